@@ -1,0 +1,10 @@
+"""The one exception that a user is meant to read."""
+
+
+class PipelineError(Exception):
+    """Bad input, said in one line: what was found where, what is allowed, what to do.
+
+    The message reaches stderr as ``error: <message>`` and so must never quote a private value.
+    Rows may be named by file, unit, trajectory and step inside the trust boundary (``ingest``,
+    ``partition``); no later stage names any.
+    """

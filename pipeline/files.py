@@ -1,0 +1,106 @@
+"""Paths of the project, and outputs that are replaced whole or not at all."""
+
+import json
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import PipelineError
+
+_EXPERIMENTS = "/.dvc/tmp/exps/"
+
+
+def workspace() -> Path:
+    """The tree the stages run in: ``DVC_ROOT`` under DVC (a temporary copy for queued experiments)."""
+    return Path(os.environ.get("DVC_ROOT", ".")).resolve()
+
+
+def home() -> Path:
+    """The project itself, also from inside DVC's temporary copies: what outlives one experiment lives here."""
+    root, inside, _ = str(workspace()).partition(_EXPERIMENTS)
+    return Path(root) if inside else workspace()
+
+
+@contextmanager
+def replaced_directory(target: Path) -> Iterator[Path]:
+    """Give an empty folder to fill; move it to ``target`` when the block ends well, drop it otherwise.
+
+    The previous ``target`` stays untouched until the new one is complete, and is put back if the
+    exchange itself fails.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    fresh.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide the output from a group that shares it
+    try:
+        yield fresh
+        _exchange(fresh, target)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+
+
+def _exchange(fresh: Path, target: Path) -> None:
+    if not target.exists():
+        os.replace(fresh, target)
+        return
+    previous = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    try:
+        os.replace(target, previous)
+        try:
+            os.replace(fresh, target)
+        except OSError:
+            os.replace(previous, target)
+            raise
+    finally:
+        shutil.rmtree(previous, ignore_errors=True)
+
+
+@contextmanager
+def replaced_file(target: Path) -> Iterator[Path]:
+    """Give a path to write; move it over ``target`` when the block ends well, drop it otherwise."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
+    try:
+        yield fresh
+        os.replace(fresh, target)
+    finally:
+        fresh.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write ``content`` as strict JSON (finite numbers only), atomically."""
+    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    with replaced_file(path) as fresh:
+        fresh.write_text(text, encoding="utf-8")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON object.
+
+    Raises:
+        PipelineError: the file is missing or is not a JSON object.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: not there; run `dvc repro` to make it") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as broken:
+        raise PipelineError(f"{path}: not JSON ({type(broken).__name__}); run the stage that writes it again") from None
+    if not isinstance(content, dict):
+        raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
+    return content
+
+
+def finite(value: float) -> float | None:
+    """``value`` for JSON: None where it is infinite or not a number."""
+    return value if math.isfinite(value) else None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,55 @@
+"""What every stage shares: arguments, parameters, its MLflow run, its wall time, its errors."""
+
+import argparse
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from pipeline import params
+from pipeline.errors import PipelineError
+from pipeline.files import workspace, write_json
+from pipeline.params import Params
+from pipeline.tracking import StageRun, stage_run
+
+Body = Callable[[Params, StageRun], None]
+
+
+def run_stage(name: str, description: str, body: Body) -> int:
+    """Run one DVC stage from the command line; return its exit status.
+
+    Reads ``params.yaml``, opens the stage's MLflow run, calls ``body(params, run)`` in the project's
+    root and writes ``metrics/seconds/<name>.json``. Errors become one line on stderr; the message of
+    an exception nobody foresaw may quote private values, so only its type and place are shown.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{name}", description=description)
+    parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
+    arguments = parser.parse_args()
+    os.chdir(workspace())
+    try:
+        checked = params.load(Path("params.yaml"))
+        started = time.perf_counter()
+        with stage_run(name, checked) as run:
+            body(checked, run)
+        write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
+    except PipelineError as wrong:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"error: {wrong}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("error: interrupted; the last good outputs are untouched", file=sys.stderr)
+        return 130
+    except Exception as unforeseen:
+        if arguments.debug:
+            traceback.print_exc()
+        frame = traceback.extract_tb(unforeseen.__traceback__)[-1]
+        print(
+            f"error: {name}: unforeseen {type(unforeseen).__name__} at {Path(frame.filename).name}:{frame.lineno}; "
+            "its message may quote private values and is shown only with --debug",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
