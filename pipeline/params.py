@@ -229,7 +229,7 @@ class Compute(Block):
     """What changes speed and nothing else."""
 
     device: Literal["auto", "cpu", "cuda"]
-    memory_mb: PositiveInt
+    memory_mb: PositiveInt | None
     threads: PositiveInt | None
 
 

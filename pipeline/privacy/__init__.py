@@ -1,0 +1,1 @@
+"""The mechanism and its accounting. Imports nothing of the other rooms."""

@@ -1,0 +1,74 @@
+"""Bounds on what one unit may contribute (PriMORL, section 4.1.2: ensemble clipping)."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+# Norms are summed in float32: aim a hair below the bound, so that rounding cannot pass it.
+_MARGIN = 1 - 2.0**-16
+
+
+@dataclass(frozen=True)
+class EnsembleClip:
+    """Clip every member's update so that the joint update of the ensemble has norm at most C.
+
+    ``flat``: member i's whole update is held to C/√N. ``per_layer``: layer ℓ of member i is held to C/√(N·L).
+    Either way the squares over members (and layers) add up to C², so N members are one Gaussian
+    mechanism of sensitivity C and are charged once.
+
+    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, whatever its data.
+
+    | update            | after `factors` and `finish`          |
+    |-------------------|---------------------------------------|
+    | zero              | zero (factor 1)                       |
+    | within the bound  | unchanged                             |
+    | overflowing norm  | zero: its norm is not finite          |
+    | NaN or infinite   | zero, the member's whole update       |
+    | C infinite        | unchanged; `sensitivity` is infinite  |
+    """
+
+    clipping_norm: float
+    mode: Literal["flat", "per_layer"]
+    members: int
+    layers: int
+
+    @property
+    def sensitivity(self) -> float:
+        """Most that the sum over units moves, in L2, when one unit is added or removed."""
+        return self.clipping_norm
+
+    @property
+    def bound(self) -> float:
+        """What each clipped piece is held to: C/√N or C/√(N·L)."""
+        pieces = self.members * (self.layers if self.mode == "per_layer" else 1)
+        return self.clipping_norm / math.sqrt(pieces)
+
+    def factors(self, squares: Tensor) -> Tensor:
+        """Scale for every layer of every update.
+
+        Args:
+            squares: squared norms of the layers of P updates, ``[P, L]``.
+
+        Returns:
+            ``[P, L]``, at most 1. NaN where the norm is NaN: `finish` removes such updates.
+        """
+        if math.isinf(self.clipping_norm):
+            return torch.ones_like(squares)
+        norms = squares.sqrt() if self.mode == "per_layer" else squares.sum(1, keepdim=True).sqrt()
+        return (self.bound * _MARGIN / norms).clamp(max=1.0).expand_as(squares)
+
+    def finish(self, updates: list[Tensor]) -> list[Tensor]:
+        """Zero, whole, the updates that are not finite.
+
+        Args:
+            updates: tensors ``[P, ...]`` that together hold P updates.
+        """
+        sound = torch.stack([_finite_rows(update) for update in updates]).all(0)
+        return [torch.where(sound.view(-1, *[1] * (u.dim() - 1)), u, torch.zeros_like(u)) for u in updates]
+
+
+def _finite_rows(update: Tensor) -> Tensor:
+    return update.isfinite().flatten(1).all(1)

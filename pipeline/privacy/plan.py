@@ -1,0 +1,142 @@
+"""The plan: sampler, clip, noise and accounted event from one frozen object, so that they cannot disagree."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from dp_accounting import dp_event
+from torch import Tensor
+
+from pipeline.privacy import accounting
+from pipeline.privacy.clipping import EnsembleClip
+from pipeline.privacy.entropy import Entropy, SystemEntropy, normals
+from pipeline.privacy.sampling import PoissonSampler
+
+
+@dataclass(frozen=True)
+class Plan:
+    """PriMORL's Algorithm 2, all that bears on privacy.
+
+    Each round: every one of ``units`` private units joins with probability q (`cohort`); each joins with an update
+    whose joint norm over the ensemble is at most C (`clip`); their sum, plus one Gaussian draw of
+    standard deviation zC over all members' parameters, is divided by the constant qK (`release`).
+
+    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of
+    ``rounds`` releases is (ε, δ)-DP under adding or removing one unit, ε being `spent`. K is public.
+
+    | case                  | what happens                                                          |
+    |-----------------------|-----------------------------------------------------------------------|
+    | empty cohort          | pure noise is released; skipping the round would tell                  |
+    | noise multiplier 0    | the exact sum is released; `is_private` is False, ε is infinite        |
+    | C infinite            | only with noise multiplier 0 (`no_clip`): no noise could cover it      |
+    | fewer rounds are run  | ε stays that of ``rounds``: stopping early may depend on what was seen |
+    | seeded entropy        | tests only; `void` says so                                             |
+    """
+
+    units: int
+    unit: str
+    sampling_probability: float
+    noise_multiplier: float
+    clipping_norm: float
+    clipping: Literal["flat", "per_layer"]
+    rounds: int
+    delta: float
+    members: int
+    layers: int
+    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a plan whose parts contradict each other.
+
+        Raises:
+            ValueError: no units, or noise asked for without a finite clipping norm.
+        """
+        if self.units < 1:
+            raise ValueError(f"a plan needs at least one private unit, found {self.units}")
+        if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
+            raise ValueError("noise covers only clipped updates: give a finite clipping norm")
+
+    @property
+    def is_private(self) -> bool:
+        """Whether anything is guaranteed at all."""
+        return self.noise_multiplier > 0
+
+    @property
+    def expected_cohort(self) -> float:
+        """qK, the fixed denominator. The realised size would depend on who is there."""
+        return self.sampling_probability * self.units
+
+    @property
+    def clip(self) -> EnsembleClip:
+        """How every unit's update is bounded."""
+        return EnsembleClip(self.clipping_norm, self.clipping, self.members, self.layers)
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """What the accountant is told."""
+        if not self.is_private:
+            return dp_event.NonPrivateDpEvent()
+        return accounting.training_event(self.sampling_probability, self.noise_multiplier, self.rounds)
+
+    def cohort(self) -> Tensor:
+        """Draw this round's cohort: unit indices ``[U]``. Sensitive: discard right after use."""
+        return PoissonSampler(self.sampling_probability).sample(self.units, self.entropy)
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """(sum of clipped updates + N(0, (zC)² I)) / (qK): all that ever leaves a round.
+
+        Args:
+            total: float64 tensors that together hold the sum over the cohort of all members' updates;
+                sensitive, discard right after use.
+
+        Returns:
+            Tensors of the same shapes, float32.
+        """
+        sizes = [part.numel() for part in total]
+        if self.is_private:
+            scale = self.noise_multiplier * self.clip.sensitivity
+            noise = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device).split(sizes)
+            total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
+        return tuple((part / self.expected_cohort).to(torch.float32) for part in total)
+
+    def spent(self, rounds: int | None = None) -> accounting.Spent | None:
+        """ε after ``rounds`` (default: the whole reservation); None where nothing is guaranteed."""
+        count = self.rounds if rounds is None else rounds
+        if not self.is_private:
+            return None
+        event = accounting.training_event(self.sampling_probability, self.noise_multiplier, count)
+        return accounting.spent(event, self.delta, rounds=count)
+
+    def void(self) -> list[str]:
+        """Reasons for which the statement of a run of this plan must not be relied on."""
+        reasons = {
+            "noise is seeded": self.entropy.seeded,
+            "no noise is added": not self.is_private,
+            "updates are not clipped": math.isinf(self.clipping_norm),
+        }
+        return [reason for reason, holds in reasons.items() if holds]
+
+    def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> dict[str, Any]:
+        """The content of ``privacy.json`` (see docs/privacy.md for every key)."""
+        spent = self.spent()
+        return {
+            "private": self.is_private,
+            "epsilon": spent.epsilon_pld if spent else None,
+            "delta": self.delta,
+            "unit": self.unit,
+            "neighboring_relation": accounting.RELATION_NAME,
+            "accountant": accounting.ACCOUNTANT,
+            "epsilon_rdp": spent.epsilon_rdp if spent else None,
+            "event": accounting.event_to_json(self.event),
+            "sampling_probability": self.sampling_probability,
+            "noise_multiplier": self.noise_multiplier,
+            "clipping_norm": self.clipping_norm if math.isfinite(self.clipping_norm) else None,
+            "clipping": self.clipping,
+            "rounds": self.rounds,
+            "units": self.units,
+            "public_assumptions": list(public_assumptions),
+            "dataset_fingerprint": dataset_fingerprint,
+            "void": self.void(),
+        }

@@ -1,0 +1,237 @@
+"""Stage: train the ensemble on the private partition, through a plan (variant mopo: without one, not private)."""
+
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from pipeline.dynamics.baseline import PooledTraining, train_pooled
+from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.training import Execution, Look, ServerTraining, train
+from pipeline.errors import PipelineError
+from pipeline.files import read_json, replaced_directory, write_json
+from pipeline.params import Params
+from pipeline.privacy import accounting
+from pipeline.privacy.plan import Plan
+from pipeline.stages.compute import chosen_device
+from pipeline.stages.runner import run_stage
+from pipeline.tracking import StageRun
+from pipeline.trajectories.store import UnitStore
+
+PARTITIONS = Path("data/partitions")
+OUTPUT = Path("models/dynamics")
+# Chunks that stay in a core's share of the cache run fastest; a GPU wants its memory filled.
+_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Train, then write ``models/dynamics`` with its privacy statement."""
+    manifest = read_json(PARTITIONS / "manifest.json")
+    device = chosen_device(params.compute)
+    shape = _architecture(params, manifest)
+    plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
+    statement = _statement(plan, manifest)
+    run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(statement[key]))
+
+    public = UnitStore.open(PARTITIONS / "public")
+    bounds = _bounds(params, manifest, public)
+    _refuse_terminations(public)
+    private = UnitStore.open(PARTITIONS / "private")
+    if plan is None:
+        trained, normaliser = _train_mopo(params, shape, private, public, device, run)
+    else:
+        local = params.dynamics
+        with tqdm(total=plan.rounds, desc="train_model", unit="round", mininterval=1.0) as bar:
+            trained, normaliser = train(
+                plan,
+                shape,
+                private,
+                public.flat(),
+                local=LocalTraining(local.learning_rate, local.batch_size, local.local_epochs, local.weight_decay),
+                server=ServerTraining(
+                    momentum=local.server_momentum,
+                    averaging=local.server_averaging,
+                    look_every=local.early_stopping.every,
+                    patience=local.early_stopping.patience,
+                ),
+                max_transitions=local.max_transitions_per_unit,
+                seed=params.seed,
+                execution=Execution(device, _chunk_bytes(params, device)),
+                on_round=_reporter(run, bar, plan),
+            )
+    ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
+    with replaced_directory(OUTPUT) as fresh:
+        ensemble.save(fresh, environment=manifest["environment"], variant=params.dynamics.variant, rounds=trained.rounds)
+        write_json(fresh / "privacy.json", statement)
+        for file in ("config.json", "privacy.json"):
+            run.artifact(fresh / file)
+
+
+def make_plan(params: Params, manifest: dict[str, Any], shape: Architecture) -> Plan:
+    """The plan that params.yaml and the manifest describe; reads no private byte.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target.
+    """
+    privacy, variant = params.privacy, params.dynamics.variant
+    units = int(manifest["private_units"])
+    if variant == "private" and privacy.delta >= 1 / units:
+        print(
+            f"warning: params.yaml: privacy.delta = {privacy.delta:g} is not below 1/{units}, one over the number of "
+            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
+            file=sys.stderr,
+        )
+    multiplier = 0.0
+    if variant == "private":
+        multiplier = privacy.noise_multiplier or _solved(params)
+    return Plan(
+        units=units,
+        unit=str(manifest["unit"]),
+        sampling_probability=privacy.sampling_probability,
+        noise_multiplier=multiplier,
+        clipping_norm=math.inf if variant == "no_clip" else privacy.clipping_norm,
+        clipping=privacy.clipping,
+        rounds=privacy.rounds,
+        delta=privacy.delta,
+        members=shape.members,
+        layers=len(shape.layers),
+    )
+
+
+def _solved(params: Params) -> float:
+    privacy = params.privacy
+    if privacy.target_epsilon is None:
+        raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
+    try:
+        return accounting.solve_noise_multiplier(
+            privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds
+        )
+    except ValueError as impossible:
+        raise PipelineError(
+            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:g}: {impossible}; "
+            "raise it, or lower sampling_probability or rounds"
+        ) from None
+
+
+def _architecture(params: Params, manifest: dict[str, Any]) -> Architecture:
+    low, high = params.dynamics.log_variance_bounds
+    return Architecture(
+        observation_size=int(manifest["observation_size"]),
+        action_size=int(manifest["action_size"]),
+        members=params.dynamics.ensemble_size,
+        hidden=params.dynamics.hidden,
+        log_variance_low=low,
+        log_variance_high=high,
+    )
+
+
+def _statement(plan: Plan | None, manifest: dict[str, Any]) -> dict[str, Any]:
+    """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
+    fingerprint = str(manifest["dataset_fingerprint"])
+    assumptions = [
+        f"the number of private units, {manifest['private_units']}",
+        f"every unit of the public split ({manifest['public_units']} units, drawn by a hash of the id)",
+        "observation and action sizes, the environment and its declared spaces",
+        "the bounds of observations and rewards named in params.yaml",
+        "the wall time of the run",
+    ]
+    if plan is not None:
+        return plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
+    return accounting.no_guarantee(
+        unit=str(manifest["unit"]),
+        units=int(manifest["private_units"]),
+        dataset_fingerprint=fingerprint,
+        reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+    )
+
+
+def _bounds(params: Params, manifest: dict[str, Any], public: UnitStore) -> Bounds:
+    """Declared bounds, the environment's, or the public split's; never the private data's."""
+    declared = params.chosen.bounds
+    space = {name: torch.tensor([float(v) for v in manifest["spaces"][name]]) for name in _SPACES}
+    low, high = space["observation_low"], space["observation_high"]
+    inputs, targets = public.flat()
+    size = public.observation_size
+    if declared.observation == "public":
+        after = inputs[:, :size] + targets[:, :size]
+        seen = torch.cat((inputs[:, :size], after))
+        low, high = seen.amin(0), seen.amax(0)
+    elif declared.observation != "space":
+        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
+        if len(low) != size:
+            raise PipelineError(
+                f"params.yaml: datasets.{params.dataset}.bounds.observation: found {len(low)} dimensions, "
+                f"the data has {size}"
+            )
+    rewards = targets[:, -1]
+    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
+    return Bounds(low, high, space["action_low"], space["action_high"], *reward)
+
+
+_SPACES = ("observation_low", "observation_high", "action_low", "action_high")
+
+
+def _refuse_terminations(public: UnitStore) -> None:
+    if bool(public.terminated().any()):
+        raise PipelineError(
+            f"{PARTITIONS / 'public'}: episodes terminate before their time limit, and model rollouts cannot yet; "
+            "use an environment whose episodes end by truncation only"
+        )
+
+
+def _train_mopo(
+    params: Params, shape: Architecture, private: UnitStore, public: UnitStore, device: torch.device, run: StageRun
+) -> Any:
+    mopo = params.dynamics.mopo
+    with tqdm(total=mopo.max_epochs, desc="train_model (mopo, not private)", unit="epoch") as bar:
+
+        def on_epoch(look: Look) -> None:
+            bar.update()
+            _log_look(run, look)
+
+        return train_pooled(
+            shape,
+            private.flat(),
+            public.flat(),
+            pooled=PooledTraining(**mopo.model_dump()),
+            seed=params.seed,
+            device=device,
+            on_epoch=on_epoch,
+        )
+
+
+def _reporter(run: StageRun, bar: "tqdm[Any]", plan: Plan) -> Callable[[int, Look | None], None]:
+    def on_round(done: int, look: Look | None) -> None:
+        bar.update()
+        if look is None:
+            return
+        _log_look(run, look)
+        spent = plan.spent(done)
+        if spent is not None:
+            run.metric("epsilon", spent.epsilon_pld, done)
+        bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
+
+    return on_round
+
+
+def _log_look(run: StageRun, look: Look) -> None:
+    run.metric("public_loss", look.loss, look.round)
+    for target, error in enumerate(look.error[:-1]):
+        run.metric(f"public_error.observation_{target}", error, look.round)
+    run.metric("public_error.reward", look.error[-1], look.round)
+
+
+def _chunk_bytes(params: Params, device: torch.device) -> int:
+    megabytes = params.compute.memory_mb
+    return megabytes << 20 if megabytes is not None else _CHUNK_BYTES[device.type]
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("train_model", "Train the dynamics ensemble under trajectory-level differential privacy.", body))

@@ -1,0 +1,157 @@
+"""The fast kernel computes what the slow reference computes, and no unit can move the sum by more than C."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.dynamics import local_update, training
+from pipeline.dynamics.cohort import local_batches
+from pipeline.dynamics.ensemble import Architecture, Normaliser
+from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
+from pipeline.privacy.clipping import EnsembleClip
+from pipeline.privacy.entropy import SeededEntropy
+from tests.dynamics.conftest import Ragged, make_units
+from tests.dynamics.reference import reference_sum
+
+
+def joint_norm(parts: list[torch.Tensor]) -> float:
+    return math.sqrt(sum(float(p.double().square().sum()) for p in parts))
+
+
+def batches_of(source: Ragged, normaliser: Normaliser, batch_size: int, epochs: int, seed: int = 0) -> LocalBatches:
+    return local_batches(
+        source,
+        torch.arange(source.units),
+        normaliser,
+        batch_size=batch_size,
+        epochs=epochs,
+        max_transitions=None,
+        entropy=SeededEntropy(seed),
+    )
+
+
+@pytest.mark.parametrize("mode", ["flat", "per_layer"])
+@pytest.mark.parametrize("epochs", [1, 3])
+@pytest.mark.parametrize("norm", [0.05, 0.5, math.inf])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+def test_agrees_with_the_reference(
+    shape: Architecture, identity: Normaliser, mode: str, epochs: int, norm: float, weight_decay: float
+) -> None:
+    """Uneven lengths (1 and batch ± 1 among them), E > 1, both clippings, clipped, partly clipped and unclipped."""
+    source = make_units(shape, [40, 1, 16, 17, 15, 33, 8])
+    batches = batches_of(source, identity, batch_size=16, epochs=epochs)
+    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=epochs, weight_decay=weight_decay)
+    weights = shape.initial_weights(3)
+    fast = sum_of_updates(weights, batches, shape, local, EnsembleClip(norm, mode, shape.members, len(shape.layers)))
+    slow = reference_sum(weights, batches, shape, local, norm, mode)
+    scale = joint_norm(slow)
+    assert scale > 0.01
+    for ours, theirs in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * scale)
+
+
+def test_the_agreement_can_fail(shape: Architecture, identity: Normaliser) -> None:
+    """The twin: clipping once at the end instead of after every step is told apart by the same tolerance."""
+    source = make_units(shape, [40, 33, 48])
+    batches = batches_of(source, identity, batch_size=16, epochs=1)
+    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=1, weight_decay=0.0)
+    weights = shape.initial_weights(3)
+    clip = EnsembleClip(0.05, "flat", shape.members, len(shape.layers))
+    unclipped = dataclasses.replace(clip, clipping_norm=math.inf)
+    moved = local_update.updates_of_units(weights, batches, shape, local, unclipped)
+    squares = torch.stack([m.square().flatten(1).sum(1) for m in moved], 1).unflatten(1, (-1, 2)).sum(2)
+    factor = clip.factors(squares)[:, 0]
+    late = [(m * factor.view(-1, 1, 1)).view(3, shape.members, *m.shape[1:]).sum(0) for m in moved]
+    slow = reference_sum(weights, batches, shape, local, 0.05, "flat")
+    gap = joint_norm([a.double() - b for a, b in zip(late, slow, strict=True)])
+    assert gap > 20 * 5e-5 * joint_norm(slow)
+
+
+@pytest.mark.parametrize("kilobytes", [1, 64, 10_000])
+def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser, kilobytes: int) -> None:
+    """A round in chunks of one unit, of a few, and of all gives one sum."""
+    from pipeline.privacy.plan import Plan
+
+    source = make_units(shape, [40, 1, 16, 17, 15, 33, 8, 20, 3])
+    # Whole batches: an order cannot matter, so chunks that draw different orders must agree.
+    local = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
+    plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.2, "flat", 1, 1e-5, shape.members, len(shape.layers))
+    execution = training.Execution(torch.device("cpu"), kilobytes * 1000)
+    weights = shape.initial_weights(1)
+    total = training._round_sum(plan, shape, source, weights, identity, local, None, execution)
+    whole = reference_sum(weights, batches_of(source, identity, 64, 1), shape, local, 0.2, "flat")
+    for ours, theirs in zip(total, whole, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * joint_norm(whole))
+
+
+ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.inf, -math.inf, 1e-40])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    values=st.lists(ADVERSARIAL, min_size=1, max_size=4),
+    length=st.integers(1, 40),
+    mode=st.sampled_from(["flat", "per_layer"]),
+    rate=st.sampled_from([0.03, 1.0, 100.0]),
+)
+def test_no_unit_moves_the_sum_by_more_than_the_clip(values: list[float], length: int, mode: str, rate: float) -> None:
+    """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's data: huge, zero, NaN, infinite, one row."""
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
+    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    ordinary = make_units(shape, [20, 9])
+    cycle = torch.tensor(values).repeat(4 * length)
+    odd = Ragged([cycle[: 4 * length].view(length, 4)], [cycle.flip(0)[: 4 * length].view(length, 4)])
+    both = Ragged([*ordinary.inputs, *odd.inputs], [*ordinary.targets, *odd.targets])
+    local = LocalTraining(learning_rate=rate, batch_size=8, epochs=1, weight_decay=0.0)
+    clip = EnsembleClip(0.5, mode, shape.members, len(shape.layers))
+    weights = shape.initial_weights(0)
+    batches = batches_of(both, identity, 8, 1)
+    without = LocalBatches(batches.inputs[:, :2], batches.targets[:, :2], batches.weights[:, :2])
+    with_odd = sum_of_updates(weights, batches, shape, local, clip)
+    without_odd = sum_of_updates(weights, without, shape, local, clip)
+    moved = joint_norm([a - b for a, b in zip(with_odd, without_odd, strict=True)])
+    assert moved <= clip.sensitivity
+
+
+def test_the_sensitivity_test_finds_a_planted_bug(
+    shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: members clipped to C instead of C/√N break the bound, by a factor of √N."""
+    source = make_units(shape, [64])
+    source.targets = [t * 1e3 for t in source.targets]
+    local = LocalTraining(learning_rate=1.0, batch_size=8, epochs=1, weight_decay=0.0)
+    batches = batches_of(source, identity, 8, 1)
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    weights = shape.initial_weights(0)
+    sound = joint_norm(sum_of_updates(weights, batches, shape, local, clip))
+    monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
+    broken = joint_norm(sum_of_updates(weights, batches, shape, local, clip))
+    assert 0.49 < sound <= 0.5
+    assert broken > 0.5 * 1.7
+
+
+def test_a_unit_that_is_not_finite_leaves_the_others_alone(shape: Architecture, identity: Normaliser) -> None:
+    """One poisoned unit is zeroed; the sum of the rest is what it would be without it."""
+    good = make_units(shape, [20, 30])
+    poisoned = Ragged([*good.inputs, torch.full((25, 4), math.nan)], [*good.targets, torch.zeros(25, 4)])
+    local = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    weights = shape.initial_weights(0)
+    with_poison = sum_of_updates(weights, batches_of(poisoned, identity, 64, 1), shape, local, clip)
+    without = sum_of_updates(weights, batches_of(good, identity, 64, 1), shape, local, clip)
+    for ours, theirs in zip(with_poison, without, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_an_empty_cohort_sums_to_zero(shape: Architecture) -> None:
+    """No unit, no update, no crash: what is released then is noise alone."""
+    nothing = LocalBatches(torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8))
+    local = LocalTraining(learning_rate=0.05, batch_size=8, epochs=1, weight_decay=0.0)
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    for part in sum_of_updates(shape.initial_weights(0), nothing, shape, local, clip):
+        assert part.dtype == torch.float64
+        assert not part.any()

@@ -1,0 +1,61 @@
+"""Cohorts are Poisson: independent coins of the accounted probability, of any size, empty too."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from pipeline.privacy.entropy import SystemEntropy
+from pipeline.privacy.sampling import PoissonSampler
+
+ROUNDS, UNITS, Q = 4000, 60, 0.2
+
+
+@pytest.fixture(scope="module")
+def joined() -> np.ndarray:
+    """[ROUNDS, UNITS] of whether each unit joined each round."""
+    sampler, entropy = PoissonSampler(Q), SystemEntropy()
+    table = np.zeros((ROUNDS, UNITS), dtype=bool)
+    for row in table:
+        row[sampler.sample(UNITS, entropy).numpy()] = True
+    return table
+
+
+def sizes_pvalue(table: np.ndarray) -> float:
+    """χ² test of cohort sizes against the binomial."""
+    sizes = table.sum(1)
+    edges = np.arange(6, 19)
+    observed = np.array([(sizes < edges[0]).sum(), *[(sizes == e).sum() for e in edges], (sizes > edges[-1]).sum()])
+    law = stats.binom(UNITS, Q)
+    expected = np.array([law.cdf(edges[0] - 1), *law.pmf(edges), law.sf(edges[-1])]) * len(sizes)
+    return float(stats.chisquare(observed, expected).pvalue)
+
+
+def test_every_unit_joins_with_the_accounted_probability(joined: np.ndarray) -> None:
+    frequency = joined.mean(0)
+    spread = np.sqrt(Q * (1 - Q) / ROUNDS)
+    assert np.all(np.abs(frequency - Q) < 5 * spread)
+
+
+def test_units_join_independently_of_each_other(joined: np.ndarray) -> None:
+    correlations = np.corrcoef(joined.T.astype(float))
+    off_diagonal = correlations[~np.eye(UNITS, dtype=bool)]
+    assert np.abs(off_diagonal).max() < 6 / np.sqrt(ROUNDS)
+
+
+def test_rounds_are_independent(joined: np.ndarray) -> None:
+    both = (joined[1:] & joined[:-1]).mean()
+    assert abs(both - Q * Q) < 6 * np.sqrt(Q * Q / (ROUNDS * UNITS))
+
+
+def test_sizes_are_binomial_and_a_fixed_size_is_told_apart(joined: np.ndarray) -> None:
+    """The twin: cohorts of fixed size, as shuffling makes them, fail the same test."""
+    assert sizes_pvalue(joined) > 1e-6
+    fixed = np.zeros_like(joined)
+    for row in fixed:
+        row[np.random.default_rng(0).choice(UNITS, int(Q * UNITS), replace=False)] = True
+    assert sizes_pvalue(fixed) < 1e-6
+
+
+def test_extreme_probabilities() -> None:
+    assert len(PoissonSampler(1.0).sample(50, SystemEntropy())) == 50
+    assert len(PoissonSampler(1e-12).sample(50, SystemEntropy())) == 0
