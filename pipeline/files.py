@@ -45,15 +45,15 @@ def replaced_directory(target: Path) -> Iterator[Path]:
 
 def _exchange(fresh: Path, target: Path) -> None:
     if not target.exists():
-        os.replace(fresh, target)
+        fresh.replace(target)
         return
     previous = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     try:
-        os.replace(target, previous)
+        target.replace(previous)
         try:
-            os.replace(fresh, target)
+            fresh.replace(target)
         except OSError:
-            os.replace(previous, target)
+            previous.replace(target)
             raise
     finally:
         shutil.rmtree(previous, ignore_errors=True)
@@ -66,7 +66,7 @@ def replaced_file(target: Path) -> Iterator[Path]:
     fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
     try:
         yield fresh
-        os.replace(fresh, target)
+        fresh.replace(target)
     finally:
         fresh.unlink(missing_ok=True)
 

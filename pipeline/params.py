@@ -250,7 +250,9 @@ class Params(Block):
     @model_validator(mode="after")
     def _dataset_is_there(self) -> Self:
         if self.dataset not in self.datasets:
-            raise ValueError(f"dataset: found {self.dataset!r}, allowed are the entries of datasets: {sorted(self.datasets)}")
+            raise ValueError(
+                f"dataset: found {self.dataset!r}, allowed are the entries of datasets: {sorted(self.datasets)}"
+            )
         return self
 
     @property

@@ -57,9 +57,7 @@ def train_pooled(
     best, best_loss, since_best, epoch = weights, float("inf"), 0, 0
     for epoch in range(1, pooled.max_epochs + 1):
         for _ in range(max(1, len(inputs) // pooled.batch_size)):
-            rows = torch.randint(
-                len(inputs), (shape.members, pooled.batch_size), generator=generator, device=device
-            )
+            rows = torch.randint(len(inputs), (shape.members, pooled.batch_size), generator=generator, device=device)
             mean, log_variance = forward(weights, inputs[rows], shape.log_variance_low, shape.log_variance_high)
             loss = negative_log_likelihood(mean, log_variance, targets[rows]).mean(1).sum()
             optimiser.zero_grad()

@@ -1,5 +1,6 @@
 """A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
 
+import itertools
 import json
 import math
 from collections.abc import Mapping
@@ -50,7 +51,7 @@ class Architecture:
     def layers(self) -> tuple[tuple[int, int], ...]:
         """(in, out) of every layer; the last one gives means and raw log-variances side by side."""
         sizes = (self.inputs, *self.hidden, 2 * self.targets)
-        return tuple(zip(sizes[:-1], sizes[1:], strict=True))
+        return tuple(itertools.pairwise(sizes))
 
     @property
     def parameters(self) -> int:
@@ -220,7 +221,7 @@ class GaussianEnsemble:
         except FileNotFoundError as missing:
             raise PipelineError(f"{missing.filename or folder}: not there; run `dvc repro train_model`") from None
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as broken:
-            reason = broken if isinstance(broken, _Mismatch) else type(broken).__name__
+            reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(f"{folder}: not a dynamics model ({reason}); run `dvc repro train_model`") from None
 
     @classmethod
@@ -244,12 +245,18 @@ class GaussianEnsemble:
         sizes |= {f"action_{side}": (shape.action_size,) for side in ("low", "high")}
         for name, size in sizes.items():
             if tuple(tensors[name].shape) != size:
-                raise _Mismatch(f"{name} has shape {tuple(tensors[name].shape)}, config.json says {size}")
+                raise _MismatchError(f"{name} has shape {tuple(tensors[name].shape)}, config.json says {size}")
         normaliser = Normaliser(*(tensors[name] for name in Normaliser.__dataclass_fields__))
-        box = (tensors[f"{part}_{side}"] for part in ("observation", "action") for side in ("low", "high"))
-        bounds = Bounds(*box, reward_low=float(config["reward_low"]), reward_high=float(config["reward_high"]))
+        bounds = Bounds(
+            tensors["observation_low"],
+            tensors["observation_high"],
+            tensors["action_low"],
+            tensors["action_high"],
+            float(config["reward_low"]),
+            float(config["reward_high"]),
+        )
         return cls(shape, tuple(tensors[name] for name in weight_names), normaliser, bounds)
 
 
-class _Mismatch(ValueError):
+class _MismatchError(ValueError):
     """Two files of one model that contradict each other."""

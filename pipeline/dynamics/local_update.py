@@ -149,11 +149,14 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
 def _clip(current: list[Tensor], start: Weights, delta: list[Tensor], clip: EnsembleClip) -> None:
     """θ ← θ_start + EnsembleClip(θ - θ_start), in place; leaves the clipped difference in ``delta``."""
     # Views [U, N, ...] let the released weights broadcast over units instead of being read once a unit.
-    views = [(now.view(-1, *was.shape), was, moved.view(-1, *was.shape)) for now, was, moved in zip(current, start, delta, strict=True)]
+    views = [
+        (now.view(-1, *was.shape), was, moved.view(-1, *was.shape))
+        for now, was, moved in zip(current, start, delta, strict=True)
+    ]
     for now, was, moved in views:
         torch.sub(now, was, out=moved)
     norms = torch.stack([torch.linalg.vector_norm(moved, dim=(1, 2)) for moved in delta], dim=1)
-    squares = norms.square().unflatten(1, (-1, 2)).sum(2)  # a layer is its matrix and its bias
+    squares = norms.square().view(len(norms), -1, 2).sum(2)  # a layer is its matrix and its bias
     factors = clip.factors(squares)
     for i, (now, was, moved) in enumerate(views):
         moved.mul_(factors[:, i // 2].view(-1, len(was), 1, 1))

@@ -23,7 +23,8 @@ def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
         ``[B]``.
     """
     del mean
-    return torch.linalg.vector_norm(std.square(), dim=-1).amax(0)
+    norms: Tensor = torch.linalg.vector_norm(std.square(), dim=-1)
+    return norms.amax(0)
 
 
 def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
@@ -38,7 +39,8 @@ def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
     """
     del std
     first, second = torch.triu_indices(mean.shape[0], mean.shape[0], offset=1, device=mean.device)
-    return torch.linalg.vector_norm(mean[first] - mean[second], dim=-1).amax(0)
+    gaps: Tensor = torch.linalg.vector_norm(mean[first] - mean[second], dim=-1)
+    return gaps.amax(0)
 
 
 UNCERTAINTIES: dict[str, Uncertainty] = {

@@ -168,7 +168,8 @@ def _round_sum(
         longest = min(longest, max_transitions)
     units = max(1, execution.chunk_bytes // _bytes_of_a_unit(shape, local, longest))
     total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
-    for chunk in cohort[by_length.to(cohort.device)].split(units) if len(cohort) else ():
+    chunks = torch.split(cohort[by_length.to(cohort.device)], units) if len(cohort) else ()
+    for chunk in chunks:
         batches = local_batches(
             source,
             chunk,

@@ -13,6 +13,7 @@ RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
 RELATION_NAME = "add_or_remove_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 _LARGEST_MULTIPLIER = 1e5
+_SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds: no guarantee worth the name
 _KNOWN_EVENTS = (
     dp_event.SelfComposedDpEvent,
     dp_event.PoissonSampledDpEvent,
@@ -61,13 +62,18 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
         event = training_event(sampling_probability, multiplier, rounds)
         return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
 
-    high = 1.0
+    # Start where T Gaussian releases of sensitivity q would meet the target: far below it, the PLD of a
+    # small multiplier on this target's fine grid takes minutes.
+    scale = sampling_probability * math.sqrt(2 * rounds * math.log(1.25 / delta)) / target_epsilon
+    high = low = min(max(0.5, scale), _LARGEST_MULTIPLIER)
     while epsilon(high) > target_epsilon:
-        high *= 2
-        if high > _LARGEST_MULTIPLIER:
+        if high >= _LARGEST_MULTIPLIER:
             raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
-    # Below 0.1 the PLD's support is too wide to build in reasonable time, and ε is in the hundreds.
-    low = high / 2 if high > 1 else 0.1
+        low, high = high, 2 * high
+    while low == high or epsilon(low) <= target_epsilon:
+        high, low = low, low / 2
+        if low < _SMALLEST_MULTIPLIER:
+            return _SMALLEST_MULTIPLIER
     while high - low > 1e-4 * high:
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon(middle) > target_epsilon else (low, middle)

@@ -3,6 +3,7 @@
 Never logged, never saved, never seeded from a config: whoever knows the seed can subtract the noise.
 """
 
+import math
 import os
 from typing import Protocol
 
@@ -82,4 +83,4 @@ def normals(entropy: Entropy, count: int) -> Tensor:
     radius = uniform[0].log_().mul_(-2).sqrt_()
     angle = uniform[1].mul_(2 * torch.pi)
     drawn = torch.cat(((radius * angle.cos()).sum(0), (radius * angle.sin()).sum(0)))
-    return drawn[:count] / _DRAWS**0.5
+    return drawn[:count].div_(math.sqrt(_DRAWS))

@@ -97,7 +97,8 @@ class Plan:
         sizes = [part.numel() for part in total]
         if self.is_private:
             scale = self.noise_multiplier * self.clip.sensitivity
-            noise = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device).split(sizes)
+            drawn = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device)
+            noise = torch.split(drawn, sizes)
             total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
         return tuple((part / self.expected_cohort).to(torch.float32) for part in total)
 

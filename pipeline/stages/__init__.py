@@ -1,0 +1,1 @@
+"""One module per DVC stage: read params, call one function of the library, write files, log."""

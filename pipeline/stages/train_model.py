@@ -14,13 +14,14 @@ from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.training import Execution, Look, ServerTraining, train
 from pipeline.errors import PipelineError
-from pipeline.files import read_json, replaced_directory, write_json
+from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
 from pipeline.privacy.plan import Plan
 from pipeline.stages.compute import chosen_device
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
+from pipeline.trajectories.partitioning import Manifest
 from pipeline.trajectories.store import UnitStore
 
 PARTITIONS = Path("data/partitions")
@@ -31,7 +32,7 @@ _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/dynamics`` with its privacy statement."""
-    manifest = read_json(PARTITIONS / "manifest.json")
+    manifest = Manifest.load(PARTITIONS / "manifest.json")
     device = chosen_device(params.compute)
     shape = _architecture(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
@@ -68,20 +69,22 @@ def body(params: Params, run: StageRun) -> None:
             )
     ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
     with replaced_directory(OUTPUT) as fresh:
-        ensemble.save(fresh, environment=manifest["environment"], variant=params.dynamics.variant, rounds=trained.rounds)
+        ensemble.save(
+            fresh, environment=manifest.info.environment, variant=params.dynamics.variant, rounds=trained.rounds
+        )
         write_json(fresh / "privacy.json", statement)
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
 
 
-def make_plan(params: Params, manifest: dict[str, Any], shape: Architecture) -> Plan:
+def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
     """The plan that params.yaml and the manifest describe; reads no private byte.
 
     Raises:
         PipelineError: no noise multiplier reaches the target.
     """
     privacy, variant = params.privacy, params.dynamics.variant
-    units = int(manifest["private_units"])
+    units = manifest.private_units
     if variant == "private" and privacy.delta >= 1 / units:
         print(
             f"warning: params.yaml: privacy.delta = {privacy.delta:g} is not below 1/{units}, one over the number of "
@@ -93,7 +96,7 @@ def make_plan(params: Params, manifest: dict[str, Any], shape: Architecture) -> 
         multiplier = privacy.noise_multiplier or _solved(params)
     return Plan(
         units=units,
-        unit=str(manifest["unit"]),
+        unit=manifest.info.unit,
         sampling_probability=privacy.sampling_probability,
         noise_multiplier=multiplier,
         clipping_norm=math.inf if variant == "no_clip" else privacy.clipping_norm,
@@ -120,11 +123,11 @@ def _solved(params: Params) -> float:
         ) from None
 
 
-def _architecture(params: Params, manifest: dict[str, Any]) -> Architecture:
+def _architecture(params: Params, manifest: Manifest) -> Architecture:
     low, high = params.dynamics.log_variance_bounds
     return Architecture(
-        observation_size=int(manifest["observation_size"]),
-        action_size=int(manifest["action_size"]),
+        observation_size=manifest.info.spaces.observation_size,
+        action_size=manifest.info.spaces.action_size,
         members=params.dynamics.ensemble_size,
         hidden=params.dynamics.hidden,
         log_variance_low=low,
@@ -132,12 +135,12 @@ def _architecture(params: Params, manifest: dict[str, Any]) -> Architecture:
     )
 
 
-def _statement(plan: Plan | None, manifest: dict[str, Any]) -> dict[str, Any]:
+def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
-    fingerprint = str(manifest["dataset_fingerprint"])
+    fingerprint = manifest.info.dataset_fingerprint
     assumptions = [
-        f"the number of private units, {manifest['private_units']}",
-        f"every unit of the public split ({manifest['public_units']} units, drawn by a hash of the id)",
+        f"the number of private units, {manifest.private_units}",
+        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)",
         "observation and action sizes, the environment and its declared spaces",
         "the bounds of observations and rewards named in params.yaml",
         "the wall time of the run",
@@ -145,18 +148,18 @@ def _statement(plan: Plan | None, manifest: dict[str, Any]) -> dict[str, Any]:
     if plan is not None:
         return plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
     return accounting.no_guarantee(
-        unit=str(manifest["unit"]),
-        units=int(manifest["private_units"]),
+        unit=manifest.info.unit,
+        units=manifest.private_units,
         dataset_fingerprint=fingerprint,
         reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
     )
 
 
-def _bounds(params: Params, manifest: dict[str, Any], public: UnitStore) -> Bounds:
+def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
     """Declared bounds, the environment's, or the public split's; never the private data's."""
     declared = params.chosen.bounds
-    space = {name: torch.tensor([float(v) for v in manifest["spaces"][name]]) for name in _SPACES}
-    low, high = space["observation_low"], space["observation_high"]
+    spaces = manifest.info.spaces
+    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
     inputs, targets = public.flat()
     size = public.observation_size
     if declared.observation == "public":
@@ -172,10 +175,7 @@ def _bounds(params: Params, manifest: dict[str, Any], public: UnitStore) -> Boun
             )
     rewards = targets[:, -1]
     reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
-    return Bounds(low, high, space["action_low"], space["action_high"], *reward)
-
-
-_SPACES = ("observation_low", "observation_high", "action_low", "action_high")
+    return Bounds(low, high, torch.tensor(spaces.action_low), torch.tensor(spaces.action_high), *reward)
 
 
 def _refuse_terminations(public: UnitStore) -> None:
