@@ -50,12 +50,10 @@ def _exchange(fresh: Path, target: Path) -> None:
     previous = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
     try:
         target.replace(previous)
-        try:
-            fresh.replace(target)
-        except OSError:
-            previous.replace(target)
-            raise
+        fresh.replace(target)
     finally:
+        if not target.exists():  # also where the exchange was interrupted between its two moves
+            previous.replace(target)
         shutil.rmtree(previous, ignore_errors=True)
 
 
@@ -85,14 +83,18 @@ def read_json(path: Path) -> dict[str, Any]:
         PipelineError: the file is missing or is not a JSON object.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro` to make it") from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as broken:
+    except ValueError as broken:
         raise PipelineError(f"{path}: not JSON ({type(broken).__name__}); run the stage that writes it again") from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
 
 
 def finite(value: float) -> float | None:

@@ -1,21 +1,49 @@
 """The typed view of ``params.yaml``: every choice, checked once. No default lives in code."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    model_validator,
+)
 
 from pipeline.errors import PipelineError
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NaturalInt = Annotated[int, Field(ge=0)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
-Probability = Annotated[float, Field(gt=0, le=1)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
-Seed = Annotated[int, Field(ge=0, lt=2**31)]
+
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):  # Python would take true for 1
+        raise ValueError("a number is needed, not a truth value")
+    return value
+
+
+def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
+    if pair[0] >= pair[1]:
+        raise ValueError(f"found {list(pair)}; must be [low, high] with low < high")
+    return pair
+
+
+_number = BeforeValidator(_no_truth_value)
+PositiveInt = Annotated[int, Field(gt=0), _number]
+NaturalInt = Annotated[int, Field(ge=0), _number]
+AtLeastTwo = Annotated[int, Field(ge=2), _number]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), _number]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), _number]
+Finite = Annotated[float, Field(allow_inf_nan=False), _number]
+Probability = Annotated[float, Field(gt=0, le=1), _number]
+Share = Annotated[float, Field(gt=0, lt=1), _number]
+Fraction = Annotated[float, Field(ge=0, lt=1), _number]
+Seed = Annotated[int, Field(ge=0, lt=2**31), _number]
+Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
@@ -61,11 +89,20 @@ class DeclaredBounds(Block):
         return self
 
 
+def _word_or_numbers(value: Any) -> str:
+    return "word" if isinstance(value, str) else "numbers"
+
+
 class Bounds(Block):
     """Public bounds of model states and rewards."""
 
-    observation: Literal["space", "public"] | DeclaredBounds
-    reward: Literal["public"] | tuple[Finite, Finite]
+    observation: Annotated[
+        Annotated[Literal["space", "public"], Tag("word")] | Annotated[DeclaredBounds, Tag("numbers")],
+        Discriminator(_word_or_numbers),
+    ]
+    reward: Annotated[
+        Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(_word_or_numbers)
+    ]
 
 
 class Score(Block):
@@ -115,7 +152,7 @@ Dataset = Annotated[ReplayDataset | MinariDataset, Field(discriminator="source")
 class Partition(Block):
     """How units are split into private and public."""
 
-    public_fraction: Annotated[float, Field(gt=0, lt=1)]
+    public_fraction: Share
     salt: str
 
 
@@ -124,7 +161,7 @@ class Privacy(Block):
 
     target_epsilon: Positive | None
     noise_multiplier: Positive | None
-    delta: Annotated[float, Field(gt=0, lt=1)]
+    delta: Share
     sampling_probability: Probability
     rounds: PositiveInt
     clipping_norm: Positive
@@ -161,9 +198,9 @@ class Dynamics(Block):
     """The ensemble and its training."""
 
     variant: Variant
-    ensemble_size: Annotated[int, Field(ge=2)]
+    ensemble_size: AtLeastTwo
     hidden: Hidden
-    log_variance_bounds: tuple[Finite, Finite]
+    log_variance_bounds: Range
     learning_rate: Positive
     batch_size: PositiveInt
     local_epochs: PositiveInt
@@ -173,12 +210,6 @@ class Dynamics(Block):
     server_averaging: Fraction
     early_stopping: EarlyStopping
     mopo: MopoTraining
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if self.log_variance_bounds[0] >= self.log_variance_bounds[1]:
-            raise ValueError("log_variance_bounds must be [low, high] with low < high")
-        return self
 
 
 class Policy(Block):
@@ -197,11 +228,11 @@ class Policy(Block):
     hidden: Hidden
     batch_size: PositiveInt
     learning_rate: Positive
-    discount: Annotated[float, Field(gt=0, lt=1)]
+    discount: Share
     target_rate: Probability
     target_entropy: Finite
     reward_scale: Positive
-    mopo_real_fraction: Annotated[float, Field(gt=0, lt=1)]
+    mopo_real_fraction: Share
 
     @model_validator(mode="after")
     def _fits(self) -> Self:
@@ -213,8 +244,8 @@ class Policy(Block):
 class Evaluation(Block):
     """Episodes in the true environment."""
 
-    episodes: Annotated[int, Field(ge=2)]
-    epoch_episodes: Annotated[int, Field(ge=2)]
+    episodes: AtLeastTwo
+    epoch_episodes: AtLeastTwo
     seed: Seed
 
 
@@ -287,18 +318,44 @@ def parse(raw: Any, origin: str = "params.yaml") -> Params:
     try:
         return Params.model_validate(raw)
     except ValidationError as wrong:
-        raise PipelineError(f"{origin}: " + "; ".join(_explain(error) for error in wrong.errors())) from None
+        raise PipelineError(f"{origin}: " + "; ".join(_explanations(wrong, raw))) from None
 
 
-def _explain(error: Any) -> str:
-    key = ".".join(str(part) for part in error["loc"]) or "file"
-    if error["type"] == "extra_forbidden":
-        return f"{key}: unknown key; remove it or check its spelling"
+def _explanations(wrong: ValidationError, raw: Any) -> Iterator[str]:
+    errors = [(_key(error, raw), error) for error in wrong.errors()]
+    for key, error in errors:
+        if any(other.startswith(f"{key}.") for other, _ in errors):
+            continue  # pydantic does not count a list's broken entries, and complains of its length too
+        yield (f"{key}: " if key else "") + _explain(key, error)
+
+
+def _key(error: Any, raw: Any) -> str:
+    """The path of keys as the file has them; pydantic's own also names the alternatives of a type."""
+    path, inside = [], raw
+    for part in error["loc"]:
+        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and part in range(len(inside))):
+            path.append(str(part))
+            inside = inside[part]
     if error["type"] == "missing":
-        return f"{key}: missing"
-    message = error["msg"].removeprefix("Value error, ")
+        path.append(str(error["loc"][-1]))
+    elif error["type"].startswith("union_tag") and isinstance(inside, dict):
+        path.append("source")
+    return ".".join(path)
+
+
+def _explain(key: str, error: Any) -> str:
+    kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
+    if kind == "extra_forbidden":
+        return "unknown key; remove it or check its spelling"
+    if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
+        return "missing"
+    if kind == "union_tag_invalid":
+        return f"found {error['ctx']['tag']!r}; allowed are {error['ctx']['expected_tags']}"
+    if kind in ("model_type", "dict_type", "model_attributes_type", "union_tag_not_found"):
+        message = "a block of keys is needed"
+    if kind == "tuple_type":
+        message = "a list is needed"
     message = message[0].lower() + message[1:]
-    found = error["input"]
-    if isinstance(found, dict | list):  # a rule about several keys: its message says what was found
-        return f"{key}: {message}"
-    return f"{key}: found {found!r}; {message}"
+    # A rule about several keys says itself what it found; a store's URI may carry a password.
+    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] == "tracking"
+    return message if quiet else f"found {found!r}; {message}"

@@ -1,0 +1,1 @@
+"""The policy in the true environment: returns, their statistics, their figure."""

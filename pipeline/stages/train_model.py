@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tqdm import tqdm
 
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
@@ -18,6 +17,7 @@ from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
 from pipeline.privacy.plan import Plan
+from pipeline.progress import Bar, progress_bar
 from pipeline.stages.compute import chosen_device
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
@@ -49,7 +49,7 @@ def body(params: Params, run: StageRun) -> None:
         trained, normaliser = _train_mopo(params, shape, private, public, device, run)
     else:
         local = params.dynamics
-        with tqdm(total=plan.rounds, desc="train_model", unit="round", mininterval=1.0) as bar:
+        with progress_bar(plan.rounds, "train_model", "round") as bar:
             trained, normaliser = train(
                 plan,
                 shape,
@@ -190,7 +190,7 @@ def _train_mopo(
     params: Params, shape: Architecture, private: UnitStore, public: UnitStore, device: torch.device, run: StageRun
 ) -> Any:
     mopo = params.dynamics.mopo
-    with tqdm(total=mopo.max_epochs, desc="train_model (mopo, not private)", unit="epoch") as bar:
+    with progress_bar(mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
 
         def on_epoch(look: Look) -> None:
             bar.update()
@@ -207,7 +207,7 @@ def _train_mopo(
         )
 
 
-def _reporter(run: StageRun, bar: "tqdm[Any]", plan: Plan) -> Callable[[int, Look | None], None]:
+def _reporter(run: StageRun, bar: Bar, plan: Plan) -> Callable[[int, Look | None], None]:
     def on_round(done: int, look: Look | None) -> None:
         bar.update()
         if look is None:

@@ -1,12 +1,13 @@
 """Environments side by side that record every step they are asked to take."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
@@ -38,9 +39,12 @@ class RecordingEnvs(VecEnv):
         finished: called with every episode that ends, in order of time, then of environment.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env[Array, Array]], num_envs: int, finished: Callable[[Episode], None]):
+    def __init__(
+        self, make: Callable[[], gymnasium.Env[Array, Array]], num_envs: int, finished: Callable[[Episode], None]
+    ):
         self._envs = SyncVectorEnv([make] * num_envs, autoreset_mode=AutoresetMode.SAME_STEP)
         self._finished = finished
+        assert isinstance(self._envs.single_action_space, Box)
         self._space = self._envs.single_action_space
         self._running: list[Episode] = []
         self._actions: Array = np.empty(0)
@@ -48,6 +52,7 @@ class RecordingEnvs(VecEnv):
 
     def reset(self) -> Array:
         """Start every environment afresh; the seeds given to ``seed`` count once."""
+        observations: Array
         observations, _ = self._envs.reset(seed=list(self._seeds))
         self._reset_seeds()
         self._running = [Episode([first]) for first in observations]
@@ -90,10 +95,14 @@ class RecordingEnvs(VecEnv):
         for i in self._get_indices(indices):
             self._envs.envs[i].set_wrapper_attr(attr_name, value)
 
-    def env_method(self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any) -> list[Any]:
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: VecEnvIndices = None, **method_kwargs: Any
+    ) -> list[Any]:
         """Call a method of each environment."""
         return [method(*method_args, **method_kwargs) for method in self.get_attr(method_name, indices)]
 
-    def env_is_wrapped(self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None) -> list[bool]:
+    def env_is_wrapped(
+        self, wrapper_class: type[gymnasium.Wrapper[Any, Any, Any, Any]], indices: VecEnvIndices = None
+    ) -> list[bool]:
         """Whether each environment has a wrapper of that class; no learner's wrapper is put here."""
         return [False for _ in self._get_indices(indices)]

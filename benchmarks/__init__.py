@@ -1,0 +1,1 @@
+"""Speed against named peers; run by hand, never in CI."""

@@ -1,0 +1,40 @@
+"""What a figure was measured on, and where figures go."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def machine() -> str:
+    """Processor, cores and torch, in one line."""
+    model = platform.processor() or platform.machine()
+    if Path("/proc/cpuinfo").exists():
+        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+        model = names[0].partition(":")[2].strip() if names else model
+    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median wall time of ``repeats`` calls, after one to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        times.append(time.perf_counter() - started)
+    return sorted(times)[len(times) // 2]
+
+
+def write(name: str, rows: list[dict[str, object]]) -> None:
+    """Print the rows and keep them in ``benchmarks/results/<name>.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    for row in rows:
+        print(f"{row['what']}: ours {row['ours']:.4g}, peer {row['peer']:.4g} {row['unit']}, ratio {row['ratio']:.1f}")

@@ -1,0 +1,56 @@
+"""The curve of returns, and the privacy statement in the words people read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.evaluation.statistics import MeanInterval
+
+
+def guarantee(summary: Mapping[str, Any]) -> str:
+    """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
+    if not summary["private"]:
+        return "not private"
+    text = f"ε = {summary['epsilon']:.3g}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
+
+
+def draw_returns(path: Path, curve: Sequence[MeanInterval], summary: Mapping[str, Any]) -> None:
+    """Draw mean return and its 95% interval after each epoch, and the final policy's, as a PNG.
+
+    Args:
+        path: the file to write.
+        curve: one interval an epoch, first epoch first.
+        summary: the content of ``metrics/summary.json``.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    epochs = range(1, len(curve) + 1)
+    axes.fill_between(
+        epochs, [point.low for point in curve], [point.high for point in curve], color="C0", alpha=0.2, linewidth=0
+    )
+    axes.plot(epochs, [point.mean for point in curve], color="C0", marker=".", label="after each epoch, 95% interval")
+    low, high = summary["return_ci95"]
+    mean = summary["return_mean"]
+    axes.errorbar(
+        [len(curve)],
+        [mean],
+        yerr=[[mean - low], [high - mean]],
+        color="C3",
+        marker="D",
+        markersize=5,
+        capsize=4,
+        linestyle="none",
+        label=f"final policy: {mean:.4g} [{low:.4g}, {high:.4g}], {summary['episodes']} episodes",
+    )
+    axes.set_xlabel("SAC epoch")
+    axes.set_ylabel(f"return in {summary['env_id']}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="best", frameon=False)
+    axes.set_title(f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}", fontsize=11, wrap=True)
+    figure.savefig(path, format="png", metadata={"Software": None})

@@ -1,0 +1,45 @@
+"""What the policy room asks of a model."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Step(Protocol):
+    """One step of B rollouts, in the environment's units."""
+
+    @property
+    def next_observation(self) -> Tensor:
+        """``[B, S]``."""
+
+    @property
+    def reward(self) -> Tensor:
+        """Penalised reward r - λu, ``[B]``."""
+
+    @property
+    def uncertainty(self) -> Tensor:
+        """u, ``[B]``."""
+
+
+class Model(Protocol):
+    """What the policy room asks of a model: `pipeline.dynamics.pessimism.PessimisticModel` is one."""
+
+    @property
+    def action_low(self) -> Tensor:
+        """``[A]``."""
+
+    @property
+    def action_high(self) -> Tensor:
+        """``[A]``."""
+
+    @property
+    def observation_mean(self) -> Tensor:
+        """``[S]``, of the public normaliser."""
+
+    @property
+    def observation_scale(self) -> Tensor:
+        """``[S]``, of the public normaliser."""
+
+    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> Step:
+        """Advance B rollouts: ``observation [B, S]``, ``action [B, A]``."""

@@ -1,0 +1,19 @@
+"""Stage ``collect``: the raw trajectories, as a local Minari dataset in ``data/raw``."""
+
+import sys
+from pathlib import Path
+
+from pipeline.params import Params
+from pipeline.stages.runner import run_stage
+from pipeline.tracking import StageRun
+from pipeline.trajectories.collection import collect
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Bring the chosen dataset here; its returns are private and go nowhere."""
+    collect(params.dataset, params.chosen, Path("data/raw"))
+    run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("collect", "bring the raw trajectories here as a local Minari dataset", body))

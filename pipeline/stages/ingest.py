@@ -1,0 +1,27 @@
+"""Stage ``ingest``: the raw trajectories become one validated Parquet dataset in ``data/trajectories``."""
+
+import sys
+from pathlib import Path
+
+from pipeline.params import Params
+from pipeline.stages.runner import run_stage
+from pipeline.tracking import StageRun
+from pipeline.trajectories.ingestion import ingest
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Validate and convert; only the keyed fingerprint is logged."""
+    chosen = params.chosen
+    info = ingest(
+        Path("data/raw"),
+        Path("data/trajectories"),
+        dataset=params.dataset,
+        environment=chosen.environment,
+        unit=chosen.unit,
+    )
+    run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
+    run.tag("dataset_fingerprint", info.dataset_fingerprint)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("ingest", "any source becomes one validated Parquet schema", body))

@@ -1,0 +1,70 @@
+"""Stage: the MOPO baseline's policy. NOT PRIVATE: real transitions are in its batches and begin its rollouts."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from pipeline.files import replaced_directory, write_json
+from pipeline.params import Params
+from pipeline.policy.replay import ReplayBuffer, Scaling
+from pipeline.policy.sac import Sampler
+from pipeline.stages.policy_training import Released, load_model, pointer, write_trained
+from pipeline.stages.runner import run_stage
+from pipeline.tracking import StageRun
+from pipeline.trajectories.store import UnitStore
+
+PRIVATE = Path("data/partitions/private")
+OUTPUT = Path("models/mopo")
+_POLICY = Path("models/policy")
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Train and write ``models/mopo`` for variant mopo; for the others read no data and point to their policy."""
+    if params.dynamics.variant != "mopo":
+        with replaced_directory(OUTPUT) as fresh:
+            write_json(fresh / "config.json", pointer(params, _POLICY))
+        return
+    released = Released.read(params)
+    model, device = load_model(params)
+    data = UnitStore.open(PRIVATE)
+    scaling = Scaling.of(model, params.policy.reward_scale)
+    write_trained(
+        OUTPUT,
+        params,
+        run,
+        released=released,
+        model=model,
+        starts=data.flat()[0][:, : data.observation_size].to(device),
+        reset_fraction=1.0,
+        sampler=with_real(real_transitions(data, scaling, device), params.policy.mopo_real_fraction),
+    )
+
+
+def real_transitions(data: UnitStore, scaling: Scaling, device: torch.device) -> ReplayBuffer:
+    """Every transition of ``data`` with its own reward and termination, on SAC's scales."""
+    inputs, targets = (part.to(device) for part in data.flat())
+    S = data.observation_size
+    observation, action, change, reward = inputs[:, :S], inputs[:, S:], targets[:, :S], targets[:, S]
+    rows = scaling.rows(observation, action, reward, observation + change, data.terminated().to(device))
+    buffer = ReplayBuffer(len(rows), scaling.columns.width, device)
+    buffer.extend(rows)
+    return buffer
+
+
+def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
+    """A sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``."""
+
+    def batches(generated: ReplayBuffer, updates: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+        from_real = max(1, round(fraction * batch_size))
+        of_model = generated.batches(updates, batch_size - from_real, generator)
+        of_data = real.batches(updates, from_real, generator)
+        return (torch.cat(parts) for parts in zip(of_model, of_data, strict=True))
+
+    return batches
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("optimize_mopo", "Train the MOPO baseline's policy. Not private.", body))

@@ -1,0 +1,72 @@
+"""Stage: SAC on the pessimistic model. Opens nothing private, so its output is as private as the model."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from gymnasium.vector import SyncVectorEnv
+from torch import Tensor
+
+from pipeline.files import replaced_directory, write_json
+from pipeline.params import Params
+from pipeline.policy.replay import ReplayBuffer
+from pipeline.stages.policy_training import Released, load_model, pointer, write_trained
+from pipeline.stages.runner import run_stage
+from pipeline.tracking import StageRun
+from pipeline.trajectories import environments
+from pipeline.trajectories.store import UnitStore
+
+PUBLIC = Path("data/partitions/public")
+OUTPUT = Path("models/policy")
+_MOPO = Path("models/mopo")
+_RESETS, _SIDE_BY_SIDE = 4096, 32
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Train, then write ``models/policy``; variant mopo only points to where its policy will be."""
+    released = Released.read(params)
+    if params.dynamics.variant == "mopo":
+        with replaced_directory(OUTPUT) as fresh:
+            write_json(fresh / "config.json", pointer(params, _MOPO))
+            write_json(fresh / "privacy.json", released.statement)
+        return
+    model, device = load_model(params)
+    chosen = params.policy
+    write_trained(
+        OUTPUT,
+        params,
+        run,
+        released=released,
+        model=model,
+        starts=_start_states(params, released.environment).to(device),
+        reset_fraction=chosen.pool_reset_fraction if chosen.starts == "pool" else 1.0,
+        sampler=ReplayBuffer.batches,
+    )
+
+
+def _start_states(params: Params, environment: str) -> Tensor:
+    """``[n, S]``: every state of the public split, or resets of the environment."""
+    if params.policy.starts != "public":
+        return reset_states(environment, _RESETS, params.seed)
+    public = UnitStore.open(PUBLIC)
+    return public.flat()[0][:, : public.observation_size]
+
+
+def reset_states(environment: str, count: int, seed: int) -> Tensor:
+    """First observations of ``count`` episodes (rounded up to full vectors), float32 ``[n, S]``.
+
+    Raises:
+        PipelineError: the environment cannot be built.
+    """
+    envs = SyncVectorEnv([lambda: environments.make(environment)] * _SIDE_BY_SIDE)
+    try:
+        rounds = -(-count // _SIDE_BY_SIDE)
+        observations = [envs.reset(seed=seed if number == 0 else None)[0] for number in range(rounds)]
+    finally:
+        envs.close()
+    return torch.from_numpy(np.concatenate(observations).astype(np.float32))
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("optimize_policy", "Train a policy in the pessimistic model; sees no private data.", body))

@@ -1,0 +1,151 @@
+"""What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from pipeline.dynamics.pessimism import PessimisticModel
+from pipeline.errors import PipelineError
+from pipeline.files import read_json, replaced_directory, write_json
+from pipeline.params import Params
+from pipeline.policy import exported
+from pipeline.policy.sac import SacConfig, Sampler, train
+from pipeline.stages.compute import chosen_device
+from pipeline.tracking import StageRun
+
+MODEL = Path("models/dynamics")
+_TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
+_ONE_THREAD_UP_TO = 128  # units of a layer
+
+
+@dataclass(frozen=True)
+class Released:
+    """What ``train_model`` says of its model: the environment's id and the privacy statement."""
+
+    environment: str
+    statement: dict[str, Any]
+
+    @classmethod
+    def read(cls, params: Params) -> "Released":
+        """Read ``models/dynamics``.
+
+        Raises:
+            PipelineError: a file is missing or broken, or the model is another variant's, so that its statement
+                would be no statement about what is made here.
+        """
+        config, statement = read_json(MODEL / "config.json"), read_json(MODEL / "privacy.json")
+        if config.get("variant") != params.dynamics.variant or not isinstance(config.get("environment"), str):
+            raise PipelineError(
+                f"{MODEL / 'config.json'}: found variant {config.get('variant')!r} for environment "
+                f"{config.get('environment')!r}, params.yaml asks for {params.dynamics.variant!r}; "
+                "run `dvc repro train_model`"
+            )
+        missing = [key for key in _TAGS if key not in statement]
+        if missing:
+            raise PipelineError(f"{MODEL / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
+        return cls(config["environment"], statement)
+
+
+def load_model(params: Params) -> tuple[PessimisticModel, torch.device]:
+    """The pessimistic model of ``models/dynamics`` and its device; raises what `PessimisticModel.load` raises."""
+    chosen, device = params.policy, _device(params)
+    return PessimisticModel.load(MODEL, uncertainty=chosen.uncertainty, penalty=chosen.penalty, device=device), device
+
+
+def write_trained(
+    output: Path,
+    params: Params,
+    run: StageRun,
+    *,
+    released: Released,
+    model: PessimisticModel,
+    starts: Tensor,
+    reset_fraction: float,
+    sampler: Sampler,
+) -> None:
+    """Train a policy and write ``output`` with the privacy statement of the model it was trained in.
+
+    Args:
+        output: the folder that is replaced.
+        params: every choice.
+        run: gets parameters, the statement as tags, and the metrics of every epoch.
+        released: of the model.
+        model: where rollouts run.
+        starts: their start states in the environment's units, ``[n, S]``.
+        reset_fraction: share of rollouts that begin there.
+        sampler: picks the batches.
+
+    Raises:
+        PipelineError: the start states are not the model's, or training diverged.
+    """
+    if starts.shape[1:] != (model.observation_size,):
+        raise PipelineError(
+            f"{MODEL}: found observations of size {model.observation_size}, the start states "
+            f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+        )
+    run.params({"seed": params.seed, "policy": params.policy.model_dump()})
+    for key in _TAGS:
+        run.tag(key, str(released.statement[key]))
+
+    config = _config(params, reset_fraction)
+    policies = []
+    with tqdm(total=config.epochs, desc=output.name, unit="epoch", disable=None) as bar:
+        for epoch in train(model, starts, config, sampler):
+            for name, value in epoch.metrics.items():
+                run.metric(name, value, epoch.number)
+            policies.append(epoch.policy)
+            bar.set_postfix(model_reward=f"{epoch.metrics['model_reward']:.3f}", refresh=False)
+            bar.update()
+
+    with replaced_directory(output) as fresh:
+        exported.save(
+            fresh,
+            policies,
+            **pointer(params, output),
+            environment=released.environment,
+        )
+        write_json(fresh / "privacy.json", released.statement)
+        for name in ("config.json", "privacy.json"):
+            run.artifact(fresh / name)
+
+
+def pointer(params: Params, target: Path) -> dict[str, Any]:
+    """The ``config.json`` of a folder without a policy: it names the folder where this variant's policy lies."""
+    return {"variant": params.dynamics.variant, "policy": target.as_posix()}
+
+
+def _config(params: Params, reset_fraction: float) -> SacConfig:
+    chosen = params.policy
+    return SacConfig(
+        hidden=chosen.hidden,
+        learning_rate=chosen.learning_rate,
+        discount=chosen.discount,
+        target_rate=chosen.target_rate,
+        target_entropy=chosen.target_entropy,
+        reward_scale=chosen.reward_scale,
+        batch_size=chosen.batch_size,
+        epochs=chosen.epochs,
+        updates_per_epoch=chosen.updates_per_epoch,
+        rollout_every=chosen.rollout_every,
+        rollout_batch=chosen.rollout_batch,
+        horizon=chosen.horizon,
+        reset_fraction=reset_fraction,
+        buffer_size=chosen.buffer_size,
+        seed=params.seed,
+    )
+
+
+def _device(params: Params) -> torch.device:
+    """The device of `chosen_device`; small networks get one thread unless params.yaml says otherwise.
+
+    Their products are so short that a second thread gains a few percent on an idle machine, and costs a
+    multiple of the time as soon as anything else wants the core that the first one then waits for.
+    """
+    device = chosen_device(params.compute)
+    if params.compute.threads is None and max(params.policy.hidden) <= _ONE_THREAD_UP_TO:
+        torch.set_num_threads(1)
+    return device

@@ -1,0 +1,38 @@
+"""``python -m pipeline.summary``: what the last run came to, on one screen."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import PipelineError
+from pipeline.evaluation.figure import guarantee
+from pipeline.files import read_json
+
+
+def text(summary: dict[str, Any]) -> str:
+    """The content of ``metrics/summary.json`` as a short table."""
+    low, high = summary["return_ci95"]
+    score, seconds = summary["normalized_score"], summary["seconds"]
+    rows = {
+        "dataset": f"{summary['dataset']} ({summary['env_id']}), {summary['units']} private units",
+        "variant": f"{summary['variant']}, seed {summary['seed']}",
+        "privacy": guarantee(summary),
+        "return": f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}], {summary['episodes']} episodes",
+        "score": "none declared" if score is None else f"{score:.1f}",
+        "time": f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
+    }
+    return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+
+
+def main() -> int:
+    """Print the summary; return the exit status."""
+    try:
+        print(text(read_json(Path("metrics/summary.json"))))
+    except PipelineError as missing:
+        print(f"error: {missing}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,336 @@
+"""What a dataset is: its columns, the facts that travel with it, and the check every source must pass."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from pipeline.errors import PipelineError
+from pipeline.files import finite
+
+Array = npt.NDArray[Any]
+
+_METADATA_KEY = b"primorl"
+_VECTORS = ("observation", "action", "next_observation")
+_RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
+
+
+@dataclass(frozen=True)
+class Spaces:
+    """The declared bounds of observations [S] and actions [A]; public facts, infinite where open."""
+
+    observation_low: tuple[float, ...]
+    observation_high: tuple[float, ...]
+    action_low: tuple[float, ...]
+    action_high: tuple[float, ...]
+
+    @property
+    def observation_size(self) -> int:
+        """S."""
+        return len(self.observation_low)
+
+    @property
+    def action_size(self) -> int:
+        """A."""
+        return len(self.action_low)
+
+    def to_json(self) -> dict[str, list[float | None]]:
+        """Plain JSON, with null for an infinite bound."""
+        return {name: [finite(bound) for bound in bounds] for name, bounds in asdict(self).items()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, list[float | None]]) -> Self:
+        """The inverse of ``to_json``."""
+        return cls(
+            **{
+                name: tuple(
+                    (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in bounds
+                )
+                for name, bounds in content.items()
+            }
+        )
+
+
+@dataclass(frozen=True)
+class DatasetInfo:
+    """The public facts that travel with every copy of a dataset.
+
+    Attributes:
+        dataset: its entry of ``datasets`` in params.yaml.
+        environment: the Gymnasium id of its environment.
+        unit: what one privacy unit is.
+        spaces: the environment's declared bounds.
+        horizon: the environment's declared step limit; None without one.
+        dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
+    """
+
+    dataset: str
+    environment: str
+    unit: str
+    spaces: Spaces
+    horizon: int | None
+    dataset_fingerprint: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return asdict(self) | {"spaces": self.spaces.to_json()}
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> Self:
+        """The inverse of ``to_json``; keys it does not know are left aside."""
+        known = {name: content[name] for name in cls.__dataclass_fields__}
+        return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
+
+    def to_metadata(self) -> dict[bytes, bytes]:
+        """Key-value metadata for a Parquet file."""
+        return {_METADATA_KEY: json.dumps(self.to_json(), allow_nan=False).encode()}
+
+    @classmethod
+    def from_schema(cls, schema: pa.Schema, file: Path) -> Self:
+        """Read the facts back from the schema of ``file``.
+
+        Raises:
+            PipelineError: the metadata is missing or malformed.
+        """
+        try:
+            return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise PipelineError(
+                f"{file}: Parquet metadata {_METADATA_KEY.decode()!r} missing or malformed; "
+                "run `dvc repro ingest` again"
+            ) from None
+
+
+def arrow_schema(spaces: Spaces) -> pa.Schema:
+    """Columns of a dataset; ordered by (unit_id, trajectory_id, step)."""
+    observation = pa.list_(pa.float32(), spaces.observation_size)
+    return pa.schema(
+        [
+            ("unit_id", pa.string()),
+            ("trajectory_id", pa.string()),
+            ("step", pa.int32()),
+            ("observation", observation),
+            ("action", pa.list_(pa.float32(), spaces.action_size)),
+            ("reward", pa.float32()),
+            ("next_observation", observation),
+            ("terminated", pa.bool_()),
+            ("truncated", pa.bool_()),
+        ]
+    )
+
+
+def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
+    """A fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
+    array = column.combine_chunks()
+    matrix: npt.NDArray[np.float32] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, array.type.list_size)
+    return matrix
+
+
+def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Rows at which the value of a text column differs from the row before; row 0 first."""
+    codes = column.combine_chunks().cast(pa.string()).dictionary_encode().indices.to_numpy(zero_copy_only=False)
+    return np.concatenate([[0], np.flatnonzero(codes[1:] != codes[:-1]) + 1])[: len(codes)].astype(np.int64)
+
+
+def trajectory_table(
+    spaces: Spaces,
+    unit_ids: Sequence[str],
+    trajectory_ids: Sequence[str],
+    observations: Sequence[Array],
+    actions: Sequence[Array],
+    rewards: Sequence[Array],
+    terminated: Sequence[Array],
+    truncated: Sequence[Array],
+) -> pa.Table:
+    """Whole trajectories as one table in the dataset's schema.
+
+    Args:
+        spaces: the declared sizes S and A.
+        unit_ids: the privacy unit of each trajectory.
+        trajectory_ids: a name for each trajectory.
+        observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
+        actions: [T, A] each.
+        rewards: [T] each.
+        terminated: [T] each.
+        truncated: [T] each.
+    """
+    lengths = np.array([len(steps) for steps in rewards])
+    ends = np.cumsum(lengths)
+    everything = _float32(np.concatenate(observations))
+    last = np.zeros(len(everything), dtype=bool)
+    last[ends + np.arange(len(ends))] = True
+    first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
+    trajectory = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+
+    def text(values: Sequence[str]) -> pa.Array:
+        return pa.array(values, pa.string()).take(pa.array(trajectory))
+
+    def matrix(values: Array) -> pa.Array:
+        return pa.FixedSizeListArray.from_arrays(pa.array(_float32(values).ravel()), values.shape[1])
+
+    return pa.Table.from_arrays(
+        [
+            text(unit_ids),
+            text(trajectory_ids),
+            pa.array((np.arange(len(trajectory)) - np.repeat(ends - lengths, lengths)).astype(np.int32)),
+            matrix(everything[~last]),
+            matrix(np.concatenate(actions)),
+            pa.array(_float32(np.concatenate(rewards))),
+            matrix(everything[~first]),
+            pa.array(np.concatenate(terminated)),
+            pa.array(np.concatenate(truncated)),
+        ],
+        schema=arrow_schema(spaces),
+    )
+
+
+def _float32(values: Array) -> npt.NDArray[np.float32]:
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which RowCheck refuses
+        return values.astype(np.float32)
+
+
+class RowCheck:
+    """Checks a stream of batches of whole units against the schema and the declared spaces.
+
+    Every source hands its batches through here, in order; the check remembers the last key, so order
+    and uniqueness hold over the whole stream.
+
+    Args:
+        spaces: what the environment declares.
+        origin: the file or folder that errors name.
+    """
+
+    def __init__(self, spaces: Spaces, origin: Path):
+        self._spaces = spaces
+        self._schema = arrow_schema(spaces)
+        self._origin = origin
+        self._previous: tuple[str, str] | None = None
+        self._trajectories: set[str] = set()
+
+    def __call__(self, table: pa.Table) -> None:
+        """Check one batch.
+
+        Raises:
+            PipelineError: names the origin, the trajectory and the step, what was found, what is
+                allowed and what to do; it quotes no value.
+        """
+        self._columns(table)
+        if table.num_rows == 0:
+            return
+        starts = np.union1d(run_starts(table["unit_id"]), run_starts(table["trajectory_id"]))
+        steps = table["step"].to_numpy()
+        where = _Where(self._origin, table, starts)
+        self._order(where, starts)
+        expected = np.arange(table.num_rows) - np.repeat(starts, np.diff([*starts, table.num_rows]))
+        where.refuse(
+            steps != expected,
+            "step numbers not contiguous from 0",
+            "0, 1, 2, … in every trajectory; sort the rows by step",
+        )
+        for name in _VECTORS:
+            bad = ~np.isfinite(vectors(table[name])).all(axis=1)
+            where.refuse(bad, f"a non-finite {name}", "finite float32 numbers; drop or repair the trajectory")
+        bad = ~np.isfinite(table["reward"].to_numpy())
+        where.refuse(bad, "a non-finite reward", "finite float32 numbers; drop or repair the trajectory")
+        self._ends(where, table, starts)
+        self._actions(where, vectors(table["action"]))
+
+    def _columns(self, table: pa.Table) -> None:
+        for column in self._schema:
+            if column.name not in table.column_names:
+                raise PipelineError(f"{self._origin}: column {column.name} missing; allowed is {column.type}")
+            found = table.schema.field(column.name).type
+            if found != column.type:
+                raise PipelineError(
+                    f"{self._origin}: column {column.name}: found {found}, allowed {column.type}; "
+                    "check that the dataset belongs to the environment"
+                )
+            array = table[column.name]
+            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in _VECTORS else 0
+            if array.null_count + inner > 0:
+                raise PipelineError(
+                    f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"
+                )
+
+    def _order(self, where: "_Where", starts: npt.NDArray[np.int64]) -> None:
+        units, trajectories = where.keys(starts)
+        for row, key in zip(starts, zip(units, trajectories, strict=True), strict=True):
+            if not all(key) or any("\0" in part for part in key):
+                where.refuse_row(int(row), "an empty unit_id or trajectory_id, or one with a NUL", "a name; fill it in")
+            if row == 0 and self._previous is not None and key[0] == self._previous[0]:
+                where.refuse_row(
+                    0,
+                    "a unit split over two batches or row groups",
+                    "all rows of a unit together; run the stage before again",
+                )
+            if self._previous is not None and key <= self._previous:
+                where.refuse_row(
+                    int(row),
+                    "rows out of order or duplicated",
+                    "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
+                )
+            if key[1] in self._trajectories:
+                where.refuse_row(
+                    int(row), "one trajectory in two units", "one unit a trajectory; correct the unit column"
+                )
+            self._previous = key
+            self._trajectories.add(key[1])
+
+    def _ends(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
+        last = np.zeros(table.num_rows, dtype=bool)
+        last[np.append(starts[1:], table.num_rows) - 1] = True
+        where.refuse(
+            ended & ~last,
+            "an end (terminated or truncated) before the last step",
+            "one end, at the last step; split the trajectory at its ends",
+        )
+        where.refuse(
+            last & ~ended,
+            "end flags missing at the last step",
+            "terminated or truncated; mark a cut recording as truncated",
+        )
+
+    def _actions(self, where: "_Where", actions: npt.NDArray[np.float32]) -> None:
+        low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
+        slack_low, slack_high = (_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high))
+        outside = (actions < low - slack_low) | (actions > high + slack_high)
+        if outside.any():
+            dimension = int(np.flatnonzero(outside.any(axis=0))[0])
+            where.refuse(
+                outside.any(axis=1),
+                f"an action outside the declared space (dimension {dimension})",
+                f"[{low[dimension]:g}, {high[dimension]:g}]; clip the actions as the environment did, "
+                "or correct `environment`",
+            )
+
+
+class _Where:
+    """Names the row an error is about."""
+
+    def __init__(self, origin: Path, table: pa.Table, starts: npt.NDArray[np.int64]):
+        self._origin = origin
+        self._table = table
+        self._starts = starts
+
+    def keys(self, rows: npt.NDArray[np.int64]) -> tuple[list[str], list[str]]:
+        chosen = self._table.select(["unit_id", "trajectory_id"]).take(pa.array(rows))
+        return chosen["unit_id"].to_pylist(), chosen["trajectory_id"].to_pylist()
+
+    def refuse(self, bad: npt.ArrayLike, found: str, allowed: str) -> None:
+        rows = np.flatnonzero(bad)
+        if len(rows) > 0:
+            self.refuse_row(int(rows[0]), found, allowed)
+
+    def refuse_row(self, row: int, found: str, allowed: str) -> None:
+        start = self._starts[np.searchsorted(self._starts, row, side="right") - 1]
+        trajectory = self._table["trajectory_id"][row].as_py()
+        raise PipelineError(
+            f"{self._origin}: trajectory {trajectory!r}, step {row - int(start)}: found {found}; allowed: {allowed}"
+        )

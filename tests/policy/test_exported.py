@@ -1,0 +1,121 @@
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from pipeline.errors import PipelineError
+from pipeline.policy.exported import DeterministicPolicy, save
+
+LOW, HIGH = torch.tensor([-0.3, 1.7]), torch.tensor([0.1, 900.1])
+
+
+def policy(seed: int) -> DeterministicPolicy:
+    generator = torch.Generator().manual_seed(seed)
+    shapes = [(1, 16, 3), (1, 1, 16), (1, 8, 16), (1, 1, 8), (1, 2, 8), (1, 1, 2)]
+    layers = tuple(torch.randn(shape, generator=generator) for shape in shapes)
+    return DeterministicPolicy(layers, torch.tensor([1.0, 0.0, -1.0]), torch.tensor([1.0, 2.0, 0.5]), LOW, HIGH)
+
+
+EPOCHS = [policy(seed) for seed in range(4)]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    save(tmp_path, EPOCHS, variant="private")
+    return tmp_path
+
+
+def test_a_saved_policy_acts_as_before(folder: Path) -> None:
+    """The final policy is the last epoch's, and each epoch's acts on its own observations."""
+    observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
+    assert torch.equal(DeterministicPolicy.load(folder).act(observation[3:]), EPOCHS[3].act(observation[3:]))
+    epochs = DeterministicPolicy.load_epochs(folder)
+    assert (epochs.policies, epochs.observation_size, epochs.action_size) == (4, 3, 2)
+    for i, alone in enumerate(EPOCHS):
+        torch.testing.assert_close(epochs.act(observation)[i], alone.act(observation[i : i + 1])[0])
+
+
+def test_the_folder_says_what_it_holds(folder: Path) -> None:
+    assert sorted(item.name for item in folder.iterdir()) == ["config.json", "epochs.safetensors", "policy.safetensors"]
+    assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == {
+        "format": 1,
+        "variant": "private",
+        "observation_size": 3,
+        "action_size": 2,
+        "hidden": [16, 8],
+        "epochs": 4,
+    }
+
+
+@given(st.integers(0, 2**31), st.sampled_from([0.1, 1.0, 1e3, 1e30]))
+def test_actions_stay_within_the_bounds(seed: int, size: float) -> None:
+    observation = torch.randn(1, 50, 3, generator=torch.Generator().manual_seed(seed)) * size
+    action = EPOCHS[0].act(observation)
+    assert bool(((action >= LOW) & (action <= HIGH)).all())
+
+
+def rewritten(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[Path], object]:
+    def break_it(file: Path) -> None:
+        tensors = load_file(file)
+        change(tensors)
+        save_file(tensors, file)
+
+    return break_it
+
+
+BREAKAGES: dict[str, Callable[[Path], object]] = {
+    "cut short": lambda file: file.write_bytes(file.read_bytes()[:-50]),
+    "empty": lambda file: file.write_bytes(b""),
+    "a pickle": lambda file: torch.save({"layers.0.weight": torch.zeros(1)}, file),
+    "a folder": lambda file: (file.unlink(), file.mkdir()),
+    "gone": lambda file: file.unlink(),
+    "another shape": rewritten(lambda t: t.update({"layers.1.weight": torch.zeros(1, 8, 15)})),
+    "a layer less": rewritten(lambda t: t.pop("layers.1.weight")),
+    "a tensor more": rewritten(lambda t: t.update({"layers.3.weight": torch.zeros(1)})),
+    "not a number": rewritten(lambda t: t["layers.0.bias"].fill_(torch.nan)),
+    "half precision": rewritten(lambda t: t.update({"action_low": t["action_low"].half()})),
+    "bounds swapped": rewritten(lambda t: t.update({"action_low": HIGH, "action_high": LOW})),
+    "no scale": rewritten(lambda t: t["observation_scale"].zero_()),
+}
+
+
+@pytest.mark.parametrize("breakage", BREAKAGES.values(), ids=BREAKAGES)
+def test_broken_weights_are_named_in_one_line(folder: Path, breakage: Callable[[Path], object]) -> None:
+    """No traceback, nothing executed, and what to do."""
+    for name, load in (
+        ("policy.safetensors", DeterministicPolicy.load),
+        ("epochs.safetensors", DeterministicPolicy.load_epochs),
+    ):
+        breakage(folder / name)
+        with pytest.raises(PipelineError, match=rf"{name}: (not a policy|not there).*run `dvc repro") as wrong:
+            load(folder)
+        assert "\n" not in str(wrong.value)
+
+
+@pytest.mark.parametrize(
+    "content", ['{"variant": "mopo", "policy": "models/mopo"}', '{"hidden": 3}', "[]", "nonsense", '{"epochs": "x"}']
+)
+def test_a_broken_config_is_named(folder: Path, content: str) -> None:
+    (folder / "config.json").write_text(content, encoding="utf-8")
+    with pytest.raises(PipelineError, match=str(folder)):
+        DeterministicPolicy.load(folder)
+
+
+def test_epochs_that_config_does_not_count_are_refused(tmp_path: Path) -> None:
+    save(tmp_path, EPOCHS)
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"epochs": 3}), encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
+        DeterministicPolicy.load_epochs(tmp_path)
+
+
+def test_stacking_keeps_the_scales() -> None:
+    stacked = DeterministicPolicy.stacked([replace(one) for one in EPOCHS])
+    assert stacked.policies == 4
+    assert torch.equal(stacked.action_high, HIGH)

@@ -1,0 +1,92 @@
+from collections import deque
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from pipeline.errors import PipelineError
+from pipeline.policy.replay import ReplayBuffer, Scaling
+from tests.policy.pendulum import Pendulum
+
+CPU = torch.device("cpu")
+
+
+def numbered(start: int, count: int) -> Tensor:
+    return torch.arange(start, start + count, dtype=torch.float32).unsqueeze(1)
+
+
+@given(st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))))
+def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[int]]) -> None:
+    """A wrapped write keeps every new row; no row is zero, old or there twice."""
+    capacity, writes = case
+    buffer, expected, written = ReplayBuffer(capacity, 1, CPU), deque[float](maxlen=capacity), 0
+    for count in writes:
+        rows = numbered(written + 1, count)
+        buffer.extend(rows)
+        expected.extend(rows[:, 0].tolist())
+        written += count
+        assert sorted(buffer.rows[:, 0].tolist()) == list(expected)
+        assert len(buffer) == len(expected)
+
+
+def test_a_write_that_would_lose_new_rows_is_refused() -> None:
+    buffer = ReplayBuffer(4, 1, CPU)
+    with pytest.raises(ValueError, match="found 5 rows at once, the buffer holds 4"):
+        buffer.extend(numbered(1, 5))
+
+
+def test_batches_are_drawn_from_all_the_rows_held_and_from_no_others() -> None:
+    """Rows that were never written (zeros) must not be sampled."""
+    buffer = ReplayBuffer(1000, 1, CPU)
+    buffer.extend(numbered(1, 20))
+    batches = list(buffer.batches(50, 16, torch.Generator().manual_seed(0)))
+    assert [tuple(rows.shape) for rows in batches] == [(16, 1)] * 50
+    assert set(torch.cat(batches)[:, 0].tolist()) == {float(i) for i in range(1, 21)}
+
+
+def test_a_row_holds_the_transition_on_sacs_scales() -> None:
+    """Columns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
+    scaling = Scaling(
+        observation_mean=torch.tensor([1.0, 2.0]),
+        observation_scale=torch.tensor([2.0, 4.0]),
+        action_low=torch.tensor([0.0]),
+        action_high=torch.tensor([10.0]),
+        reward_scale=0.5,
+    )
+    columns = scaling.columns
+    rows = scaling.rows(
+        observation=torch.tensor([[3.0, 2.0], [1.0, 6.0]]),
+        action=torch.tensor([[10.0], [2.5]]),
+        reward=torch.tensor([8.0, -2.0]),
+        next_observation=torch.tensor([[1.0, -2.0], [5.0, 2.0]]),
+        terminated=torch.tensor([True, False]),
+    )
+    assert rows.shape == (2, columns.width)
+    assert rows[:, columns.next_observation].tolist() == [[0.0, -1.0], [2.0, 0.0]]
+    assert rows[:, columns.observation].tolist() == [[1.0, 0.0], [0.0, 1.0]]
+    assert rows[:, columns.observation_action].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, -0.5]]
+    assert rows[:, columns.reward].tolist() == [4.0, -1.0]
+    assert rows[:, columns.continues].tolist() == [0.0, 1.0]
+
+
+@given(
+    st.lists(st.tuples(st.floats(-100, 100, width=32), st.floats(0.0625, 100, width=32)), min_size=1, max_size=4),
+    st.integers(0, 2**31),
+)
+def test_environment_actions_never_leave_the_bounds(boxes: list[tuple[float, float]], seed: int) -> None:
+    low = torch.tensor([low for low, _ in boxes])
+    high = low + torch.tensor([width for _, width in boxes])
+    scaling = Scaling(torch.zeros(1), torch.ones(1), low, high, 1.0)
+    uniform = torch.rand(64, len(boxes), generator=torch.Generator().manual_seed(seed))
+    action = scaling.environment_action(
+        torch.cat((2 * uniform - 1, torch.ones(1, len(boxes)), -torch.ones(1, len(boxes))))
+    )
+    assert bool(((action >= low) & (action <= high)).all())
+    torch.testing.assert_close(action[-2:], torch.stack((high, low)))
+
+
+def test_unbounded_actions_are_refused() -> None:
+    with pytest.raises(PipelineError, match="actions without finite bounds"):
+        Scaling.of(Pendulum(action_high=torch.tensor([torch.inf])), 1.0)

@@ -1,0 +1,103 @@
+from dataclasses import dataclass, field
+
+import gymnasium
+import numpy as np
+import torch
+from torch import Tensor
+
+from pipeline.policy.replay import Scaling
+from pipeline.policy.rollouts import Rollouts
+from tests.policy.pendulum import Pendulum, PendulumStep, resets
+
+
+@dataclass(frozen=True)
+class Counter:
+    """Every step adds 1 to the state; the reward is ten times the state, the uncertainty the action."""
+
+    action_low: Tensor = field(default_factory=lambda: torch.tensor([0.0]))
+    action_high: Tensor = field(default_factory=lambda: torch.tensor([4.0]))
+    observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
+    observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
+
+    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
+        return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
+
+
+def rollouts(batch: int, horizon: int, reset_fraction: float) -> tuple[Rollouts, Scaling]:
+    scaling = Scaling.of(Counter(), reward_scale=0.1)
+    made = Rollouts(
+        Counter(),
+        scaling,
+        torch.zeros(7, 1),
+        batch=batch,
+        horizon=horizon,
+        reset_fraction=reset_fraction,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return made, scaling
+
+
+def halfway(observation: Tensor) -> Tensor:
+    return torch.full((len(observation), 1), 0.5)
+
+
+def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
+    """H steps of each of B rollouts, penalised rewards scaled, and the last step bootstrapped like the others."""
+    made, scaling = rollouts(batch=3, horizon=4, reset_fraction=1.0)
+    columns, batch = scaling.columns, made.collect(halfway)
+    rows = batch.rows.view(4, 3, columns.width)
+    states = torch.arange(5.0).view(5, 1, 1).expand(5, 3, 1)
+    torch.testing.assert_close(rows[..., columns.observation], scaling.observation(states[:4]))
+    torch.testing.assert_close(rows[..., columns.next_observation], scaling.observation(states[1:]))
+    torch.testing.assert_close(rows[..., columns.reward], states[:4, :, 0])
+    assert bool((rows[..., columns.observation_action][..., 1] == 0.5).all())
+    assert bool((rows[..., columns.continues] == 1).all())
+    assert (batch.reward.item(), batch.uncertainty.item()) == (15.0, 3.0)
+
+
+def test_the_policy_sees_standardised_observations() -> None:
+    seen = []
+
+    def act(observation: Tensor) -> Tensor:
+        seen.append(observation)
+        return halfway(observation)
+
+    rollouts(batch=2, horizon=2, reset_fraction=1.0)[0].collect(act)
+    assert torch.cat(seen)[:, 0].tolist() == [-0.5, -0.5, 0.0, 0.0]
+
+
+def begins(made: Rollouts, scaling: Scaling, batch: int) -> Tensor:
+    first = made.collect(halfway).rows[:batch, scaling.columns.observation]
+    return first[:, 0] * scaling.observation_scale + scaling.observation_mean
+
+
+def test_every_rollout_is_fresh_with_a_reset_fraction_of_one() -> None:
+    made, scaling = rollouts(batch=500, horizon=5, reset_fraction=1.0)
+    for _ in range(3):
+        assert bool((begins(made, scaling, 500) == 0).all())
+
+
+def test_the_pool_mixes_resets_with_states_carried_on() -> None:
+    """Some rollouts go on from where they ended, beyond H; the share of fresh ones is the one asked for."""
+    made, scaling = rollouts(batch=4000, horizon=5, reset_fraction=0.25)
+    assert bool((begins(made, scaling, 4000) == 0).all())
+    second = begins(made, scaling, 4000)
+    assert set(second.tolist()) == {0.0, 5.0}
+    assert abs((second == 0).float().mean().item() - 0.25) < 0.03  # 4 standard deviations
+    third = begins(made, scaling, 4000)
+    assert set(third.tolist()) == {0.0, 5.0, 10.0}
+    assert abs((third == 10).float().mean().item() - 0.75**2) < 0.035
+
+
+def test_the_stand_in_is_gymnasiums_pendulum() -> None:
+    """What the other tests learn on is the true task."""
+    env = gymnasium.make("Pendulum-v1").unwrapped
+    observation, _ = env.reset(seed=0)
+    rng, model, generator = np.random.default_rng(0), Pendulum(), torch.Generator()
+    for _ in range(50):
+        action = rng.uniform(-2, 2, 1).astype(np.float32)
+        step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], generator)
+        observation, reward, _, _, _ = env.step(action)
+        np.testing.assert_allclose(step.next_observation[0].numpy(), observation, atol=1e-4)
+        np.testing.assert_allclose(step.reward[0].item(), reward, atol=1e-3)
+    torch.testing.assert_close(resets(5000, 0).mean(0), torch.zeros(3), atol=0.05, rtol=0)

@@ -1,0 +1,167 @@
+"""The whole pipeline at a tiny size, from a clean clone of this repository: `python tests/smoke.py`."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+ROOT = Path(__file__).resolve().parent.parent
+TINY: dict[str, Any] = {
+    "datasets": {
+        "pendulum-replay": {
+            "options": {"episodes": 40, "num_envs": 10, "learning_starts": 4000, "hidden": [16], "gradient_steps": 1}
+        }
+    },
+    "partition": {"public_fraction": 0.2},
+    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 5},
+    "dynamics": {"hidden": [16]},
+    "policy": {
+        "epochs": 2,
+        "updates_per_epoch": 10,
+        "rollout_every": 5,
+        "rollout_batch": 8,
+        "buffer_size": 2000,
+        "hidden": [16],
+        "batch_size": 32,
+    },
+    "evaluation": {"episodes": 4, "epoch_episodes": 2},
+}
+SUMMARY_KEYS = {
+    "dataset",
+    "env_id",
+    "variant",
+    "private",
+    "epsilon",
+    "delta",
+    "unit",
+    "units",
+    "seed",
+    "return_mean",
+    "return_ci95",
+    "normalized_score",
+    "episodes",
+    "seconds",
+}
+PRIVACY_KEYS = {
+    "private",
+    "epsilon",
+    "delta",
+    "unit",
+    "neighboring_relation",
+    "accountant",
+    "epsilon_rdp",
+    "event",
+    "sampling_probability",
+    "noise_multiplier",
+    "clipping_norm",
+    "rounds",
+    "public_assumptions",
+    "dataset_fingerprint",
+    "void",
+}
+FILES = [
+    "data/raw",
+    "data/trajectories",
+    "data/partitions/private",
+    "data/partitions/public",
+    "data/partitions/manifest.json",
+    "models/dynamics/model.safetensors",
+    "models/dynamics/config.json",
+    "models/dynamics/privacy.json",
+    "models/policy/policy.safetensors",
+    "models/policy/config.json",
+    "models/policy/privacy.json",
+    "metrics/summary.json",
+    "plots/curves.csv",
+    "plots/return.png",
+    "mlflow.db",
+]
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory(prefix="primorl-smoke-") as folder:
+        clone = Path(folder) / "clone"
+        run(ROOT, "git", "clone", "--quiet", str(ROOT), str(clone))
+        shrink(clone / "params.yaml")
+        run(clone, "dvc", "repro")
+        check_outputs(clone)
+        before = store_size(clone)
+        again = run(clone, "dvc", "repro")
+        expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
+        expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
+        run(clone, "python", "-m", "pipeline.summary")
+    print("smoke: passed")
+
+
+def run(cwd: Path, *command: str) -> str:
+    print("+", *command, flush=True)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("DVC_")}
+    environment |= {
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(cwd),
+        "OMP_NUM_THREADS": "1",
+    }
+    said = ""
+    with subprocess.Popen(command, cwd=cwd, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout or ():
+            print(line, end="", flush=True)
+            said += line
+    if process.returncode != 0:
+        sys.exit(f"smoke: {' '.join(command)} failed with exit status {process.returncode}")
+    return said
+
+
+def shrink(path: Path) -> None:
+    content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    overlay(content, TINY)
+    path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+
+
+def overlay(content: dict[str, Any], changes: dict[str, Any]) -> None:
+    for key, value in changes.items():
+        expect(key in content, f"params.yaml has the key {key}")
+        if isinstance(value, dict):
+            overlay(content[key], value)
+        else:
+            content[key] = value
+
+
+def check_outputs(clone: Path) -> None:
+    for name in FILES:
+        expect((clone / name).exists(), f"{name} is there")
+    summary = read(clone / "metrics/summary.json")
+    expect(summary.keys() >= SUMMARY_KEYS, f"metrics/summary.json has {sorted(SUMMARY_KEYS)}")
+    for model in ("dynamics", "policy"):
+        statement = read(clone / "models" / model / "privacy.json")
+        expect(statement.keys() >= PRIVACY_KEYS, f"models/{model}/privacy.json has {sorted(PRIVACY_KEYS)}")
+        expect(statement["private"] and 0 < statement["epsilon"] <= 5.0, f"models/{model} keeps to its ε")
+        expect(statement["epsilon"] == summary["epsilon"], f"models/{model} and the summary state one ε")
+    seen = {line[3:] for line in run(clone, "git", "status", "--porcelain").splitlines()}
+    expect(seen <= {"params.yaml", "dvc.lock"}, f"git sees no output (it sees {sorted(seen)})")
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse)
+    return content
+
+
+def _refuse(constant: str) -> None:
+    sys.exit(f"smoke: found {constant} in JSON")
+
+
+def store_size(clone: Path) -> int:
+    return len(list((clone / "mlruns").iterdir())) if (clone / "mlruns").exists() else 0
+
+
+def expect(true: bool, what: str) -> None:
+    if not true:
+        sys.exit(f"smoke: not so: {what}")
+
+
+if __name__ == "__main__":
+    main()

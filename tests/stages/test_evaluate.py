@@ -1,0 +1,204 @@
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from mlflow.tracking import MlflowClient
+
+from pipeline import params
+from pipeline.errors import PipelineError
+from pipeline.evaluation.returns import episode_returns
+from pipeline.files import read_json, write_json
+from pipeline.params import Params
+from pipeline.policy.exported import DeterministicPolicy, save
+from pipeline.stages import evaluate
+from pipeline.summary import text
+from pipeline.tracking import stage_run
+from tests.evaluation.conftest import random_policy
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
+STATEMENT = {
+    "private": True,
+    "epsilon": 1.19,
+    "epsilon_rdp": 1.31,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "units": 2970,
+    "dataset_fingerprint": "keyed",
+    "void": [],
+}
+NOT_PRIVATE = STATEMENT | {"private": False, "epsilon": None, "epsilon_rdp": None, "void": ["no noise"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
+    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path)
+    for seconds, stage in enumerate(
+        ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
+    ):
+        write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
+    place(Path("models/policy"), STATEMENT)
+    return tmp_path
+
+
+def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPolicy] = EPOCHS) -> None:
+    folder.mkdir(parents=True)
+    save(folder, epochs)
+    write_json(folder / "privacy.json", statement)
+
+
+def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
+    raw = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    raw["dynamics"]["variant"] = variant
+    raw["datasets"]["pendulum-replay"]["score"] = score
+    raw["evaluation"] = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
+    return params.parse(raw)
+
+
+def run(selected: Params) -> None:
+    with stage_run("evaluate", selected) as log:
+        evaluate.body(selected, log)
+
+
+@pytest.mark.usefixtures("project")
+def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() -> None:
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    returns = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0]
+    low, high = summary.pop("return_ci95")
+    assert low < summary["return_mean"] < high
+    seconds = summary.pop("seconds")
+    assert seconds.pop("evaluate") > 0
+    assert seconds == {
+        "collect": 0,
+        "ingest": 1,
+        "partition": 2,
+        "train_model": 3,
+        "optimize_policy": 4,
+        "optimize_mopo": 5,
+    }
+    assert summary == {
+        "dataset": "pendulum-replay",
+        "env_id": "Pendulum-v1",
+        "variant": "private",
+        "private": True,
+        "epsilon": 1.19,
+        "epsilon_rdp": 1.31,
+        "delta": 1e-5,
+        "unit": "trajectory",
+        "units": 2970,
+        "void": [],
+        "seed": 0,
+        "return_mean": pytest.approx(returns.mean(), rel=1e-3),
+        "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
+        "episodes": 5,
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_the_curve_has_a_row_an_epoch_and_the_figure_is_a_picture() -> None:
+    run(chosen())
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert {row["normalized_score"] for row in rows} == {""}
+    for row, policy in zip(rows, EPOCHS, strict=True):
+        expected = episode_returns("Pendulum-v1", policy, 2, seed=9).mean()
+        assert float(row["return_mean"]) == pytest.approx(expected, rel=1e-3)
+        assert float(row["return_low"]) < float(row["return_mean"]) < float(row["return_high"])
+    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
+    assert read_json(Path("metrics/summary.json"))["normalized_score"] is None
+
+
+def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    stage, pipeline = sorted(store.search_runs([experiment.experiment_id]), key=lambda run: len(run.data.tags))
+    if "mlflow.parentRunId" in pipeline.data.tags:
+        stage, pipeline = pipeline, stage
+    summary = read_json(Path("metrics/summary.json"))
+    for logged in (stage, pipeline):
+        assert {name: logged.data.metrics[name] for name in ("return_mean", "normalized_score", "epsilon")} == {
+            name: summary[name] for name in ("return_mean", "normalized_score", "epsilon")
+        }
+        assert logged.data.params == {
+            "dataset": "pendulum-replay",
+            "env_id": "Pendulum-v1",
+            "variant": "private",
+            "seed": "0",
+            "private": "True",
+            "epsilon": "1.19",
+            "delta": "1e-05",
+        }
+        assert logged.data.tags["dataset_fingerprint"] == "keyed"
+        assert "privacy.json" in [file.path for file in store.list_artifacts(logged.info.run_id)]
+    assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
+    assert {file.path for file in store.list_artifacts(stage.info.run_id)} > {
+        "summary.json",
+        "curves.csv",
+        "return.png",
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_the_baseline_is_judged_by_its_own_policy_and_called_not_private() -> None:
+    baseline = [random_policy(1, 3, 2.0, seed=77)]
+    place(Path("models/mopo"), NOT_PRIVATE, baseline)
+    run(chosen("mopo"))
+    summary = read_json(Path("metrics/summary.json"))
+    assert (summary["private"], summary["epsilon"], summary["variant"]) == (False, None, "mopo")
+    expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
+    assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
+    assert "not private" in text(summary)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_void_statement_is_called_void() -> None:
+    write_json(Path("models/policy/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
+    run(chosen())
+    assert "ε = 1.19, δ = 1e-05 per trajectory — VOID: noise is seeded" in text(read_json(Path("metrics/summary.json")))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_failure_leaves_the_last_good_results() -> None:
+    run(chosen())
+    before = {file: file.read_bytes() for file in (evaluate.SUMMARY, evaluate.CURVES, evaluate.FIGURE)}
+    Path("models/policy/policy.safetensors").write_bytes(b"broken")
+    with pytest.raises(PipelineError, match=r"policy\.safetensors"):
+        run(chosen())
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_the_summary_fits_on_a_screen() -> None:
+    lines = text(
+        STATEMENT
+        | {
+            "dataset": "pendulum-replay",
+            "env_id": "Pendulum-v1",
+            "variant": "private",
+            "seed": 0,
+            "return_mean": -151.23,
+            "return_ci95": [-170.0, -130.0],
+            "normalized_score": 899.2,
+            "episodes": 100,
+            "seconds": {"collect": 60.2, "evaluate": 4.0},
+        }
+    ).splitlines()
+    assert lines == [
+        "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
+        "variant  private, seed 0",
+        "privacy  ε = 1.19, δ = 1e-05 per trajectory",
+        "return   -151.2  95% interval [-170.0, -130.0], 100 episodes",
+        "score    899.2",
+        "time     64 s: collect 60, evaluate 4",
+    ]

@@ -1,0 +1,91 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.errors import PipelineError
+from pipeline.params import Params
+from pipeline.policy.exported import DeterministicPolicy
+from pipeline.policy.replay import ReplayBuffer, Scaling
+from pipeline.stages import optimize_mopo
+from pipeline.trajectories.store import UnitStore
+from tests.stages.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny, write_model, write_partition
+from tests.trajectories.builders import episodes, table
+
+OUTPUT = Path("models/mopo")
+DATA = Path("data/partitions/private")
+CPU = torch.device("cpu")
+
+
+def trained(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    optimize_mopo.body(params, run)  # type: ignore[arg-type]
+    return run
+
+
+@pytest.mark.parametrize("variant", ["private", "no_privacy", "no_clip"])
+def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, variant: str) -> None:
+    """Neither data nor a model is there; DVC still wants the output."""
+    run = trained(tiny(small, variant=variant))
+    assert [item.name for item in OUTPUT.iterdir()] == ["config.json"]
+    assert json.loads((OUTPUT / "config.json").read_text(encoding="utf-8")) == {
+        "variant": variant,
+        "policy": "models/policy",
+    }
+    assert run.logged == {}
+
+
+def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> None:
+    write_model(NOT_PRIVATE, variant="mopo")
+    write_partition(DATA, table(episodes(9)))
+    run = trained(tiny(small, variant="mopo"))
+    assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))["private"] is False
+    config = json.loads((OUTPUT / "config.json").read_text(encoding="utf-8"))
+    assert (config["variant"], config["policy"]) == ("mopo", "models/mopo")
+    assert (DeterministicPolicy.load(OUTPUT).policies, DeterministicPolicy.load_epochs(OUTPUT).policies) == (1, 2)
+    assert run.logged["private"] == "False"
+
+
+def test_a_private_model_is_refused(small: Params) -> None:
+    """Real transitions beside a statement that promises privacy would be a lie."""
+    write_model(PRIVATE)
+    write_partition(DATA, table(episodes(9)))
+    with pytest.raises(PipelineError, match="found variant 'private'"):
+        trained(tiny(small, variant="mopo"))
+
+
+def test_real_transitions_keep_their_rewards_and_terminations(tmp_path: Path) -> None:
+    """Unpenalised, on the model's scales; an episode's truncated end is bootstrapped, a terminated one is not."""
+    content = episodes(9)
+    write_partition(tmp_path / "private", table(content))
+    scaling = Scaling(
+        torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0]), torch.tensor([-2.0]), torch.tensor([2.0]), 0.1
+    )
+    rows = optimize_mopo.real_transitions(UnitStore.open(tmp_path / "private"), scaling, CPU).rows
+    columns = scaling.columns
+    rewards = np.concatenate([item.rewards for item in content]).astype(np.float32)
+    torch.testing.assert_close(rows[:, columns.reward], torch.from_numpy(rewards) * 0.1)
+    ends = np.concatenate([[False] * (len(item.rewards) - 1) + [item.terminated] for item in content])
+    assert 0 < ends.sum() < len(content)
+    assert torch.equal(rows[:, columns.continues] == 0, torch.from_numpy(ends))
+    before, after = (
+        torch.from_numpy(np.concatenate([np.stack(item.observations)[part] for item in content]))
+        for part in (slice(None, -1), slice(1, None))
+    )
+    torch.testing.assert_close(rows[:, columns.observation], scaling.observation(before))
+    torch.testing.assert_close(rows[:, columns.next_observation], scaling.observation(after))
+    actions = torch.from_numpy(np.concatenate([np.stack(item.actions) for item in content]))
+    torch.testing.assert_close(rows[:, columns.observation_action][:, 3:], actions / 2)
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0.05, 13), (0.5, 128), (0.0001, 1)])
+def test_batches_mix_real_and_generated_rows_as_asked(fraction: float, expected: int) -> None:
+    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU)
+    real.extend(torch.ones(30, 2))
+    generated.extend(torch.full((50, 2), -1.0))
+    sampler = optimize_mopo.with_real(real, fraction)
+    batches = list(sampler(generated, 7, 256, torch.Generator().manual_seed(0)))
+    assert [tuple(rows.shape) for rows in batches] == [(256, 2)] * 7
+    assert [int((rows[:, 0] == 1).sum()) for rows in batches] == [expected] * 7

@@ -1,0 +1,296 @@
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from mlflow.entities import Run
+from mlflow.tracking import MlflowClient
+
+from pipeline import params, tracking
+from pipeline.errors import PipelineError
+from pipeline.params import Params
+from pipeline.tracking import PIPELINE_TAG, stage_run, store_uri
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+PARENT_TAG = "mlflow.parentRunId"
+
+
+@pytest.fixture
+def chosen() -> Params:
+    return params.load(REPOSITORY / "params.yaml")
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
+    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    shutil.copy(empty_store, tmp_path)
+    return tmp_path
+
+
+def with_uri(chosen: Params, uri: str) -> Params:
+    return chosen.model_copy(update={"tracking": chosen.tracking.model_copy(update={"uri": uri})})
+
+
+def client(project: Path) -> MlflowClient:
+    return MlflowClient(f"sqlite:///{project}/mlflow.db")
+
+
+def runs(project: Path) -> tuple[list[Run], list[Run]]:
+    """Pipeline runs and stage runs, oldest first."""
+    store = client(project)
+    everything = store.search_runs(
+        [found.experiment_id for found in store.search_experiments()], order_by=["attributes.start_time ASC"]
+    )
+    return (
+        [run for run in everything if PARENT_TAG not in run.data.tags],
+        [run for run in everything if PARENT_TAG in run.data.tags],
+    )
+
+
+def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Path, chosen: Params) -> None:
+    figure = project / "return.png"
+    figure.write_bytes(b"png")
+    with stage_run("train_model", chosen) as run:
+        run.params({"seed": 3, "privacy": {"delta": 1e-5, "deep": {"sizes": [1, 2]}}, "absent": None})
+        for step in range(2500):  # more than one batch
+            run.metric("loss", step / 2, step)
+        run.metric("final", 7)
+        run.tag("unit", "trajectory")
+        run.figure(figure)
+        run.pipeline.metric("return_mean", -150.5)
+        run.pipeline.params({"dataset": "pendulum"})
+
+    (pipeline,), (stage,) = runs(project)
+    assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
+    assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
+    assert (pipeline.info.run_name, pipeline.info.status) == ("pendulum-replay/private/ε=1.2", "FINISHED")
+    assert stage.data.params == {
+        "seed": "3",
+        "privacy.delta": "1e-05",
+        "privacy.deep.sizes": "[1, 2]",
+        "absent": "None",
+    }
+    history = client(project).get_metric_history(stage.info.run_id, "loss")
+    assert sorted((point.step, point.value) for point in history) == [(step, step / 2) for step in range(2500)]
+    assert stage.data.metrics["final"] == 7
+    assert stage.data.tags["unit"] == "trajectory"
+    assert pipeline.data.metrics == {"return_mean": -150.5}
+    assert pipeline.data.params == {"dataset": "pendulum"}
+    assert pipeline.data.tags["variant"] == "private"
+    assert [file.path for file in client(project).list_artifacts(stage.info.run_id)] == ["return.png"]
+    assert (project / "mlruns" / stage.info.run_id / "artifacts" / "return.png").read_bytes() == b"png"
+
+
+def test_nothing_is_logged_that_was_not_handed_over(project: Path, chosen: Params) -> None:
+    with stage_run("ingest", chosen):
+        pass
+    (pipeline,), (stage,) = runs(project)
+    assert stage.data.params == stage.data.metrics == pipeline.data.params == pipeline.data.metrics == {}
+    assert set(stage.data.tags) == {PARENT_TAG, "stage", "mlflow.runName"}
+    assert set(pipeline.data.tags) == {PIPELINE_TAG, "dataset", "variant", "mlflow.runName"}
+
+
+def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: Path, chosen: Params) -> None:
+    def fail() -> None:
+        with stage_run("train_model", chosen) as run:
+            run.metric("loss", 1.0)
+            raise ValueError("PRIVATE-42")
+
+    with pytest.raises(ValueError, match="PRIVATE-42"):
+        fail()
+    with stage_run("ingest", chosen):  # a later stage of the same pipeline does not make it good
+        pass
+
+    (pipeline,), (failed, fine) = runs(project)
+    assert (pipeline.info.status, failed.info.status, fine.info.status) == ("FAILED", "FAILED", "FINISHED")
+    assert failed.data.metrics == {"loss": 1.0}
+    assert all(b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file())
+
+
+def test_the_pipeline_runs_while_a_stage_runs(project: Path, chosen: Params) -> None:
+    for stage in ("collect", "ingest"):
+        with stage_run(stage, chosen):
+            assert [run.info.status for run in runs(project)[0]] == ["RUNNING"]
+        assert [run.info.status for run in runs(project)[0]] == ["FINISHED"]
+
+
+def test_metrics_wait_and_are_sent_every_few_seconds(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 3600.0)
+    with stage_run("train_model", chosen) as run:
+        run.metric("loss", 1.0)
+        assert runs(project)[1][0].data.metrics == {}
+        monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
+        run.metric("loss", 2.0, 1)
+        assert runs(project)[1][0].data.metrics == {"loss": 2.0}
+
+
+def test_a_missing_artifact_is_the_callers_error(project: Path, chosen: Params) -> None:
+    with pytest.raises(FileNotFoundError), stage_run("evaluate", chosen) as run:
+        run.artifact(project / "nothing.png")
+
+
+def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = project / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
+    copy.mkdir(parents=True)
+    monkeypatch.setenv("DVC_ROOT", str(copy))
+    monkeypatch.setenv("DVC_EXP_NAME", "hazel-newt")
+    monkeypatch.setenv("DVC_EXP_BASELINE_REV", "c0ffee")
+    (copy / "note.txt").write_text("x")
+    with stage_run("train_model", chosen) as run:
+        run.artifact(copy / "note.txt")
+
+    (pipeline,), (stage,) = runs(project)
+    assert pipeline.info.run_name == pipeline.data.tags["DVC_EXP_NAME"] == "hazel-newt"
+    assert pipeline.data.tags["DVC_EXP_BASELINE_REV"] == "c0ffee"
+    assert (project / "mlruns" / stage.info.run_id / "artifacts" / "note.txt").exists()
+    assert [entry.name for entry in copy.iterdir()] == ["note.txt"]
+
+
+def test_parallel_experiments_have_pipelines_of_their_own(
+    project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("one", "two"):
+        monkeypatch.setenv("DVC_EXP_NAME", name)
+        with stage_run("train_model", chosen):
+            pass
+    pipelines, stages = runs(project)
+    assert [run.data.tags[PARENT_TAG] for run in stages] == [run.info.run_id for run in pipelines]
+
+
+STAGE = """
+import sys
+from pathlib import Path
+from pipeline import params
+from pipeline.tracking import stage_run
+with stage_run(sys.argv[1], params.load(Path(sys.argv[2]))) as run:
+    run.metric("one", 1.0)
+"""
+DVC = """
+import subprocess, sys
+stages = [subprocess.Popen([sys.executable, "stage.py", name, sys.argv[1]]) for name in sys.argv[2:]]
+sys.exit(max(stage.wait() for stage in stages))
+"""
+
+
+def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_create_the_store_at_once(project: Path) -> None:
+    (project / "mlflow.db").unlink()
+    (project / "stage.py").write_text(STAGE)
+    (project / "dvc").write_text(DVC)
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    for stages in (("collect", "ingest"), ("evaluate",)):
+        command = [sys.executable, "dvc", str(REPOSITORY / "params.yaml"), *stages]
+        done = subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+    (first, second), stages_logged = runs(project)
+    parents = {run.info.run_name: run.data.tags[PARENT_TAG] for run in stages_logged}
+    assert parents == {"collect": first.info.run_id, "ingest": first.info.run_id, "evaluate": second.info.run_id}
+    assert {run.info.status for run in (first, second, *stages_logged)} == {"FINISHED"}
+    assert [run.data.metrics for run in stages_logged] == [{"one": 1.0}] * 3
+
+
+def test_the_pipeline_names_its_commit(project: Path, chosen: Params) -> None:
+    def git(*arguments: str) -> str:
+        identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+        return subprocess.run(
+            ["git", *identity, *arguments], cwd=project, check=True, capture_output=True, text=True
+        ).stdout.strip()
+
+    git("init", "--quiet")
+    for name in ("params.yaml", "dvc.lock"):
+        (project / name).write_text("1")
+    git("add", "params.yaml", "dvc.lock")
+    git("commit", "--quiet", "-m", "first")
+    (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
+    assert tracking._git_tags() == {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": "false"}
+    (project / "params.yaml").write_text("2")
+    assert tracking._git_tags()["git_dirty"] == "true"
+
+
+def test_an_unreachable_store_is_one_clear_error_without_credentials(
+    chosen: Params, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        pytest.raises(PipelineError) as raised,
+        stage_run("train_model", with_uri(chosen, "http://ana:hush/hush@127.0.0.1:9")),
+    ):
+        pytest.fail("the body must not run")
+    assert str(raised.value).startswith("tracking.uri: the MLflow store ")
+    assert "set tracking.uri to null" in str(raised.value)
+    with (
+        pytest.raises(PipelineError, match=r"the MLflow store 127\.0\.0\.1 cannot be used"),
+        stage_run("train_model", with_uri(chosen, "http://ana:hush@127.0.0.1:9")),
+    ):
+        pytest.fail("the body must not run")
+    assert "hush" not in str(raised.value) + "".join(capfd.readouterr())
+
+
+@pytest.mark.parametrize("uri", ["nonsense", "ftp://ana:hush@host/x", "http://[ana:hush@broken"])
+def test_a_uri_that_names_no_store_is_one_clear_error(chosen: Params, uri: str) -> None:
+    with pytest.raises(PipelineError, match=r"^tracking\.uri") as raised, stage_run("x", with_uri(chosen, uri)):
+        pytest.fail("the body must not run")
+    assert "hush" not in str(raised.value)
+
+
+def test_a_deleted_experiment_is_one_clear_error(project: Path, chosen: Params) -> None:
+    with stage_run("ingest", chosen):
+        pass
+    store = client(project)
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    store.delete_experiment(experiment.experiment_id)
+    with pytest.raises(PipelineError, match="experiments restore"), stage_run("ingest", chosen):
+        pytest.fail("the body must not run")
+
+
+def test_a_store_that_fails_midway_costs_the_log_and_not_the_stage(
+    chosen: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise ConnectionError("http://ana:hush@host")
+
+    finished = False
+    with stage_run("train_model", chosen) as run:
+        monkeypatch.setattr(MlflowClient, "log_batch", broken)
+        run.params({"seed": 1})
+        run.metric("loss", 1.0)
+        run.tag("unit", "trajectory")
+        finished = True
+    assert finished
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1
+    assert warnings[0].endswith("failed (ConnectionError); the rest of this run is not logged")
+
+
+def test_credentials_in_logged_values_are_cut_out(project: Path, chosen: Params) -> None:
+    with stage_run("ingest", chosen) as run:
+        run.params({"tracking": {"uri": "postgresql://ana:hu/sh@db.example.org/mlflow"}})
+        run.tag("store", "http://ana:hush@example.org")
+    (stage,) = runs(project)[1]
+    assert stage.data.params == {"tracking.uri": "postgresql://db.example.org/mlflow"}
+    assert stage.data.tags["store"] == "http://example.org"
+
+
+def test_the_store_is_the_projects_wherever_the_stage_runs(
+    project: Path, chosen: Params, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
+    assert store_uri(chosen) == f"sqlite:///{project}/mlflow.db"
+    assert store_uri(with_uri(chosen, "sqlite:///runs/all.db")) == f"sqlite:///{project}/runs/all.db"
+    for absolute in ("sqlite:////srv/all.db", "postgresql://db/mlflow", "https://mlflow.example.org"):
+        assert store_uri(with_uri(chosen, absolute)) == absolute
+
+
+def test_names_say_what_a_pipeline_trained(chosen: Params) -> None:
+    noise = chosen.privacy.model_copy(update={"target_epsilon": None, "noise_multiplier": 2.0})
+    assert tracking._name(chosen.model_copy(update={"privacy": noise})) == "pendulum-replay/private/z=2"
+    mopo = chosen.dynamics.model_copy(update={"variant": "mopo"})
+    assert tracking._name(chosen.model_copy(update={"dynamics": mopo})) == "pendulum-replay/mopo"

@@ -1,0 +1,63 @@
+"""Small datasets with known content, for the tests of the data room."""
+
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pyarrow as pa
+
+from pipeline.trajectories.minari_files import EpisodeWriter
+from pipeline.trajectories.recording import Episode
+from pipeline.trajectories.schema import DatasetInfo, Spaces, trajectory_table
+
+SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
+INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "0" * 64)
+
+
+def episode(length: int, seed: int, terminated: bool = False) -> Episode:
+    """An episode of random numbers in Pendulum's spaces; no two numbers agree by chance."""
+    rng = np.random.default_rng([length, seed])
+    return Episode(
+        observations=list(rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)),
+        actions=list(rng.uniform(-2, 2, (length, 1)).astype(np.float32)),
+        rewards=rng.uniform(-16, 0, length).tolist(),
+        terminated=terminated,
+        truncated=not terminated,
+    )
+
+
+def episodes(count: int) -> list[Episode]:
+    """Episodes of several lengths, one step long among them, some terminated."""
+    return [episode(1 + 3 * i % 7, seed=i, terminated=i % 3 == 0) for i in range(count)]
+
+
+def write_raw(root: Path, content: list[Episode]) -> Path:
+    """A Minari dataset with that content; returns its HDF5 file."""
+    env = gymnasium.make("Pendulum-v1")
+    writer = EpisodeWriter(root, "small-v0", env, "random")
+    env.close()
+    for item in content:
+        writer.add(item)
+    writer.flush()
+    return root / "small-v0" / "data" / "main_data.hdf5"
+
+
+def table(content: list[Episode], units: list[str] | None = None, names: list[str] | None = None) -> pa.Table:
+    """The same content in the dataset's schema."""
+    names = names or [f"{i:03d}" for i in range(len(content))]
+    ends = [np.arange(len(item.rewards)) == len(item.rewards) - 1 for item in content]
+    return trajectory_table(
+        SPACES,
+        units or names,
+        names,
+        [np.stack(item.observations) for item in content],
+        [np.stack(item.actions) for item in content],
+        [np.array(item.rewards) for item in content],
+        [end & item.terminated for end, item in zip(ends, content, strict=True)],
+        [end & item.truncated for end, item in zip(ends, content, strict=True)],
+    )
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    """Every file below ``folder``, hidden ones included."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}

@@ -1,0 +1,109 @@
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline.errors import PipelineError
+from pipeline.trajectories import minari_files, parquet
+from pipeline.trajectories.ingestion import ingest
+from pipeline.trajectories.parquet import PartReader
+from pipeline.trajectories.schema import DatasetInfo, arrow_schema
+from tests.trajectories.builders import SPACES, episodes, snapshot, table, write_raw
+
+
+def run(environment: str = "Pendulum-v1") -> DatasetInfo:
+    return ingest(Path("raw"), Path("trajectories"), dataset="small", environment=environment, unit="trajectory")
+
+
+@pytest.mark.parametrize("rows", [2**16, 10])
+def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raw to Parquet keeps each value, the last step of each episode, and the order of numbers in text."""
+    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", rows)
+    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", rows)
+    content = episodes(12)
+    write_raw(Path("raw"), content)
+    info = run()
+    written = pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
+    assert written.equals(table(content, names=[f"{i:02d}" for i in range(12)]))
+    assert written.schema.equals(arrow_schema(SPACES))
+    assert DatasetInfo.from_schema(pq.read_schema("trajectories/part-00000.parquet"), Path("x")) == info
+    assert (info.dataset, info.environment, info.unit, info.horizon) == ("small", "Pendulum-v1", "trajectory", 200)
+    assert info.spaces == SPACES
+
+
+def test_the_fingerprint_is_the_contents_and_not_the_batches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw(Path("raw"), episodes(8))
+    first = run().dataset_fingerprint
+    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", 1)
+    assert run().dataset_fingerprint == first
+    with h5py.File("raw/small-v0/data/main_data.hdf5", "a") as file:
+        file["episode_5/rewards"][0] -= 0.5
+    assert run().dataset_fingerprint != first
+
+
+def test_rewards_in_a_column_are_accepted(project: Path) -> None:
+    """Some published datasets keep rewards as (N, 1)."""
+    path = write_raw(Path("raw"), episodes(3))
+    first = run().dataset_fingerprint
+    with h5py.File(path, "a") as file:
+        rewards = file["episode_2/rewards"][()]
+        del file["episode_2/rewards"]
+        file["episode_2/rewards"] = rewards[:, None]
+    assert run().dataset_fingerprint == first
+
+
+@pytest.mark.parametrize(
+    ("array", "index", "value", "message"),
+    [
+        ("observations", (2, 1), np.nan, "trajectory '5', step 1: found a non-finite next_observation"),
+        ("observations", (0, 1), 1e300, "trajectory '5', step 0: found a non-finite observation"),
+        ("actions", (1, 0), -3.0, "trajectory '5', step 1: found an action outside the declared space (dimension 0)"),
+        ("truncations", -1, False, "trajectory '5', step 1: found end flags missing"),
+        (
+            "terminations",
+            0,
+            True,
+            "trajectory '5', step 0: found an end (terminated or truncated) before the last step",
+        ),
+    ],
+)
+def test_a_bad_episode_late_in_the_file_changes_nothing(
+    project: Path, array: str, index: tuple[int, ...], value: float, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last good dataset stays, whole, and nothing half-written is left beside it."""
+    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", 1)
+    path = write_raw(Path("raw"), episodes(8))
+    run()
+    with h5py.File(path, "a") as file:
+        if array == "observations":
+            wide = file["episode_5/observations"][()].astype(np.float64)
+            del file["episode_5/observations"]
+            file["episode_5/observations"] = wide
+        assert len(file["episode_5/rewards"]) == 2
+        file[f"episode_5/{array}"][index] = value
+    before = snapshot(project)
+    with pytest.raises(PipelineError) as wrong:
+        run()
+    assert f"{path.relative_to(project) if path.is_absolute() else path}: {message}" in str(wrong.value)
+    assert snapshot(project) == before
+    assert sorted(item.name for item in project.iterdir()) == [".primorl", "raw", "trajectories"]
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ("Pendulum-v77", "environment 'Pendulum-v77': Gymnasium cannot build it"),
+        ("CartPole-v1", "action space: found Discrete, which is not supported yet"),
+        ("MountainCarContinuous-v0", "observation space: found 3 dimensions, the environment declares 2"),
+    ],
+)
+def test_the_declared_environment_must_fit(project: Path, environment: str, message: str) -> None:
+    write_raw(Path("raw"), episodes(2))
+    with pytest.raises(PipelineError) as wrong:
+        run(environment)
+    assert message in str(wrong.value)
+    assert not Path("trajectories").exists()

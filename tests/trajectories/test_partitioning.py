@@ -1,0 +1,174 @@
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pipeline.errors import PipelineError
+from pipeline.trajectories import parquet
+from pipeline.trajectories.ingestion import ingest
+from pipeline.trajectories.parquet import PartReader, PartWriter
+from pipeline.trajectories.partitioning import Manifest, check_disjoint, is_public, partition
+from tests.trajectories.builders import INFO, SPACES, episodes, snapshot, table, write_raw
+
+
+@pytest.fixture(params=[2**16, 8], ids=["one row group", "many row groups"])
+def ingested(project: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
+    """Twenty units in ``trajectories/``."""
+    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", request.param)
+    write_raw(Path("raw"), episodes(20))
+    ingest(Path("raw"), Path("trajectories"), dataset="small", environment="Pendulum-v1", unit="trajectory")
+    return read(Path("trajectories"))
+
+
+def run(public_fraction: float = 0.4, salt: str = "salt") -> Manifest:
+    return partition(Path("trajectories"), Path("partitions"), public_fraction=public_fraction, salt=salt)
+
+
+def read(folder: Path) -> pa.Table:
+    return pa.concat_tables(PartReader(folder, made_by="partition").tables())
+
+
+def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table) -> None:
+    """All rows of a unit lie on one side, by its own id alone, in order, with the same facts."""
+    manifest = run()
+    public = pa.array([is_public(unit, 0.4, "salt") for unit in ingested["unit_id"].to_pylist()])
+    assert read(Path("partitions/public")).equals(ingested.filter(public))
+    assert read(Path("partitions/private")).equals(ingested.filter(pc.invert(public)))
+    assert manifest.public_units == pc.count_distinct(ingested.filter(public)["unit_id"]).as_py()
+    assert manifest.private_units == 20 - manifest.public_units
+    assert 0 < manifest.public_units < 20
+    for side in ("private", "public"):
+        assert PartReader(Path("partitions") / side, made_by="partition").info == manifest.info
+        assert pq.read_schema(f"partitions/{side}/part-00000.parquet").names == ingested.column_names
+
+
+def test_the_same_split_comes_out_again_and_another_salt_moves_it(ingested: pa.Table) -> None:
+    run()
+    before = snapshot(Path("partitions"))
+    run()
+    assert snapshot(Path("partitions")) == before
+    run(salt="other")
+    assert snapshot(Path("partitions")) != before
+
+
+def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
+    """Statistics of private values, lengths and numbers of rows among them, have no place in it."""
+    manifest = run()
+    content = json.loads(Path("partitions/manifest.json").read_text())
+    assert set(content) == {
+        "dataset",
+        "environment",
+        "unit",
+        "spaces",
+        "horizon",
+        "dataset_fingerprint",
+        "observation_size",
+        "action_size",
+        "private_units",
+        "public_units",
+    }
+    assert Manifest.load(Path("partitions/manifest.json")) == manifest
+    Path("partitions/manifest.json").write_text("{}")
+    with pytest.raises(PipelineError, match="not a manifest"):
+        Manifest.load(Path("partitions/manifest.json"))
+
+
+@given(
+    present=st.sets(st.text(min_size=1), min_size=1),
+    extra=st.text(min_size=1),
+    fraction=st.floats(0.01, 0.99),
+    salt=st.text(),
+)
+def test_a_unit_moves_no_other(present: set[str], extra: str, fraction: float, salt: str) -> None:
+    """Neighbouring datasets differ in one unit; if another changed sides with it, the guarantee would be void."""
+
+    def public(units: set[str]) -> set[str]:
+        return {unit for unit in units if is_public(unit, fraction, salt)}
+
+    assert public(present | {extra}) - {extra} == public(present) - {extra}
+
+
+def test_the_draw_is_uniform_and_nested() -> None:
+    """The share is as declared (five standard deviations), and raising it takes no unit back."""
+    units = [str(i) for i in range(20_000)]
+    few, many = ({unit for unit in units if is_public(unit, share, "s")} for share in (0.1, 0.3))
+    assert few < many
+    assert abs(len(few) - 2000) < 5 * (20_000 * 0.1 * 0.9) ** 0.5
+    assert abs(len(many) - 6000) < 5 * (20_000 * 0.3 * 0.7) ** 0.5
+
+
+@pytest.mark.parametrize(("fraction", "side"), [(1e-9, "public"), (1 - 1e-9, "private")])
+def test_an_empty_side_is_refused(ingested: pa.Table, fraction: float, side: str) -> None:
+    run()
+    before = snapshot(Path.cwd())
+    with pytest.raises(PipelineError, match=f"partition.public_fraction: found .* leaves no {side} unit"):
+        run(public_fraction=fraction)
+    assert snapshot(Path.cwd()) == before
+
+
+def test_changed_rows_and_another_secret_are_noticed(ingested: pa.Table) -> None:
+    """The ledger charges the dataset that the fingerprint names; it must be the one that is used."""
+    run()
+    before = snapshot(Path("partitions"))
+    changed = ingested.set_column(5, "reward", pc.subtract(ingested["reward"], pa.scalar(1, pa.float32())))
+    rewrite(changed.cast(ingested.schema))
+    with pytest.raises(PipelineError, match="not those that were ingested"):
+        run()
+    rewrite(ingested)
+    run()
+    Path(".primorl/secret").write_bytes(bytes(32))
+    with pytest.raises(PipelineError, match="not those that were ingested"):
+        run()
+    assert snapshot(Path("partitions")) == before
+
+
+def test_unsorted_and_duplicated_rows_are_refused(ingested: pa.Table) -> None:
+    """A unit that comes twice would count twice: in a cohort, in the clip, or on both sides."""
+    for wrong in (
+        pa.concat_tables([ingested, ingested.slice(0, 1)]),
+        pa.concat_tables([ingested.slice(1), ingested.slice(0, 1)]),
+        pa.concat_tables([ingested.slice(0, 1), ingested]),
+    ):
+        rewrite(wrong)
+        with pytest.raises(PipelineError, match=r"found rows out of order or duplicated|found step numbers"):
+            run()
+        assert not Path("partitions/private").exists()
+
+
+def test_a_unit_in_both_partitions_is_found(tmp_path: Path) -> None:
+    for side, names in (("private", ["a", "b"]), ("public", ["b", "c"])):
+        write(tmp_path / side, table(episodes(2), names=names))
+    with pytest.raises(PipelineError, match=r"found a unit that is in .*public too"):
+        check_disjoint(tmp_path / "private", tmp_path / "public")
+
+
+def test_corrupt_input_is_refused_and_the_last_split_stays(ingested: pa.Table) -> None:
+    run()
+    before = snapshot(Path("partitions"))
+    part = Path("trajectories/part-00000.parquet")
+    part.write_bytes(part.read_bytes()[:100])
+    with pytest.raises(PipelineError, match="not a readable Parquet file"):
+        run()
+    assert snapshot(Path("partitions")) == before
+
+
+def rewrite(rows: pa.Table) -> None:
+    """Other rows under the same facts."""
+    info = PartReader(Path("trajectories"), made_by="ingest").info
+    for part in Path("trajectories").iterdir():
+        part.unlink()
+    with PartWriter(Path("trajectories"), SPACES) as writer:
+        writer.write(rows)
+        writer.finish(info)
+
+
+def write(folder: Path, rows: pa.Table) -> None:
+    folder.mkdir()
+    with PartWriter(folder, SPACES) as writer:
+        writer.write(rows)
+        writer.finish(INFO)
