@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from pipeline.dynamics.pessimism import PessimisticModel
 from pipeline.errors import PipelineError
@@ -14,6 +13,7 @@ from pipeline.files import read_json, replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy import exported
 from pipeline.policy.sac import SacConfig, Sampler, train
+from pipeline.progress import progress_bar
 from pipeline.stages.compute import chosen_device
 from pipeline.tracking import StageRun
 
@@ -93,7 +93,7 @@ def write_trained(
 
     config = _config(params, reset_fraction)
     policies = []
-    with tqdm(total=config.epochs, desc=output.name, unit="epoch", disable=None) as bar:
+    with progress_bar(config.epochs, output.name, "epoch") as bar:
         for epoch in train(model, starts, config, sampler):
             for name, value in epoch.metrics.items():
                 run.metric(name, value, epoch.number)

@@ -45,6 +45,10 @@ def body(params: Params, run: StageRun) -> None:
     bounds = _bounds(params, manifest, public)
     _refuse_terminations(public)
     private = UnitStore.open(PARTITIONS / "private")
+    if private.units != manifest.private_units:
+        raise PipelineError(
+            f"{PARTITIONS / 'private'}: the number of units differs from the manifest's; run `dvc repro partition`"
+        )
     if plan is None:
         trained, normaliser = _train_mopo(params, shape, private, public, device, run)
     else:

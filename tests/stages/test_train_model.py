@@ -1,0 +1,264 @@
+"""The one door to private data: what it writes, refuses, and never says."""
+
+import json
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline import params as params_module
+from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.errors import PipelineError
+from pipeline.files import write_json
+from pipeline.params import Params
+from pipeline.stages import train_model
+from pipeline.tracking import stage_run
+from pipeline.trajectories.partitioning import Manifest
+from pipeline.trajectories.recording import Episode
+from tests.stages.tiny_policy import RememberingRun, write_partition
+from tests.trajectories.builders import INFO, episode, snapshot, table
+
+OUTPUT = Path("models/dynamics")
+PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5, "rounds": 4, "delta": 1e-3}
+DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
+MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 2, "patience": 2}
+
+
+def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
+    raw = small.model_dump(mode="json")
+    raw["privacy"] |= PRIVACY
+    raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
+    for name, changes in blocks.items():
+        raw[name] |= changes
+    return params_module.parse(raw)
+
+
+def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
+    names = units or [f"a{i:03d}" for i in range(len(private))]
+    write_partition(Path("data/partitions/private"), table(private, units=names, names=names))
+    others = [f"b{i:03d}" for i in range(len(public))]
+    write_partition(Path("data/partitions/public"), table(public, units=others, names=others))
+    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, len(private), len(public)).to_json())
+
+
+@pytest.fixture
+def data(small: Params) -> Params:
+    """Nine private units of uneven length and four public ones, and params to train on them in a moment."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    return with_changes(small)
+
+
+def trained(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    train_model.body(params, run)  # type: ignore[arg-type]
+    return run
+
+
+def statement() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))
+    return content
+
+
+def test_the_model_travels_with_its_statement(data: Params) -> None:
+    """What is stated is what was reserved, and MLflow's tags repeat it."""
+    run = trained(data)
+    said = statement()
+    assert said["private"] is True
+    assert said["void"] == []
+    assert said["units"] == 9
+    assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
+    assert said["epsilon"] > 0
+    assert run.logged["epsilon"] == pytest.approx(said["epsilon"])  # the curve's last point
+    assert run.steps["epsilon"] == [2, 4]
+    ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
+    assert ensemble.architecture.hidden == (8,)
+    assert ensemble.bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
+    assert json.loads((OUTPUT / "config.json").read_text())["environment"] == "Pendulum-v1"
+
+
+def test_two_runs_of_one_config_differ_in_noise(data: Params) -> None:
+    """The seed fixes where training starts and nothing of the noise or the cohorts."""
+    runs = []
+    for _ in range(2):
+        trained(data)
+        runs.append(GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[0])
+    assert not torch.equal(*runs)
+
+
+@pytest.mark.parametrize(
+    ("variant", "reasons"),
+    [
+        ("no_privacy", {"no noise is added"}),
+        ("no_clip", {"no noise is added", "updates are not clipped"}),
+        ("mopo", {"variant mopo: trained on raw private transitions, and its policy's rollouts start from them"}),
+    ],
+)
+def test_variants_without_a_guarantee_say_so(data: Params, variant: str, reasons: set[str]) -> None:
+    run = trained(with_changes(data, dynamics={"variant": variant}))
+    said = statement()
+    assert said["private"] is False
+    assert said["epsilon"] is None
+    assert set(said["void"]) == reasons
+    assert run.logged["private"] == "False"
+
+
+def test_a_target_is_kept(data: Params) -> None:
+    trained(with_changes(data, privacy={"target_epsilon": 3.0, "noise_multiplier": None}))
+    assert 2.9 < statement()["epsilon"] <= 3.0
+
+
+@pytest.mark.parametrize(("delta", "warned"), [(0.2, True), (1e-3, False)])
+def test_a_large_delta_is_warned_of(
+    data: Params, delta: float, warned: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trained(with_changes(data, privacy={"delta": delta}))
+    assert ("privacy.delta = 0.2 is not below 1/9" in capfd.readouterr().err) is warned
+
+
+def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
+    """Private extremes, however large, move neither."""
+    normalisers, bounds = [], []
+    raw = data.model_dump(mode="json")
+    raw["datasets"]["pendulum-replay"]["bounds"] = {"observation": "public", "reward": "public"}
+    changed = params_module.parse(raw)
+    for scale in (1.0, 1e4):
+        private = [episode(10, i) for i in range(5)]
+        for one in private:
+            one.observations = [o * scale for o in one.observations]
+            one.rewards = [r * scale for r in one.rewards]
+        for folder in ("private", "public"):
+            for file in Path("data/partitions", folder).iterdir():
+                file.unlink()
+            Path("data/partitions", folder).rmdir()
+        write_partitions(private, [episode(20, 100 + i) for i in range(4)])
+        trained(changed)
+        ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
+        normalisers.append(torch.cat([t.flatten() for t in vars(ensemble.normaliser).values()]))
+        bounds.append(ensemble.bounds)
+    assert torch.equal(*normalisers)
+    assert bounds[0].reward_low == bounds[1].reward_low > -16.3
+    assert torch.equal(bounds[0].observation_high, bounds[1].observation_high)
+
+
+MARKERS = [0.7654321, -6.1234567, 1.2349876]
+
+
+def spellings(value: float) -> list[bytes]:
+    """How a number might turn up in text or in bytes; three digits are left to chance."""
+    single = np.float32(value)
+    texts = {f"{value:.4f}", f"{value:.5f}", f"{value:.6f}", f"{value:.4g}", f"{value:.5g}", repr(float(single))}
+    return [text.lstrip("-").encode() for text in texts] + [single.tobytes()]
+
+
+@pytest.mark.parametrize("variant", ["private", "no_privacy"])
+@pytest.mark.parametrize("planted", [False, True])
+def test_nothing_private_is_logged(
+    data: Params,
+    empty_store: Path,
+    capfd: pytest.CaptureFixture[str],
+    variant: str,
+    planted: bool,
+) -> None:
+    """Marker values and names of private units turn up nowhere: MLflow's database, artefacts, output, released files.
+
+    The twin plants a leak (a private observation logged as a metric), which the same search must find.
+    """
+    private = [episode(20, i) for i in range(6)]
+    for one in private:
+        for row in one.observations:
+            row[:] = MARKERS
+        one.actions = [np.full(1, MARKERS[2], dtype=np.float32) for _ in one.actions]
+        one.rewards = [MARKERS[1]] * len(one.rewards)
+    for folder in ("private", "public"):
+        for file in Path("data/partitions", folder).iterdir():
+            file.unlink()
+        Path("data/partitions", folder).rmdir()
+    units = [f"mallory-{i}" for i in range(6)]
+    write_partitions(private, [episode(20, 100 + i) for i in range(4)], units)
+    Path("mlflow.db").write_bytes(empty_store.read_bytes())
+    chosen = with_changes(data, dynamics={"variant": variant})
+    with stage_run("train_model", chosen) as run:
+        if planted:
+            run.metric("oops", float(private[0].observations[0][0]))
+        train_model.body(chosen, run)
+    with sqlite3.connect("mlflow.db") as store:
+        tables = [name for (name,) in store.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        dump = repr([store.execute(f'SELECT * FROM "{name}"').fetchall() for name in tables]).encode()
+    captured = capfd.readouterr()
+    seen = b"\n".join([dump, captured.out.encode(), captured.err.encode()])
+    released = [*snapshot(Path("mlruns")).values(), *snapshot(Path("models")).values()]
+    needles = [b"mallory", *(spelling for value in MARKERS for spelling in spellings(value))]
+    found = [needle for needle in needles if any(needle in hay for hay in (seen, *released))]
+    assert bool(found) is planted, found
+
+
+def broken_manifest() -> None:
+    Path("data/partitions/manifest.json").write_text("{}", encoding="utf-8")
+
+
+def no_manifest() -> None:
+    Path("data/partitions/manifest.json").unlink()
+
+
+def wrong_count() -> None:
+    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, 8, 4).to_json())
+
+
+def truncated_partition() -> None:
+    file = next(Path("data/partitions/private").iterdir())
+    file.write_bytes(file.read_bytes()[:-40])
+
+
+def no_partition() -> None:
+    for file in Path("data/partitions/private").iterdir():
+        file.unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (broken_manifest, "data/partitions/manifest.json: not a manifest"),
+        (no_manifest, "data/partitions/manifest.json: not there"),
+        (wrong_count, "data/partitions/private: the number of units differs from the manifest's"),
+        (truncated_partition, "data/partitions/private"),
+        (no_partition, "data/partitions/private"),
+    ],
+)
+def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, damage: Any, says: str) -> None:
+    trained(data)
+    before = snapshot(Path("models"))
+    damage()
+    with pytest.raises(PipelineError, match=says) as refused:
+        trained(data)
+    assert "\n" not in str(refused.value)
+    assert snapshot(Path("models")) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"target_epsilon": 1e-6, "noise_multiplier": None, "delta": 1e-9}, "target_epsilon = 1e-06: no noise"),
+    ],
+)
+def test_an_impossible_budget_is_refused_before_private_data_is_read(
+    data: Params, changes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(train_model.UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
+    with pytest.raises(PipelineError, match=says):
+        trained(with_changes(data, privacy=changes))
+
+
+def test_bounds_of_another_size_are_refused(data: Params) -> None:
+    raw = data.model_dump(mode="json")
+    raw["datasets"]["pendulum-replay"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
+    with pytest.raises(PipelineError, match=r"bounds.observation: found 1 dimensions, the data has 3"):
+        trained(params_module.parse(raw))
+
+
+def test_public_episodes_that_terminate_are_refused(small: Params) -> None:
+    write_partitions([episode(5, i) for i in range(3)], [episode(20, 9, terminated=True)])
+    with pytest.raises(PipelineError, match="episodes terminate"):
+        trained(with_changes(small))
