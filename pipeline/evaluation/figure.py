@@ -1,5 +1,6 @@
 """The curve of returns, and the privacy statement in the words people read."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ def guarantee(summary: Mapping[str, Any]) -> str:
     """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
-    text = f"ε = {summary['epsilon']:.3g}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    epsilon = summary["epsilon"]
+    digit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    rounded = math.ceil(epsilon / digit) * digit  # up: no line may promise more than the statement
+    text = f"ε = {rounded:.3g}, δ = {summary['delta']:.3g} per {summary['unit']}"
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
 
 
