@@ -16,12 +16,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from benchmarks.machine import RESULTS, machine
 from pipeline import params
 from pipeline.evaluation.statistics import MeanInterval
 
 FILE = RESULTS / "variants.json"
+FIGURE = Path("docs/figures/variants.png")
+# Pendulum in PriMORL's table 1 (mean, half a 95% interval, over at least 5 seeds; K = 30,000): ε, score.
+PAPER = {"Low": (22.3, 817.4, 21.7), "High": (5.1, 778.9, 53.5)}
+PAPER_MOPO = 795.9
 
 
 def main() -> None:
@@ -41,7 +46,9 @@ def main() -> None:
             rows.append(key | run(variant, epsilon, seed))
             RESULTS.mkdir(exist_ok=True)
             FILE.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print(table([row for row in rows if row["dataset"] == dataset]))
+    of_dataset = [row for row in rows if row["dataset"] == dataset]
+    print(table(of_dataset))
+    draw(of_dataset)
 
 
 def run(variant: str, epsilon: float | None, seed: int) -> dict[str, Any]:
@@ -62,13 +69,42 @@ def run(variant: str, epsilon: float | None, seed: int) -> dict[str, Any]:
     }
 
 
-def table(rows: list[dict[str, Any]]) -> str:
-    """Markdown: a line for every variant and ε, the seeds' scores and their mean with a 95% interval."""
-    lines = ["| variant | ε (PLD) | ε (RDP) | score, mean over seeds | each seed |", "|---|---|---|---|---|"]
+def grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, float | None], list[dict[str, Any]]]:
+    """Rows by variant and target ε."""
     groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
     for row in rows:
         groups.setdefault((row["variant"], row["target_epsilon"]), []).append(row)
-    for (variant, _), members in groups.items():
+    return groups
+
+
+def draw(rows: list[dict[str, Any]]) -> None:
+    """Score against ε, with the variants that promise nothing as lines and the paper's points beside them."""
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for i, ((variant, epsilon), members) in enumerate(grouped(rows).items()):
+        scores = np.array([row["normalized_score"] for row in members])
+        if epsilon is not None:
+            axes.plot([epsilon] * len(scores), scores, ".", color="C0", alpha=0.5)
+            axes.plot([epsilon], [scores.mean()], "D", color="C0", label="private, each seed and mean")
+        elif variant != "no_clip":
+            axes.axhline(scores.mean(), color=f"C{i + 1}", linestyle="--", linewidth=1, label=f"{variant}, mean")
+    for name, (epsilon, score, half) in PAPER.items():
+        axes.errorbar([epsilon], [score], yerr=half, fmt="s", color="0.4", capsize=3, label="PriMORL, table 1")
+        axes.annotate(name, (epsilon, score), textcoords="offset points", xytext=(7, 4), color="0.4")
+    axes.axhline(PAPER_MOPO, color="0.6", linestyle=":", linewidth=1, label="its MOPO")
+    axes.set(xscale="log", xlabel="ε (δ = 1e-5, per trajectory)", ylabel="normalised score, final policy")
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), loc="lower right", frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, metadata={"Software": None})
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for every variant and ε, the seeds' scores and their mean with a 95% interval."""
+    lines = ["| variant | ε (PLD) | ε (RDP) | score, mean over seeds | each seed |", "|---|---|---|---|---|"]
+    for (variant, _), members in grouped(rows).items():
         scores = [row["normalized_score"] for row in members]
         interval = MeanInterval.of(np.array(scores))
         pld, rdp = ("∞" if members[0][k] is None else f"{members[0][k]:.2f}" for k in ("epsilon", "epsilon_rdp"))

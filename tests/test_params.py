@@ -14,6 +14,7 @@ from pipeline.errors import PipelineError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RAW: dict[str, Any] = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+RAW["privacy"] |= {"target_epsilon": 1.0, "noise_multiplier": None}
 DATASET = "datasets.pendulum-replay"
 MISSING = object()
 
@@ -80,7 +81,7 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         (
             "dataset",
             "halfcheetah",
-            "dataset: found 'halfcheetah', allowed are the entries of datasets: ['pendulum-replay']",
+            f"dataset: found 'halfcheetah', allowed are the entries of datasets: {sorted(RAW['datasets'])}",
         ),
         ("dataset", 3, "dataset: found 3; input should be a valid string"),
         ("dataset", "../x", "dataset: found '../x'; string should match pattern '^[A-Za-z0-9][A-Za-z0-9._-]*$'"),

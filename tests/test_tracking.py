@@ -67,7 +67,7 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
     (pipeline,), (stage,) = runs(project)
     assert stage.data.tags[PARENT_TAG] == pipeline.info.run_id
     assert (stage.info.run_name, stage.info.status) == ("train_model", "FINISHED")
-    assert (pipeline.info.run_name, pipeline.info.status) == ("pendulum-replay/private/ε=1.2", "FINISHED")
+    assert (pipeline.info.run_name, pipeline.info.status) == (tracking._name(chosen), "FINISHED")
     assert stage.data.params == {
         "seed": "3",
         "privacy.delta": "1e-05",
@@ -290,6 +290,8 @@ def test_the_store_is_the_projects_wherever_the_stage_runs(
 
 
 def test_names_say_what_a_pipeline_trained(chosen: Params) -> None:
+    budget = chosen.privacy.model_copy(update={"target_epsilon": 1.5, "noise_multiplier": None})
+    assert tracking._name(chosen.model_copy(update={"privacy": budget})) == "pendulum-replay/private/ε=1.5"
     noise = chosen.privacy.model_copy(update={"target_epsilon": None, "noise_multiplier": 2.0})
     assert tracking._name(chosen.model_copy(update={"privacy": noise})) == "pendulum-replay/private/z=2"
     mopo = chosen.dynamics.model_copy(update={"variant": "mopo"})

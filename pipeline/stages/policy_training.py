@@ -142,8 +142,8 @@ def _config(params: Params, reset_fraction: float) -> SacConfig:
 def _device(params: Params) -> torch.device:
     """The device of `chosen_device`; small networks get one thread unless params.yaml says otherwise.
 
-    Their products are so short that a second thread gains a few percent on an idle machine, and costs a
-    multiple of the time as soon as anything else wants the core that the first one then waits for.
+    Their products are so short that a second thread gains a quarter at best on an idle machine, and multiplies the
+    time as soon as anything else wants the core that the first one then waits for.
     """
     device = chosen_device(params.compute)
     if params.compute.threads is None and max(params.policy.hidden) <= _ONE_THREAD_UP_TO:

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
-    optimize_mopo.body(params, run)  # type: ignore[arg-type]
+    optimize_mopo.body(params, run)
     return run
 
 

@@ -19,7 +19,7 @@ OUTPUT = Path("models/policy")
 
 def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
-    optimize_policy.body(params, run)  # type: ignore[arg-type]
+    optimize_policy.body(params, run)
     return run
 
 
@@ -58,7 +58,7 @@ def test_public_starts_read_the_public_split_and_nothing_else(small: Params, mon
 
     def watched(*arguments: object, starts: Tensor, **named: object) -> None:
         begun.append(starts)
-        write(*arguments, starts=starts, **named)  # type: ignore[arg-type]
+        write(*arguments, starts=starts, **named)
 
     monkeypatch.setattr(optimize_policy, "write_trained", watched)
     trained(tiny(small, starts="public"))
