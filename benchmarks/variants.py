@@ -35,7 +35,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.2, 0.5, 0.25])
     arguments = parser.parse_args()
-    wanted = [("mopo", None), ("no_clip", None), ("no_privacy", None), *(("private", e) for e in arguments.epsilons)]
+    wanted = [("mopo", None), ("no_privacy", None), *(("private", e) for e in arguments.epsilons)]
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
     dataset = params.load(Path("params.yaml")).dataset
     for variant, epsilon in wanted:

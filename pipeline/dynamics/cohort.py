@@ -64,6 +64,10 @@ def local_batches(
     steps = torch.nn.functional.pad(torch.stack(orders, dim=1), (0, padding))  # [U, E, batches·B]
     inputs, targets = source.transitions(units, steps.flatten(1))
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
+    # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
+    # gets depends on its neighbours in the chunk, so one unit's length could zero another's update.
+    padded = ~own.repeat(1, epochs).unsqueeze(-1)
+    inputs, targets = inputs.masked_fill(padded, 0.0), targets.masked_fill(padded, 0.0)
     own = own.view(len(units), batches, batch_size)
     weights = own / own.sum(-1, keepdim=True).clamp(min=1)
 

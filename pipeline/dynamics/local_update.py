@@ -79,12 +79,14 @@ def updates_of_units(
     rows = batches.inputs.shape[2]
     hidden = [torch.empty(pairs, rows, size, device=w.device) for size, w in zip(shape.hidden, start, strict=False)]
     active = [torch.empty_like(h) for h in hidden]
+    all_move = (batches.weights.amax(dim=2) > 0).all(dim=1).tolist()
     for j in range(steps):
         x = _per_pair(batches.inputs[j], members)
         y = _per_pair(batches.targets[j], members)
         weight = _per_pair(batches.weights[j].unsqueeze(-1), members)
-        _descend(current, x, y, weight, hidden, active, shape, local)
-        _clip(current, start, delta, clip)
+        moving = weight.amax(dim=1, keepdim=True) > 0
+        _descend(current, x, y, weight, moving, hidden, active, shape, local)
+        _clip(current, start, delta, None if all_move[j] else moving, clip)
     return delta
 
 
@@ -99,6 +101,7 @@ def _descend(
     x: Tensor,
     y: Tensor,
     weight: Tensor,
+    moving: Tensor,
     hidden: list[Tensor],
     active: list[Tensor],
     shape: Architecture,
@@ -115,8 +118,7 @@ def _descend(
     error = _loss_gradient(output, y, shape).mul_(weight)
 
     rate = local.learning_rate
-    moving = (weight.amax(dim=1, keepdim=True) > 0).to(x.dtype)  # padding alone moves nothing
-    kept = 1 - rate * local.weight_decay * moving
+    kept = 1 - rate * local.weight_decay * moving.to(x.dtype)
     for i in reversed(range(layers)):
         below = active[i - 1] if i else x
         # The error is carried down through this layer's weights before they move.
@@ -146,18 +148,30 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
     return torch.cat((scaled, 0.5 * slope * (1 - miss * scaled)), dim=-1)
 
 
-def _clip(current: list[Tensor], start: Weights, delta: list[Tensor], clip: EnsembleClip) -> None:
-    """θ ← θ_start + EnsembleClip(θ - θ_start), in place; leaves the clipped difference in ``delta``."""
+def _clip(
+    current: list[Tensor], start: Weights, delta: list[Tensor], moving: Tensor | None, clip: EnsembleClip
+) -> None:
+    """θ ← θ_start + EnsembleClip(θ - θ_start), in place; leaves the clipped difference in ``delta``.
+
+    Pairs that are not ``moving`` (``[P, 1, 1]``; None: all move) are left alone to the last bit. How many
+    steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
+    would carry their presence into its update.
+    """
     # Views [U, N, ...] let the released weights broadcast over units instead of being read once a unit.
     views = [
         (now.view(-1, *was.shape), was, moved.view(-1, *was.shape))
         for now, was, moved in zip(current, start, delta, strict=True)
     ]
     for now, was, moved in views:
-        torch.sub(now, was, out=moved)
-    norms = torch.stack([torch.linalg.vector_norm(moved, dim=(1, 2)) for moved in delta], dim=1)
+        if moving is None:
+            torch.sub(now, was, out=moved)
+        else:
+            moved.copy_(torch.where(moving.view(-1, len(was), 1, 1), now - was, moved))
+    norms = torch.stack([torch.linalg.vector_norm(moved, dim=(1, 2), dtype=torch.float64) for moved in delta], dim=1)
     squares = norms.square().view(len(norms), -1, 2).sum(2)  # a layer is its matrix and its bias
-    factors = clip.factors(squares)
+    factors = clip.factors(squares).to(start[0].dtype)
+    if moving is not None:
+        factors = torch.where(moving.flatten(1), factors, 1.0)
     for i, (now, was, moved) in enumerate(views):
         moved.mul_(factors[:, i // 2].view(-1, len(was), 1, 1))
         torch.add(was, moved, out=now)

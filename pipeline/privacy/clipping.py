@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# Norms are summed in float32: aim a hair below the bound, so that rounding cannot pass it.
+# Norms are summed in float64 but updates are scaled in float32: aim a hair below the bound for the rounding.
 _MARGIN = 1 - 2.0**-16
 
 

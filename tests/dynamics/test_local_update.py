@@ -117,6 +117,62 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(values: list[float], length
     assert moved <= clip.sensitivity
 
 
+def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -> list[torch.Tensor]:
+    """What a round of all units sums to, through secret orders, padding and chunks as in training."""
+    from pipeline.privacy.plan import Plan
+
+    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.5, mode, 1, 1e-5, shape.members, len(shape.layers))  # type: ignore[arg-type]
+    local = LocalTraining(learning_rate=0.05, batch_size=batch_size, epochs=1, weight_decay=0.0)
+    execution = training.Execution(torch.device("cpu"), 1 << 24)
+    return training._round_sum(plan, shape, source, shape.initial_weights(0), identity, local, None, execution)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    values=st.lists(ADVERSARIAL | st.just(1e24), min_size=1, max_size=4),
+    length=st.integers(1, 90),
+    mode=st.sampled_from(["flat", "per_layer"]),
+)
+def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], length: int, mode: str) -> None:
+    """Whole rounds, built apart: a long newcomer gives the others more padding, which must not touch their updates.
+
+    One of the others overflows on a finite row: were padding to repeat it, the newcomer's length would decide whether
+    that unit is zeroed, and move the sum by more than C. Constant rows make the secret orders irrelevant.
+    """
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
+    constant = [torch.full((n, 4), v) for n, v in ((3, 0.3), (2, -1.0))]
+    others = Ragged([*constant, torch.full((1, 4), 1e24)], [*constant, torch.full((1, 4), 1.0)])
+    row = torch.tensor((values * 4)[:4]).expand(length, 4)
+    both = Ragged([*others.inputs, row], [*others.targets, row])
+    pairs = zip(round_sum(both, shape, mode, 1), round_sum(others, shape, mode, 1), strict=True)
+    assert joint_norm([a - b for a, b in pairs]) <= 0.5
+
+
+def test_padding_steps_leave_a_unit_as_it_was_to_the_last_bit() -> None:
+    """A newcomer whose own update is zero (it is not finite) changes nothing at all, however long it is."""
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
+    rows = [torch.full((n, 4), v) for n, v in ((3, 0.3), (2, -1.0), (4, 5.0))]
+    alone = round_sum(Ragged(rows, rows), shape, "flat", 1)
+    ghost = torch.full((50, 4), math.nan)
+    with_ghost = round_sum(Ragged([*rows, ghost], [*rows, ghost]), shape, "flat", 1)
+    for ours, theirs in zip(with_ghost, alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-15)
+
+
+@pytest.mark.parametrize("mode", ["flat", "per_layer"])
+def test_wide_layers_keep_the_bound(mode: str) -> None:
+    """A few large entries among a million small ones, which a float32 sum of squares loses."""
+    clip = EnsembleClip(0.5, mode, members=1, layers=1)  # type: ignore[arg-type]
+    update = torch.full((1, 1024, 1024), 2e-4)
+    update.view(-1)[:4] = 4.0
+    start = (torch.zeros(1, 1024, 1024), torch.zeros(1, 1, 1024))
+    current = [update.clone(), torch.zeros(1, 1, 1024)]
+    delta = [torch.zeros_like(w) for w in current]
+    local_update._clip(current, start, delta, None, clip)
+    assert 0.4999 < joint_norm(delta) <= 0.5
+
+
 def test_the_sensitivity_test_finds_a_planted_bug(
     shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
