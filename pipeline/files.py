@@ -16,14 +16,19 @@ _EXPERIMENTS = "/.dvc/tmp/exps/"
 
 
 def workspace() -> Path:
-    """The tree the stages run in: ``DVC_ROOT`` under DVC (a temporary copy for queued experiments)."""
-    return Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    """The tree the stages run in: where DVC starts them.
+
+    Not ``DVC_ROOT``: for experiments in a temporary copy (``--temp``, ``--queue``) that names the project the
+    copy was made from, and a stage that went there would overwrite its outputs.
+    """
+    return Path.cwd()
 
 
 def home() -> Path:
     """The project itself, also from inside DVC's temporary copies: what outlives one experiment lives here."""
-    root, inside, _ = str(workspace()).partition(_EXPERIMENTS)
-    return Path(root) if inside else workspace()
+    named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
+    root, inside, _ = str(named).partition(_EXPERIMENTS)
+    return Path(root) if inside else named
 
 
 @contextmanager

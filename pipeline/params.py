@@ -261,7 +261,7 @@ class Compute(Block):
 
     device: Literal["auto", "cpu", "cuda"]
     memory_mb: PositiveInt | None
-    threads: PositiveInt | None
+    threads: Annotated[int, Field(gt=0, le=1024), _number] | None
 
 
 class Params(Block):

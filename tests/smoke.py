@@ -95,7 +95,23 @@ def main() -> None:
         expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
         run(clone, "python", "-m", "pipeline.summary")
+        experiment_in_a_copy(clone)
     print("smoke: passed")
+
+
+def experiment_in_a_copy(clone: Path) -> None:
+    """An experiment in DVC's temporary copy has its own results, leaves ours alone and logs to our MLflow."""
+    run(clone, "git", "add", "params.yaml", "dvc.lock")
+    identity = ("-c", "user.name=smoke", "-c", "user.email=smoke@localhost")
+    run(clone, "git", *identity, "commit", "--quiet", "-m", "smoke")
+    ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
+    before = store_size(clone)
+    run(clone, "dvc", "exp", "run", "--temp", "--name", "copy", "-S", "privacy.target_epsilon=3")
+    expect(all((clone / n).read_bytes() == content for n, content in ours.items()), "an experiment leaves ours alone")
+    expect(store_size(clone) > before, "an experiment in a copy logs to the project's MLflow")
+    run(clone, "dvc", "exp", "apply", "copy")
+    summary = read(clone / "metrics/summary.json")
+    expect(2.9 < summary["epsilon"] <= 3.0, "the experiment's results are those of its own parameters")
 
 
 def run(cwd: Path, *command: str) -> str:

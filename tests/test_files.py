@@ -39,21 +39,17 @@ def content(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): file.read_text() for file in folder.rglob("*") if file.is_file()}
 
 
-def test_the_workspace_is_dvcs_root_and_else_the_working_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    assert workspace() == home() == tmp_path.resolve()
-    monkeypatch.setenv("DVC_ROOT", "/srv/project")
-    assert workspace() == home() == Path("/srv/project")
-
-
-@pytest.mark.parametrize("copy", ["standalone/tmpabc", "tmpabc", "standalone/tmpabc/inner"])
-def test_home_is_the_project_from_inside_dvcs_temporary_copies(copy: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DVC_ROOT", f"/srv/project/.dvc/tmp/exps/{copy}")
-    assert home() == Path("/srv/project")
-    assert workspace() == Path(f"/srv/project/.dvc/tmp/exps/{copy}")
+def test_stages_work_where_dvc_starts_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a temporary copy ``DVC_ROOT`` names the project itself, whose outputs are not this experiment's to touch."""
+    copy = tmp_path / ".dvc" / "tmp" / "exps" / "standalone" / "tmpabc"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    assert workspace() == copy.resolve()
+    assert home() == tmp_path.resolve()
+    monkeypatch.delenv("DVC_ROOT")
+    assert workspace() == copy.resolve()
+    assert home() == tmp_path.resolve()
 
 
 def test_a_folder_named_like_dvcs_copies_is_not_one(monkeypatch: pytest.MonkeyPatch) -> None:

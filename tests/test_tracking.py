@@ -27,6 +27,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
     return tmp_path
 

@@ -16,6 +16,8 @@ from torch.nn.functional import silu, softplus
 
 from pipeline.errors import PipelineError
 
+_MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
+
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 
@@ -119,6 +121,7 @@ class Normaliser:
     @classmethod
     def from_public(cls, inputs: Tensor, targets: Tensor) -> "Normaliser":
         """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``."""
+        targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
         centre = targets.median(dim=0).values
         spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
         # Sparse targets (a reward that is nearly always the same) have no such spread.

@@ -13,7 +13,7 @@ def guarantee(summary: Mapping[str, Any]) -> str:
     if not summary["private"]:
         return "not private"
     epsilon = summary["epsilon"]
-    digit = 10.0 ** (math.floor(math.log10(epsilon)) - 2)
+    digit = 10.0 ** (math.floor(math.log10(max(epsilon, 1e-9))) - 2)
     rounded = math.ceil(epsilon / digit) * digit  # up: no line may promise more than the statement
     text = f"ε = {rounded:.3g}, δ = {summary['delta']:.3g} per {summary['unit']}"
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text

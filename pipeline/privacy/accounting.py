@@ -73,13 +73,18 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
     while low == high or epsilon(low) <= target_epsilon:
         high, low = low, low / 2
         if low < _SMALLEST_MULTIPLIER:
-            return _SMALLEST_MULTIPLIER
-    while high - low > 1e-4 * high:
+            break
+    while high - low > 1e-4 * high and high > _SMALLEST_MULTIPLIER:
         middle = (low + high) / 2
         low, high = (middle, high) if epsilon(middle) > target_epsilon else (low, middle)
     digits = 4 - math.ceil(math.log10(high))
     rounded = math.ceil(high * 10**digits) / 10**digits
-    return rounded if epsilon(rounded) <= target_epsilon else high
+    # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
+    while (
+        spent(training_event(sampling_probability, rounded, rounds), delta, rounds=rounds).epsilon_pld > target_epsilon
+    ):
+        rounded *= 1.0001
+    return float(rounded)
 
 
 def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str) -> dict[str, Any]:

@@ -114,6 +114,8 @@ class Plan:
         """Reasons for which the statement of a run of this plan must not be relied on."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
+            f"delta is not below one over the number of units, {self.units}": self.is_private
+            and self.delta >= 1 / self.units,
             "no noise is added": not self.is_private,
             "updates are not clipped": math.isinf(self.clipping_norm),
         }

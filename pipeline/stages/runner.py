@@ -1,16 +1,17 @@
 """What every stage shares: arguments, parameters, its MLflow run, its wall time, its errors."""
 
 import argparse
-import os
+import signal
 import sys
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 from pipeline import params
 from pipeline.errors import PipelineError
-from pipeline.files import workspace, write_json
+from pipeline.files import write_json
 from pipeline.params import Params
 from pipeline.tracking import StageRun, stage_run
 
@@ -20,14 +21,14 @@ Body = Callable[[Params, StageRun], None]
 def run_stage(name: str, description: str, body: Body) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
-    Reads ``params.yaml``, opens the stage's MLflow run, calls ``body(params, run)`` in the project's
-    root and writes ``metrics/seconds/<name>.json``. Errors become one line on stderr; the message of
+    Reads ``params.yaml``, opens the stage's MLflow run, calls ``body(params, run)`` in the
+    working directory and writes ``metrics/seconds/<name>.json``. Errors become one line on stderr; the message of
     an exception nobody foresaw may quote private values, so only its type and place are shown.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.stages.{name}", description=description)
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     arguments = parser.parse_args()
-    os.chdir(workspace())
+    signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
     try:
         checked = params.load(Path("params.yaml"))
         started = time.perf_counter()
@@ -42,6 +43,11 @@ def run_stage(name: str, description: str, body: Body) -> int:
     except KeyboardInterrupt:
         print("error: interrupted; the last good outputs are untouched", file=sys.stderr)
         return 130
+    except OSError as refused:
+        if arguments.debug:
+            traceback.print_exc()
+        print(f"error: {refused.filename or name}: {refused.strerror or type(refused).__name__}", file=sys.stderr)
+        return 1
     except Exception as unforeseen:
         if arguments.debug:
             traceback.print_exc()
@@ -53,3 +59,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
         )
         return 1
     return 0
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

@@ -45,6 +45,8 @@ def body(params: Params, run: StageRun) -> None:
     bounds = _bounds(params, manifest, public)
     _refuse_terminations(public)
     private = UnitStore.open(PARTITIONS / "private")
+    if not manifest.info == private.info == public.info:
+        raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
     if private.units != manifest.private_units:
         raise PipelineError(
             f"{PARTITIONS / 'private'}: the number of units differs from the manifest's; run `dvc repro partition`"
@@ -71,6 +73,13 @@ def body(params: Params, run: StageRun) -> None:
                 execution=Execution(device, _chunk_bytes(params, device)),
                 on_round=_reporter(run, bar, plan),
             )
+    if not all(bool(w.isfinite().all()) for w in trained.weights):
+        raise PipelineError(
+            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
+            "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
+        )
+    if plan is not None and plan.is_private:
+        run.metric("epsilon", statement["epsilon"], plan.rounds)  # the reservation, also when stopped early
     ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
     with replaced_directory(OUTPUT) as fresh:
         ensemble.save(
@@ -177,6 +186,11 @@ def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
                 f"params.yaml: datasets.{params.dataset}.bounds.observation: found {len(low)} dimensions, "
                 f"the data has {size}"
             )
+    if not bool((low.isfinite() & high.isfinite()).all()):
+        raise PipelineError(
+            f"params.yaml: datasets.{params.dataset}.bounds.observation: found an unbounded observation space, allowed "
+            "are finite bounds; set it to public, or declare {low: [..], high: [..]}"
+        )
     rewards = targets[:, -1]
     reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
     return Bounds(low, high, torch.tensor(spaces.action_low), torch.tensor(spaces.action_high), *reward)
@@ -219,7 +233,7 @@ def _reporter(run: StageRun, bar: Bar, plan: Plan) -> Callable[[int, Look | None
         _log_look(run, look)
         spent = plan.spent(done)
         if spent is not None:
-            run.metric("epsilon", spent.epsilon_pld, done)
+            run.metric("epsilon_so_far", spent.epsilon_pld, done)
         bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
 
     return on_round

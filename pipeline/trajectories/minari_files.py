@@ -159,7 +159,7 @@ class MinariReader:
                     f"{self.path}: its number of episodes is not the one in metadata.json; "
                     "the dataset is incomplete; run `dvc repro collect` again"
                 )
-            batch = _Batch(self._spaces, len(str(max(self._episodes - 1, 0))))
+            batch = _Batch(self._spaces)
             for index in range(self._episodes):
                 batch.add(index, self._episode(file, index))
                 if batch.rows >= _ROWS_PER_BATCH:
@@ -210,15 +210,16 @@ _KINDS = {"f": "floating point", "fiu": "real numbers", "b": "booleans"}
 class _Batch:
     """Episodes that wait to become one table."""
 
-    def __init__(self, spaces: Spaces, digits: int):
+    def __init__(self, spaces: Spaces):
         self._spaces = spaces
-        self._digits = digits
         self._ids: list[str] = []
         self._episodes: list[dict[str, Array]] = []
         self.rows = 0
 
     def add(self, index: int, episode: dict[str, Array]) -> None:
-        self._ids.append(f"{index:0{self._digits}d}")
+        # One width for all datasets: were it the dataset's own, one more episode could rename, and
+        # so move between private and public, all others.
+        self._ids.append(f"{index:09d}")
         self._episodes.append(episode)
         self.rows += len(episode["rewards"])
 

@@ -52,7 +52,7 @@ class Manifest:
 def is_public(unit_id: str, public_fraction: float, salt: str) -> bool:
     """Whether a unit is public: a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
 
-    It depends on nothing but the unit's own id, so no unit's presence moves another.
+    It depends on nothing but the unit's own id, so no unit's presence moves another whose id stays the same.
     """
     digest = hashlib.sha256(f"{len(salt)}:{salt}{unit_id}".encode()).digest()
     drawn = int.from_bytes(digest[: _HASH_BITS // 8], "big")

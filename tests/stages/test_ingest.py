@@ -48,7 +48,7 @@ def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path)
     assert done.returncode != 0
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert "main_data.hdf5: trajectory '4', step 1: found an action outside the declared space" in errors[0]
+    assert "main_data.hdf5: trajectory '000000004', step 1: found an action outside the declared space" in errors[0]
     assert "allowed: [-2, 2]" in errors[0]
     assert "1234" not in done.stderr + done.stdout
     assert "Traceback" not in done.stderr

@@ -27,7 +27,7 @@ def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.
     write_raw(Path("raw"), content)
     info = run()
     written = pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
-    assert written.equals(table(content, names=[f"{i:02d}" for i in range(12)]))
+    assert written.equals(table(content, names=[f"{i:09d}" for i in range(12)]))
     assert written.schema.equals(arrow_schema(SPACES))
     assert DatasetInfo.from_schema(pq.read_schema("trajectories/part-00000.parquet"), Path("x")) == info
     assert (info.dataset, info.environment, info.unit, info.horizon) == ("small", "Pendulum-v1", "trajectory", 200)
@@ -58,15 +58,20 @@ def test_rewards_in_a_column_are_accepted(project: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "index", "value", "message"),
     [
-        ("observations", (2, 1), np.nan, "trajectory '5', step 1: found a non-finite next_observation"),
-        ("observations", (0, 1), 1e300, "trajectory '5', step 0: found a non-finite observation"),
-        ("actions", (1, 0), -3.0, "trajectory '5', step 1: found an action outside the declared space (dimension 0)"),
-        ("truncations", -1, False, "trajectory '5', step 1: found end flags missing"),
+        ("observations", (2, 1), np.nan, "trajectory '000000005', step 1: found a non-finite next_observation"),
+        ("observations", (0, 1), 1e300, "trajectory '000000005', step 0: found a non-finite observation"),
+        (
+            "actions",
+            (1, 0),
+            -3.0,
+            "trajectory '000000005', step 1: found an action outside the declared space (dimension 0)",
+        ),
+        ("truncations", -1, False, "trajectory '000000005', step 1: found end flags missing"),
         (
             "terminations",
             0,
             True,
-            "trajectory '5', step 0: found an end (terminated or truncated) before the last step",
+            "trajectory '000000005', step 0: found an end (terminated or truncated) before the last step",
         ),
     ],
 )
