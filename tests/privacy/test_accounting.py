@@ -56,6 +56,12 @@ def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
         assert epsilon(z * 0.98) > target
 
 
+def test_the_smallest_multiplier_keeps_its_target_too() -> None:
+    """ε(0.1) of one full release is about 92: a target of 70 needs more noise than that."""
+    z = accounting.solve_noise_multiplier(70.0, 1e-5, 1.0, 1)
+    assert accounting.spent(accounting.training_event(1.0, z, 1), 1e-5, rounds=1).epsilon_pld <= 70.0
+
+
 def test_an_impossible_target_is_refused() -> None:
     with pytest.raises(ValueError, match="no noise multiplier"):
         accounting.solve_noise_multiplier(1e-7, 1e-9, 1.0, 10_000)

@@ -31,15 +31,25 @@ def sizes_pvalue(table: np.ndarray) -> float:
 
 
 def test_every_unit_joins_with_the_accounted_probability(joined: np.ndarray) -> None:
-    frequency = joined.mean(0)
+    """The twin: a coin that favours one unit by two fifths is told apart."""
     spread = np.sqrt(Q * (1 - Q) / ROUNDS)
-    assert np.all(np.abs(frequency - Q) < 5 * spread)
+    assert np.all(np.abs(joined.mean(0) - Q) < 6 * spread)
+    favoured = joined.copy()
+    favoured[:, 0] |= np.random.default_rng(0).random(ROUNDS) < Q / 2
+    assert not np.all(np.abs(favoured.mean(0) - Q) < 6 * spread)
 
 
 def test_units_join_independently_of_each_other(joined: np.ndarray) -> None:
-    correlations = np.corrcoef(joined.T.astype(float))
-    off_diagonal = correlations[~np.eye(UNITS, dtype=bool)]
-    assert np.abs(off_diagonal).max() < 6 / np.sqrt(ROUNDS)
+    """The twin: two units that share a coin one time in four are told apart."""
+
+    def largest(table: np.ndarray) -> float:
+        correlations = np.corrcoef(table.T.astype(float))
+        return float(np.abs(correlations[~np.eye(UNITS, dtype=bool)]).max())
+
+    assert largest(joined) < 6 / np.sqrt(ROUNDS)
+    shared = joined.copy()
+    shared[::4, 1] = shared[::4, 0]
+    assert largest(shared) > 6 / np.sqrt(ROUNDS)
 
 
 def test_rounds_are_independent(joined: np.ndarray) -> None:
