@@ -28,6 +28,9 @@ def main() -> int:
     """Print the summary; return the exit status."""
     try:
         print(text(read_json(Path("metrics/summary.json"))))
+    except KeyError as missing:
+        print(f"error: metrics/summary.json: no {missing.args[0]}; run `dvc repro evaluate`", file=sys.stderr)
+        return 1
     except PipelineError as missing:
         print(f"error: {missing}", file=sys.stderr)
         return 1

@@ -222,10 +222,15 @@ class GaussianEnsemble:
             tensors = load_file(folder / "model.safetensors", device=str(device))
             return cls._assemble(config, tensors)
         except FileNotFoundError as missing:
-            raise PipelineError(f"{missing.filename or folder}: not there; run `dvc repro train_model`") from None
+            raise PipelineError(
+                f"{missing.filename or folder}: not there; `dvc checkout` brings the last one back, "
+                "while training anew spends ε again"
+            ) from None
         except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
-            raise PipelineError(f"{folder}: not a dynamics model ({reason}); run `dvc repro train_model`") from None
+            raise PipelineError(
+                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one back"
+            ) from None
 
     @classmethod
     def _assemble(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.errors import PipelineError
 from pipeline.evaluation.figure import draw_returns
 from pipeline.evaluation.returns import episode_returns
 from pipeline.evaluation.statistics import MeanInterval
@@ -17,6 +18,7 @@ from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 
 SUMMARY, CURVES, FIGURE = Path("metrics/summary.json"), Path("plots/curves.csv"), Path("plots/return.png")
+_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void")
 _STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
 
 
@@ -25,6 +27,15 @@ def body(params: Params, run: StageRun) -> None:
     started = time.perf_counter()
     folder = Path("models/mopo" if params.dynamics.variant == "mopo" else "models/policy")
     statement = read_json(folder / "privacy.json")
+    missing = [key for key in (*_STATED, "dataset_fingerprint") if key not in statement]
+    if missing:
+        raise PipelineError(f"{folder / 'privacy.json'}: no {', '.join(missing)}; run `dvc checkout` or `dvc repro`")
+    made_for = read_json(folder / "config.json").get("variant")
+    if made_for != params.dynamics.variant:
+        raise PipelineError(
+            f"{folder / 'config.json'}: found a policy of variant {made_for!r}, params.yaml asks for "
+            f"{params.dynamics.variant!r}; run `dvc repro`"
+        )
     environment, chosen = params.chosen.environment, params.evaluation
 
     final = MeanInterval.of(
@@ -39,7 +50,7 @@ def body(params: Params, run: StageRun) -> None:
         "dataset": params.dataset,
         "env_id": environment,
         "variant": params.dynamics.variant,
-        **{key: statement[key] for key in ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void")},
+        **{key: statement[key] for key in _STATED},
         "seed": params.seed,
         "return_mean": final.mean,
         "return_ci95": [final.low, final.high],

@@ -18,6 +18,7 @@ from pipeline.stages import evaluate
 from pipeline.summary import text
 from pipeline.tracking import stage_run
 from tests.evaluation.conftest import random_policy
+from tests.stages.fakes import FakeRun
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
@@ -51,7 +52,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
 
 def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPolicy] = EPOCHS) -> None:
     folder.mkdir(parents=True)
-    save(folder, epochs)
+    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private")
     write_json(folder / "privacy.json", statement)
 
 
@@ -202,3 +203,15 @@ def test_the_summary_fits_on_a_screen() -> None:
         "score    899.2",
         "time     64 s: collect 60, evaluate 4",
     ]
+
+
+def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
+    """A private policy must not be reported as another variant's, nor the other way round."""
+    with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
+        evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]
+
+
+def test_a_statement_without_its_keys_is_refused(project: Path) -> None:
+    write_json(Path("models/policy/privacy.json"), {"private": True})
+    with pytest.raises(PipelineError, match=r"privacy.json: no epsilon, epsilon_rdp"):
+        evaluate.body(chosen(), FakeRun())  # type: ignore[arg-type]
