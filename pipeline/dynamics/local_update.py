@@ -77,7 +77,7 @@ def updates_of_units(
     if pairs == 0:
         return delta
     rows = batches.inputs.shape[2]
-    hidden = [torch.empty(pairs, rows, size, device=w.device) for size, w in zip(shape.hidden, start, strict=False)]
+    hidden = [torch.empty(pairs, rows, size, device=start[0].device) for size in shape.hidden]
     active = [torch.empty_like(h) for h in hidden]
     all_move = (batches.weights.amax(dim=2) > 0).all(dim=1).tolist()
     for j in range(steps):

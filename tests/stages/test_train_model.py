@@ -1,6 +1,7 @@
 """The one door to private data: what it writes, refuses, and never says."""
 
 import json
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -139,10 +140,7 @@ def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
         for one in private:
             one.observations = [o * scale for o in one.observations]
             one.rewards = [r * scale for r in one.rewards]
-        for folder in ("private", "public"):
-            for file in Path("data/partitions", folder).iterdir():
-                file.unlink()
-            Path("data/partitions", folder).rmdir()
+        shutil.rmtree("data/partitions")
         write_partitions(private, [episode(20, 100 + i) for i in range(4)])
         trained(changed)
         ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
@@ -182,10 +180,7 @@ def test_nothing_private_is_logged(
             row[:] = MARKERS
         one.actions = [np.full(1, MARKERS[2], dtype=np.float32) for _ in one.actions]
         one.rewards = [MARKERS[1]] * len(one.rewards)
-    for folder in ("private", "public"):
-        for file in Path("data/partitions", folder).iterdir():
-            file.unlink()
-        Path("data/partitions", folder).rmdir()
+    shutil.rmtree("data/partitions")
     units = [f"mallory-{i}" for i in range(6)]
     write_partitions(private, [episode(20, 100 + i) for i in range(4)], units)
     Path("mlflow.db").write_bytes(empty_store.read_bytes())
