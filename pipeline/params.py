@@ -156,9 +156,17 @@ class Partition(Block):
     salt: str
 
 
-class Privacy(Block):
-    """The budget and the mechanism (PriMORL, Algorithm 2)."""
+class Budget(Block):
+    """What all runs on a dataset may spend together; ``epsilon: null`` sets no limit."""
 
+    epsilon: Positive | None
+    delta: Share
+
+
+class Privacy(Block):
+    """One run's mechanism (PriMORL, Algorithm 2), and the budget that all runs share."""
+
+    budget: Budget
     target_epsilon: Positive | None
     noise_multiplier: Positive | None
     delta: Share
@@ -249,6 +257,12 @@ class Evaluation(Block):
     seed: Seed
 
 
+class LedgerStore(Block):
+    """Where the ledger keeps what was spent."""
+
+    url: str | None
+
+
 class Tracking(Block):
     """Where MLflow keeps its runs."""
 
@@ -275,6 +289,7 @@ class Params(Block):
     dynamics: Dynamics
     policy: Policy
     evaluation: Evaluation
+    ledger: LedgerStore
     tracking: Tracking
     compute: Compute
 
@@ -357,5 +372,5 @@ def _explain(key: str, error: Any) -> str:
         message = "a list is needed"
     message = message[0].lower() + message[1:]
     # A rule about several keys says itself what it found; a store's URI may carry a password.
-    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] == "tracking"
+    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
     return message if quiet else f"found {found!r}; {message}"

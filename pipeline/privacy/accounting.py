@@ -1,6 +1,7 @@
 """ε of a training run, by dp-accounting: PLD for the headline, RDP (the paper's) beside it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
@@ -48,6 +49,24 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int) -> Spent:
     loose = float(rdp.RdpAccountant(neighboring_relation=RELATION).compose(event).get_epsilon(delta))
     tight = float(pld.PLDAccountant(RELATION, _interval(loose, rounds)).compose(event).get_epsilon(delta))
     return Spent(tight, loose, delta)
+
+
+def compose(events: Sequence[dp_event.DpEvent], delta: float) -> Spent:
+    """ε at ``delta`` of everything that ``events`` did to the same people, one after another.
+
+    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
+    0; one event without a guarantee makes the whole infinite.
+    """
+    rounds: dict[dp_event.DpEvent, int] = {}
+    for event in events:
+        if isinstance(event, dp_event.NonPrivateDpEvent):
+            return Spent(math.inf, math.inf, delta)
+        inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
+        rounds[inner] = rounds.get(inner, 0) + count
+    if not rounds:
+        return Spent(0.0, 0.0, delta)
+    merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*mechanism) for mechanism in rounds.items()])
+    return spent(merged, delta, rounds=sum(rounds.values()))
 
 
 def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probability: float, rounds: int) -> float:

@@ -1,0 +1,60 @@
+"""``primorl``: plan a guarantee, read the ledger, audit, release."""
+
+import argparse
+import importlib
+import sys
+import traceback
+from collections.abc import Sequence
+
+from pipeline.errors import PipelineError
+
+COMMANDS = ("plan", "ledger", "audit", "release")
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run one subcommand; return the exit status.
+
+    Errors become one line on stderr. The message of an exception nobody foresaw may quote private values, so only
+    its type and place are shown.
+    """
+    arguments = _parser().parse_args(words)
+    try:
+        return int(arguments.run(arguments))
+    except PipelineError as wrong:
+        print(f"error: {wrong}", file=sys.stderr)
+    except OSError as refused:
+        print(f"error: {refused.filename or arguments.command}: {refused.strerror}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        return 130
+    except Exception as unforeseen:
+        frame = traceback.extract_tb(unforeseen.__traceback__)[-1]
+        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
+        print(f"error: {arguments.command}: unforeseen {type(unforeseen).__name__} at {place}", file=sys.stderr)
+    if arguments.debug:
+        traceback.print_exc()
+    return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="primorl", description=__doc__)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
+    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        command = importlib.import_module(f"pipeline.commands.{name}")
+        sub = parsers.add_parser(
+            name,
+            help=command.HELP,
+            description=command.HELP,
+            epilog=command.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            parents=[common],
+        )
+        command.add_arguments(sub)
+        sub.set_defaults(run=command.run)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
