@@ -1,9 +1,14 @@
 """Paths of the project, and outputs that are replaced whole or not at all."""
 
+import ctypes
+import glob
+import hashlib
 import json
 import math
 import os
+import re
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +18,8 @@ from typing import Any
 from pipeline.errors import PipelineError
 
 _EXPERIMENTS = "/.dvc/tmp/exps/"
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]  # process numbers mean nothing elsewhere
+_AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
 
 def workspace() -> Path:
@@ -33,17 +40,22 @@ def home() -> Path:
 
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
-    """Give an empty folder to fill; move it to ``target`` when the block ends well, drop it otherwise.
+    """Give an empty folder to fill; put it in ``target``'s place when the block ends well, drop it otherwise.
 
-    The previous ``target`` stays untouched until the new one is complete, and is put back if the
-    exchange itself fails.
+    The previous ``target`` stays untouched until the new one is complete and on the disk. Where the system can
+    exchange two folders in one step (Linux), a kill or a power cut leaves either the old one or the new one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=f".{target.name}.new-", dir=target.parent))
+    _drop_leftovers(target)
+    fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
     fresh.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide the output from a group that shares it
     try:
         yield fresh
+        for file in fresh.rglob("*"):
+            _sync(file)
+        _sync(fresh)
         _exchange(fresh, target)
+        _sync(target.parent)
     finally:
         shutil.rmtree(fresh, ignore_errors=True)
 
@@ -52,7 +64,9 @@ def _exchange(fresh: Path, target: Path) -> None:
     if not target.exists():
         fresh.replace(target)
         return
-    previous = Path(tempfile.mkdtemp(prefix=f".{target.name}.old-", dir=target.parent))
+    if _swap(fresh, target):
+        return
+    previous = Path(tempfile.mkdtemp(prefix=f"{_temporary(target)}old-", dir=target.parent))
     try:
         target.replace(previous)
         fresh.replace(target)
@@ -62,16 +76,71 @@ def _exchange(fresh: Path, target: Path) -> None:
         shutil.rmtree(previous, ignore_errors=True)
 
 
+def _swap(one: Path, other: Path) -> bool:
+    """Exchange two paths in one step; False where the system or the file system cannot."""
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here = ctypes.c_int(_AT_FDCWD)
+    return (
+        rename is not None
+        and rename(here, os.fsencode(one), here, os.fsencode(other), ctypes.c_uint(_RENAME_EXCHANGE)) == 0
+    )
+
+
 @contextmanager
 def replaced_file(target: Path) -> Iterator[Path]:
     """Give a path to write; move it over ``target`` when the block ends well, drop it otherwise."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    fresh = target.with_name(f".{target.name}.new-{os.getpid()}")
+    _drop_leftovers(target)
+    handle, name = tempfile.mkstemp(prefix=_temporary(target), dir=target.parent)
+    os.close(handle)
+    fresh = Path(name)
+    fresh.chmod(0o666 & ~_umask())
     try:
         yield fresh
+        _sync(fresh)
         fresh.replace(target)
+        _sync(target.parent)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def _temporary(target: Path) -> str:
+    """How the temporary names of this process for ``target`` begin; git ignores all of them."""
+    return f".{target.name}.new-{_HOST}-{os.getpid()}-"
+
+
+def _drop_leftovers(target: Path) -> None:
+    """Remove what killed processes of this machine left: it may hold private rows."""
+    known = re.compile(rf"{re.escape(f'.{target.name}.new-{_HOST}-')}(\d+)-(old-)?")
+    for leftover in target.parent.glob(f".{glob.escape(target.name)}.new-*"):
+        named = known.match(leftover.name)
+        if named is None or _alive(int(named[1])):
+            continue
+        if named[2] and not target.exists():  # killed between the two moves of an exchange
+            leftover.replace(target)
+        elif leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    return True
+
+
+def _sync(path: Path) -> None:
+    """Have the disk hold what was written, so that a power cut after an exchange cannot empty it."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -1,7 +1,10 @@
 import json
 import math
 import os
+import signal
 import stat
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +12,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from pipeline import files
 from pipeline.errors import PipelineError
 from pipeline.files import finite, home, read_json, replaced_directory, replaced_file, workspace, write_json
 
+ROOT = Path(__file__).resolve().parent.parent
 JSON = st.recursive(
     st.none()
     | st.booleans()
@@ -82,6 +87,7 @@ def test_a_directory_that_fails_leaves_the_last_good_one(tmp_path: Path, error: 
 def test_an_exchange_that_breaks_between_its_moves_puts_the_last_good_one_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_move: int, error: BaseException
 ) -> None:
+    monkeypatch.setattr(files, "_swap", lambda one, other: False)
     replace_by(tmp_path / "target", "good")
     move, moves = Path.replace, 0
 
@@ -99,6 +105,7 @@ def test_an_exchange_that_breaks_between_its_moves_puts_the_last_good_one_back(
 
 
 def test_an_interrupt_after_the_exchange_keeps_the_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_swap", lambda one, other: False)
     replace_by(tmp_path / "target", "old")
     move, moves = Path.replace, 0
 
@@ -114,6 +121,68 @@ def test_an_interrupt_after_the_exchange_keeps_the_new_one(tmp_path: Path, monke
     with pytest.raises(KeyboardInterrupt):
         replace_by(tmp_path / "target", "new")
     assert content(tmp_path) == {"target/file": "new"}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import files
+target, point, swap = Path(sys.argv[1]), sys.argv[2], sys.argv[3] == "swap"
+def die(*_, **__): os.kill(os.getpid(), signal.SIGKILL)
+if not swap:
+    files._swap = lambda one, other: False
+if point == "before the exchange":
+    files._exchange = die
+if point == "between the moves":
+    move = Path.replace
+    def replace(source, target):
+        move(source, target)
+        die()
+    Path.replace = replace
+if point == "after the exchange":
+    files.shutil.rmtree = die
+with files.replaced_directory(target) as fresh:
+    (fresh / "file").write_text("new")
+    if point == "while writing":
+        die()
+"""
+
+
+@pytest.mark.parametrize(
+    ("point", "swap", "left"),
+    [
+        ("while writing", "swap", "old"),
+        ("before the exchange", "swap", "old"),
+        ("after the exchange", "swap", "new"),
+        ("between the moves", "moves", "old"),
+        ("after the exchange", "moves", "new"),
+    ],
+)
+def test_a_killed_process_leaves_one_whole_output_and_the_next_one_clears_up(
+    tmp_path: Path, point: str, swap: str, left: str
+) -> None:
+    """Whatever the moment of the kill, the next start finds the old or the new output, and no stray private rows."""
+    target = tmp_path / "target"
+    replace_by(target, "old")
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(target), point, swap], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    if swap == "swap":  # in one step: not even a moment without an output
+        assert (target / "file").read_text() == left
+    with pytest.raises(RuntimeError):
+        replace_by(target, "never", RuntimeError())
+    assert content(tmp_path) == {"target/file": left}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["target"]
+
+
+def test_leftovers_of_the_living_and_of_other_machines_stay(tmp_path: Path) -> None:
+    other = tmp_path / ".target.new-0badcafe-1-x"
+    other.mkdir()
+    with replaced_directory(tmp_path / "target") as first:
+        with replaced_directory(tmp_path / "target") as second:
+            fill(second, "second")
+        fill(first, "first")
+    assert content(tmp_path) == {"target/file": "first"}
+    assert other.exists()
 
 
 @pytest.mark.parametrize("mask", [0o022, 0o027])

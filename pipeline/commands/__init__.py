@@ -1,1 +1,1 @@
-"""The subcommands of ``primorl``, one module each: ``HELP``, ``EXAMPLES``, ``add_arguments(parser)``, ``run(arguments)``."""
+"""The subcommands of ``primorl``: ``HELP``, ``EXAMPLES``, ``add_arguments(parser)`` and ``run(arguments)`` each."""

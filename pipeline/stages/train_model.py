@@ -21,7 +21,7 @@ from pipeline.progress import Bar, progress_bar
 from pipeline.stages.compute import chosen_device
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
-from pipeline.trajectories.partitioning import Manifest
+from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import UnitStore
 
 PARTITIONS = Path("data/partitions")

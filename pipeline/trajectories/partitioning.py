@@ -1,52 +1,21 @@
 """The split into a private and a public partition, by privacy unit."""
 
 import hashlib
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.errors import PipelineError
-from pipeline.files import read_json, replaced_directory, replaced_file, write_json
+from pipeline.files import replaced_directory, replaced_file, write_json
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
+from pipeline.trajectories.manifest import Manifest
+from pipeline.trajectories.membership import Membership
 from pipeline.trajectories.parquet import PartReader, PartWriter
-from pipeline.trajectories.schema import DatasetInfo, RowCheck
+from pipeline.trajectories.schema import RowCheck
 
 _HASH_BITS = 64
-
-
-@dataclass(frozen=True)
-class Manifest:
-    """What is declared public about a partitioned dataset: its facts and the numbers of its units."""
-
-    info: DatasetInfo
-    private_units: int
-    public_units: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
-        return self.info.to_json() | {
-            "observation_size": self.info.spaces.observation_size,
-            "action_size": self.info.spaces.action_size,
-            "private_units": self.private_units,
-            "public_units": self.public_units,
-        }
-
-    @classmethod
-    def load(cls, path: Path) -> Self:
-        """Read ``manifest.json``.
-
-        Raises:
-            PipelineError: missing, not JSON, or without the keys of a manifest.
-        """
-        content = read_json(path)
-        try:
-            return cls(DatasetInfo.from_json(content), content["private_units"], content["public_units"])
-        except (KeyError, TypeError, AttributeError):
-            raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None
 
 
 def is_public(unit_id: str, public_fraction: float, salt: str) -> bool:
@@ -60,9 +29,9 @@ def is_public(unit_id: str, public_fraction: float, salt: str) -> bool:
 
 
 def partition(source: Path, target: Path, *, public_fraction: float, salt: str) -> Manifest:
-    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and ``manifest.json``.
+    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/``, ``units.bin`` and ``manifest.json``.
 
-    All three are written in full before the first is exchanged.
+    ``units.bin`` is the `Membership` of the private side. All four are written in full before the first is exchanged.
 
     Args:
         source: the folder that ``ingest`` wrote.
@@ -78,11 +47,13 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     spaces = reader.info.spaces
     check = RowCheck(spaces, source)
     fingerprint = Fingerprint(spaces)
+    members = Membership(project_secret(), reader.info.dataset)
     counts = {True: 0, False: 0}
     # Opened here, exchanged when the block ends: nothing in `target` changes before everything is written.
     with (
         replaced_directory(target / "private") as private,
         replaced_directory(target / "public") as public,
+        replaced_file(target / "units.bin") as units_file,
         replaced_file(target / "manifest.json") as manifest_file,
     ):
         with PartWriter(private, spaces) as private_writer, PartWriter(public, spaces) as public_writer:
@@ -97,7 +68,9 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
                 counts[False] += int((~drawn).sum())
                 mask = pa.array(drawn).take(units.indices)
                 public_writer.write(table.filter(mask))
-                private_writer.write(table.filter(pc.invert(mask)))
+                kept = table.filter(pc.invert(mask))
+                members.update(kept)
+                private_writer.write(kept)
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
                 raise PipelineError(
                     f"{source}: its rows, or the project's secret, are not those that were ingested; "
@@ -112,6 +85,7 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
         check_disjoint(private, public)
+        units_file.write_bytes(members.to_bytes())
         manifest = Manifest(reader.info, private_units=counts[False], public_units=counts[True])
         write_json(manifest_file, manifest.to_json())
     return manifest

@@ -26,5 +26,10 @@ def test_it_logs_the_declared_counts_and_the_keyed_fingerprint_only(
         "dataset_fingerprint": manifest["dataset_fingerprint"],
     }
     assert manifest["private_units"] + manifest["public_units"] == 6
-    assert sorted(item.name for item in Path("data/partitions").iterdir()) == ["manifest.json", "private", "public"]
+    assert sorted(item.name for item in Path("data/partitions").iterdir()) == [
+        "manifest.json",
+        "private",
+        "public",
+        "units.bin",
+    ]
     assert capsys.readouterr() == ("", "")

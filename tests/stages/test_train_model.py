@@ -17,7 +17,7 @@ from pipeline.files import write_json
 from pipeline.params import Params
 from pipeline.stages import train_model
 from pipeline.tracking import stage_run
-from pipeline.trajectories.partitioning import Manifest
+from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.recording import Episode
 from tests.stages.tiny_policy import RememberingRun, write_partition
 from tests.trajectories.builders import INFO, episode, snapshot, table

@@ -10,9 +10,12 @@ from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
 from pipeline.trajectories import parquet
+from pipeline.trajectories.fingerprint import project_secret
 from pipeline.trajectories.ingestion import ingest
+from pipeline.trajectories.manifest import Manifest
+from pipeline.trajectories.membership import DIGEST_BYTES, Membership
 from pipeline.trajectories.parquet import PartReader, PartWriter
-from pipeline.trajectories.partitioning import Manifest, check_disjoint, is_public, partition
+from pipeline.trajectories.partitioning import check_disjoint, is_public, partition
 from tests.trajectories.builders import INFO, SPACES, episodes, snapshot, table, write_raw
 
 
@@ -45,6 +48,14 @@ def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table)
     for side in ("private", "public"):
         assert PartReader(Path("partitions") / side, made_by="partition").info == manifest.info
         assert pq.read_schema(f"partitions/{side}/part-00000.parquet").names == ingested.column_names
+
+
+def test_the_private_units_are_listed_for_the_ledger_and_no_public_one_is(ingested: pa.Table) -> None:
+    manifest = run()
+    expected = Membership(project_secret(), manifest.info.dataset)
+    expected.update(read(Path("partitions/private")))
+    assert Path("partitions/units.bin").read_bytes() == expected.to_bytes()
+    assert len(expected.to_bytes()) == 2 * DIGEST_BYTES * manifest.private_units
 
 
 def test_the_same_split_comes_out_again_and_another_salt_moves_it(ingested: pa.Table) -> None:
