@@ -1,7 +1,9 @@
 """Trajectory-level private training of the ensemble (PriMORL, Algorithms 1 and 2)."""
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -83,10 +85,78 @@ class PublicLook:
         return Look(after, float(loss), tuple(error.tolist()))
 
 
+@dataclass(frozen=True)
+class Progress:
+    """All that training carries from one round to the next: released things only, so it may be written down.
+
+    Attributes:
+        weights: after the rounds so far.
+        velocity: the last step, for the server's momentum.
+        average: weighted sum of the iterates, and ``mass`` the sum of its weights.
+        mass: see ``average``.
+        best: what would be released if training stopped here.
+        best_loss: its public loss; infinite before the first look, and without patience.
+        since_best: looks since then.
+        done: rounds whose releases are in ``weights``.
+        started: rounds that began, or may have: spent, also where the release died with its process.
+        finished: no round is left to run.
+        looks: at the public split.
+    """
+
+    weights: Weights
+    velocity: Weights
+    average: Weights
+    mass: float
+    best: Weights
+    best_loss: float
+    since_best: int
+    done: int
+    started: int
+    finished: bool
+    looks: tuple[Look, ...]
+
+    @classmethod
+    def begin(cls, weights: Weights) -> "Progress":
+        """Before the first round."""
+        nothing = tuple(torch.zeros_like(w) for w in weights)
+        return cls(weights, nothing, nothing, 0.0, weights, math.inf, 0, 0, 0, False, ())
+
+    def to(self, device: torch.device) -> "Progress":
+        """The same on ``device``."""
+        moved: dict[str, Any] = {name: tuple(w.to(device) for w in getattr(self, name)) for name in TENSORS}
+        return replace(self, **moved)
+
+    def stepped(self, step: Weights, server: ServerTraining) -> "Progress":
+        """After one more release, of which ``step`` is the outcome."""
+        past = server.averaging
+        velocity = tuple(server.momentum * v + s for v, s in zip(self.velocity, step, strict=True))
+        weights = tuple(w + v for w, v in zip(self.weights, velocity, strict=True))
+        average = tuple(past * a + (1 - past) * w for a, w in zip(self.average, weights, strict=True))
+        mass = past * self.mass + (1 - past)
+        return replace(self, weights=weights, velocity=velocity, average=average, mass=mass, done=self.done + 1)
+
+    def averaged(self) -> Weights:
+        """The running average of the released iterates, unbiased from the first round on."""
+        return tuple(part / self.mass for part in self.average) if self.mass else self.weights
+
+    def judged(self, look: Look, averaged: Weights, patience: int | None, *, last: bool) -> "Progress":
+        """After a look at ``averaged``; ``patience`` looks without a better loss end training."""
+        seen = replace(self, looks=(*self.looks, look))
+        if patience is None:
+            return replace(seen, best=averaged, finished=last)
+        if look.loss < self.best_loss:
+            return replace(seen, best=averaged, best_loss=look.loss, since_best=0, finished=last)
+        since_best = self.since_best + 1
+        return replace(seen, since_best=since_best, finished=last or since_best >= patience)
+
+
+TENSORS = ("weights", "velocity", "average", "best")
+
+
 def train(
     plan: Plan,
     shape: Architecture,
-    source: CohortSource,
+    source: CohortSource | None,
     public: tuple[Tensor, Tensor],
     *,
     local: LocalTraining,
@@ -94,14 +164,20 @@ def train(
     max_transitions: int | None,
     seed: int,
     execution: Execution,
+    progress: Progress | None = None,
+    keep: Callable[[Progress], None] = lambda progress: None,
     on_round: Callable[[int, Look | None], None],
 ) -> tuple[Trained, Normaliser]:
-    """Run the plan's rounds.
+    """Run the plan's rounds, or those that an interrupted run left.
+
+    A round counts as spent from the moment it is announced to ``keep``, before any private row is touched. So however
+    often a run dies and is taken up again, at most ``plan.rounds`` rounds ever see the data: those that died are not
+    made up for. Noise and cohorts are drawn afresh; there is no generator whose state could be replayed.
 
     Args:
         plan: sampler, clip, noise and what they cost; the only thing here that touches privacy.
         shape: sizes of the ensemble.
-        source: the private units.
+        source: the private units; None is enough where ``progress`` is finished.
         public: inputs ``[R, S + A]`` and targets ``[R, S + 1]`` of the public split: the normaliser and the
             looks are made from these alone.
         local: the units' local steps.
@@ -109,43 +185,37 @@ def train(
         max_transitions: cap on a unit's transitions in a round.
         seed: of the initial weights.
         execution: where and in what portions.
-        on_round: called after every round with its number and, after a look, with the look.
+        progress: of an earlier process; None: begin.
+        keep: must have stored the progress durably when it returns; called before every round and at the end.
+        on_round: called after every round with the number of rounds spent and, after a look, with the look.
 
     Raises:
         ValueError: the source does not hold the number of units that the plan declares.
     """
-    if source.units != plan.units:
+    if source is not None and source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
     device = execution.device
     inputs, targets = (part.to(device) for part in public)
     normaliser = Normaliser.from_public(inputs, targets)
     look_at = PublicLook(shape, normaliser, inputs, targets)
-    weights: Weights = tuple(w.to(device) for w in shape.initial_weights(seed))
-    velocity = tuple(torch.zeros_like(w) for w in weights)
-    average = _Average(server.averaging)
-    looks: list[Look] = []
-    best = weights
-    best_loss, since_best = float("inf"), 0
-    done = 0
-    for done in range(1, plan.rounds + 1):
-        step = plan.release(_round_sum(plan, shape, source, weights, normaliser, local, max_transitions, execution))
-        velocity = tuple(server.momentum * v + s for v, s in zip(velocity, step, strict=True))
-        weights = tuple(w + v for w, v in zip(weights, velocity, strict=True))
-        averaged = average.update(weights)
-        if done % server.look_every and done != plan.rounds:
-            on_round(done, None)
-            continue
-        looks.append(look_at(averaged, done))
-        on_round(done, looks[-1])
-        if server.patience is None:
-            best = averaged
-        elif looks[-1].loss < best_loss:
-            best, best_loss, since_best = averaged, looks[-1].loss, 0
-        else:
-            since_best += 1
-            if since_best >= server.patience:
-                break
-    return Trained(best, done, tuple(looks)), normaliser
+    now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)
+    while not now.finished:
+        if now.started < plan.rounds:
+            if source is None:
+                raise ValueError("rounds are left to run, and there are no units to run them on")
+            now = replace(now, started=now.started + 1)
+            keep(now)
+            total = _round_sum(plan, shape, source, now.weights, normaliser, local, max_transitions, execution)
+            now = now.stepped(plan.release(total), server)
+        last = now.started >= plan.rounds
+        look = None
+        if last or now.done % server.look_every == 0:
+            averaged = now.averaged()
+            look = look_at(averaged, now.done)
+            now = now.judged(look, averaged, server.patience, last=last)
+        on_round(now.started, look)
+    keep(now)
+    return Trained(now.best, now.done, now.looks), normaliser
 
 
 def _round_sum(
@@ -190,20 +260,3 @@ def _bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int
     members = shape.members * local.batch_size * activations + 2 * shape.parameters
     rows = local.epochs * transitions * (shape.inputs + shape.targets + 1) * 2
     return 4 * (members + rows)
-
-
-class _Average:
-    """Exponential running average of released weights, unbiased from the first round on."""
-
-    def __init__(self, past: float) -> None:
-        self._past = past
-        self._sum: Weights | None = None
-        self._mass = 0.0
-
-    def update(self, weights: Weights) -> Weights:
-        if not self._past:
-            return weights
-        previous = self._sum or tuple(torch.zeros_like(w) for w in weights)
-        self._sum = tuple(self._past * p + (1 - self._past) * w for p, w in zip(previous, weights, strict=True))
-        self._mass = self._past * self._mass + (1 - self._past)
-        return tuple(part / self._mass for part in self._sum)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from pipeline.dynamics import training
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, Look, ServerTraining, Trained, train
+from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, train
 from pipeline.privacy.plan import Plan
 from tests.dynamics.conftest import Ragged, make_units
 
@@ -24,7 +25,12 @@ def plan_for(shape: Architecture, source: Ragged, **changes: object) -> Plan:
 
 
 def run(
-    shape: Architecture, source: Ragged, plan: Plan, server: ServerTraining = PLAIN
+    shape: Architecture,
+    source: Ragged | None,
+    plan: Plan,
+    server: ServerTraining = PLAIN,
+    progress: Progress | None = None,
+    keep: Callable[[Progress], None] = lambda progress: None,
 ) -> tuple[Trained, list[tuple[int, Look | None]]]:
     public = make_units(shape, [30] * 8, seed=0)  # the same system: its mixing is drawn first from the seed
     told: list[tuple[int, Look | None]] = []
@@ -38,6 +44,8 @@ def run(
         max_transitions=None,
         seed=0,
         execution=Execution(CPU, 1 << 20),
+        progress=progress,
+        keep=keep,
         on_round=lambda done, look: told.append((done, look)),
     )
     return trained, told
@@ -90,10 +98,17 @@ def test_early_stopping_keeps_the_best_look(
 
 
 def test_averaging_is_the_unbiased_running_mean() -> None:
-    average = training._Average(0.5)
-    values = [1.0, 2.0, 4.0]
-    means = [float(average.update((torch.tensor([v]),))[0]) for v in values]
-    assert means == pytest.approx([1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75])
+    """Iterates 1, 2, 4 with half the weight on the past; with none on it, the last iterate itself."""
+    for past, expected in (
+        (0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]),
+        (0.0, [1.0, 2.0, 4.0]),
+    ):
+        progress = Progress.begin((torch.zeros(1),))
+        means = []
+        for step in (1.0, 1.0, 2.0):
+            progress = progress.stepped((torch.tensor([step]),), dataclasses.replace(PLAIN, averaging=past))
+            means.append(float(progress.averaged()[0]))
+        assert means == pytest.approx(expected)
 
 
 def test_momentum_repeats_released_steps(shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,3 +142,129 @@ def test_the_baseline_learns_and_keeps_its_best_epoch(shape: Architecture, sourc
     assert looks == list(trained.looks)
     assert looks[-1].loss < looks[0].loss
     assert not any(w.requires_grad for w in trained.weights)
+
+
+class CrashError(Exception):
+    """Stands for a kill: nothing after it runs."""
+
+
+def crashing(at: int) -> tuple[list[Progress], Callable[[Progress], None]]:
+    """A ``keep`` that remembers, and dies when round ``at`` has been announced."""
+    kept: list[Progress] = []
+
+    def keep(progress: Progress) -> None:
+        kept.append(progress)
+        if progress.started == at:
+            raise CrashError
+
+    return kept, keep
+
+
+def test_a_round_is_on_the_disk_before_it_touches_data(
+    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kill at any moment of a round finds the round already counted."""
+    kept: list[Progress] = []
+    counted: list[int] = []
+    cohort = Plan.cohort
+
+    def spying(self: Plan) -> torch.Tensor:
+        counted.append(kept[-1].started)
+        return cohort(self)
+
+    monkeypatch.setattr(Plan, "cohort", spying)
+    run(shape, source, plan_for(shape, source, rounds=4), keep=kept.append)
+    assert counted == [1, 2, 3, 4]
+    assert kept[-1].finished
+    assert (kept[-1].done, kept[-1].started) == (4, 4)
+
+
+@pytest.mark.parametrize("crashes", [[1], [7], [30], [3, 4, 5, 20], [30, 30]])
+def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
+    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch, crashes: list[int]
+) -> None:
+    """Rounds that died stay spent and are not made up for: ε never grows by a crash."""
+    releases = 0
+    release = Plan.release
+
+    def counting(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        nonlocal releases
+        releases += 1
+        return release(self, total)
+
+    monkeypatch.setattr(Plan, "release", counting)
+    plan = plan_for(shape, source)
+    progress = None
+    died = 0
+    for at in crashes:
+        kept, keep = crashing(at)
+        try:
+            run(shape, source, plan, progress=progress, keep=keep)
+        except CrashError:
+            died += not kept[-1].finished  # a kill when all is done costs no round
+        progress = kept[-1]
+    trained, _ = run(shape, source, plan, progress=progress)
+    assert releases + died == plan.rounds
+    assert trained.rounds == plan.rounds - died
+    assert trained.looks[-1].round == trained.rounds, "the weights released are those that were looked at last"
+
+
+def test_a_resumed_run_goes_on_where_the_last_one_was(shape: Architecture, source: Ragged) -> None:
+    """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
+    plan = plan_for(shape, source, noise_multiplier=0.0, sampling_probability=1.0, rounds=8)
+    server = ServerTraining(momentum=0.6, averaging=0.9, look_every=2, patience=None)
+    whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server)
+    kept, keep = crashing(5)
+    with pytest.raises(CrashError):
+        run(shape, source, plan, server, keep=keep)
+    resumed, _ = run(shape, source, plan, server, progress=kept[-1])
+    assert resumed.rounds == 7  # round 5 died
+    for one, other in zip(resumed.weights, whole.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert [look.round for look in resumed.looks] == [2, 4, 6, 7]
+
+
+def test_noise_and_cohorts_are_fresh_after_a_resume(
+    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs taken up from one checkpoint draw other cohorts and other noise."""
+    kept, keep = crashing(3)
+    plan = plan_for(shape, source, rounds=4)
+    with pytest.raises(CrashError):
+        run(shape, source, plan, keep=keep)
+    cohorts: list[list[int]] = []
+    cohort = Plan.cohort
+
+    def spying(self: Plan) -> torch.Tensor:
+        cohorts.append(cohort(self).tolist())
+        return torch.tensor(cohorts[-1])
+
+    monkeypatch.setattr(Plan, "cohort", spying)
+    ends = [run(shape, source, plan, progress=kept[-1])[0] for _ in range(2)]
+    assert cohorts[0] != cohorts[1]
+    assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
+
+
+def test_a_finished_run_needs_no_data(shape: Architecture, source: Ragged) -> None:
+    kept: list[Progress] = []
+    plan = plan_for(shape, source, rounds=3)
+    trained, _ = run(shape, source, plan, keep=kept.append)
+    again, _ = run(shape, None, plan, progress=kept[-1])
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
+    with pytest.raises(ValueError, match="no units to run them on"):
+        run(shape, None, plan, progress=kept[0])
+
+
+def test_early_stopping_remembers_its_looks_over_a_crash(
+    shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best look was before the crash; patience runs on after it."""
+    losses = iter([3.0, 1.0, 2.0, 2.5, 9.0])
+    monkeypatch.setattr(training.PublicLook, "__call__", lambda self, weights, after: Look(after, next(losses), (0.0,)))
+    server = dataclasses.replace(PLAIN, patience=2)
+    kept, keep = crashing(13)
+    with pytest.raises(CrashError):
+        run(shape, source, plan_for(shape, source), server, keep=keep)
+    trained, _ = run(shape, source, plan_for(shape, source), server, progress=kept[-1])
+    assert trained.rounds == 20
+    assert all(torch.equal(a, b) for a, b in zip(trained.weights, kept[-1].best, strict=True))

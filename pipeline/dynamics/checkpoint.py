@@ -1,0 +1,79 @@
+"""Training's progress on disk: what a killed run is taken up from. Holds released things only."""
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from pipeline.dynamics.ensemble import Architecture, Weights
+from pipeline.dynamics.training import TENSORS, Look, Progress
+from pipeline.errors import PipelineError
+from pipeline.files import finite, replaced_file
+
+_KEY = "progress"
+_DIGEST = 32
+
+
+def write(path: Path, progress: Progress, charge: str) -> None:
+    """Replace the checkpoint at ``path``: whole, and on the disk when this returns.
+
+    Its content: a SHA-256 of the rest, then a safetensors file of the tensors, with the counts, the looks and
+    ``charge`` (which charge of the ledger paid) in its header. No generator state, nothing about a unit.
+    """
+    tensors = {
+        f"{name}.{i}": w.detach().cpu().contiguous() for name in TENSORS for i, w in enumerate(getattr(progress, name))
+    }
+    content = save(tensors, {_KEY: json.dumps(_counts(progress) | {"charge": charge}, allow_nan=False)})
+    with replaced_file(path) as fresh:
+        fresh.write_bytes(hashlib.sha256(content).digest() + content)
+
+
+def read(path: Path, shape: Architecture, charge: str) -> Progress:
+    """Read what `write` wrote; executes nothing from the file.
+
+    Raises:
+        PipelineError: the checkpoint is damaged, or is not one of ``shape`` and ``charge``.
+    """
+    raw = path.read_bytes()
+    try:
+        digest, content = raw[:_DIGEST], raw[_DIGEST:]
+        if hashlib.sha256(content).digest() != digest:
+            raise ValueError
+        size = int.from_bytes(content[:8], "little")
+        counts = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][_KEY])
+        if counts.pop("charge") != charge:
+            raise ValueError
+        tensors = load(content)
+        parts = {name: _part(tensors, name, shape) for name in TENSORS}
+        return _progress(parts, counts)
+    except (ValueError, KeyError, TypeError, SafetensorError):
+        raise PipelineError(
+            f"{path}: not a checkpoint of this run, or damaged; delete it to train anew, which spends as much again"
+        ) from None
+
+
+def _part(tensors: dict[str, Any], name: str, shape: Architecture) -> Weights:
+    sizes = [size for i, o in shape.layers for size in ((shape.members, i, o), (shape.members, 1, o))]
+    part = tuple(tensors[f"{name}.{i}"] for i in range(len(sizes)))
+    if [tuple(w.shape) for w in part] != sizes:
+        raise ValueError
+    return part
+
+
+def _counts(progress: Progress) -> dict[str, Any]:
+    plain = {key: value for key, value in vars(progress).items() if key not in TENSORS}
+    looks = [[look.round, finite(look.loss), [finite(e) for e in look.error]] for look in progress.looks]
+    return plain | {"best_loss": finite(progress.best_loss), "looks": looks}
+
+
+def _progress(parts: dict[str, Weights], counts: dict[str, Any]) -> Progress:
+    looks = tuple(Look(at, _number(loss), tuple(map(_number, error))) for at, loss, error in counts["looks"])
+    return Progress(**counts | parts | {"looks": looks, "best_loss": _number(counts["best_loss"])})
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
