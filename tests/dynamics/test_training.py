@@ -31,6 +31,7 @@ def run(
     server: ServerTraining = PLAIN,
     progress: Progress | None = None,
     keep: Callable[[Progress], None] = lambda progress: None,
+    batch_size: int = 16,
 ) -> tuple[Trained, list[tuple[int, Look | None]]]:
     public = make_units(shape, [30] * 8, seed=0)  # the same system: its mixing is drawn first from the seed
     told: list[tuple[int, Look | None]] = []
@@ -39,7 +40,7 @@ def run(
         shape,
         source,
         (torch.cat(list(public.inputs)), torch.cat(list(public.targets))),
-        local=LocalTraining(0.02, 16, 1, 0.0),
+        local=LocalTraining(0.02, batch_size, 1, 0.0),
         server=server,
         max_transitions=None,
         seed=0,
@@ -213,11 +214,11 @@ def test_a_resumed_run_goes_on_where_the_last_one_was(shape: Architecture, sourc
     """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
     plan = plan_for(shape, source, noise_multiplier=0.0, sampling_probability=1.0, rounds=8)
     server = ServerTraining(momentum=0.6, averaging=0.9, look_every=2, patience=None)
-    whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server)
+    whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server, batch_size=64)
     kept, keep = crashing(5)
     with pytest.raises(CrashError):
-        run(shape, source, plan, server, keep=keep)
-    resumed, _ = run(shape, source, plan, server, progress=kept[-1])
+        run(shape, source, plan, server, keep=keep, batch_size=64)
+    resumed, _ = run(shape, source, plan, server, progress=kept[-1], batch_size=64)
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
