@@ -25,7 +25,7 @@ def write(path: Path, progress: Progress, charge: str) -> None:
     ``charge`` (which charge of the ledger paid) in its header. No generator state, nothing about a unit.
     """
     tensors = {
-        f"{name}.{i}": w.detach().cpu().contiguous() for name in TENSORS for i, w in enumerate(getattr(progress, name))
+        f"{name}.{i}": w.detach().cpu().clone() for name in TENSORS for i, w in enumerate(getattr(progress, name))
     }
     content = save(tensors, {_KEY: json.dumps(_counts(progress) | {"charge": charge}, allow_nan=False)})
     with replaced_file(path) as fresh:
