@@ -1,6 +1,7 @@
 """Paths of the project, and outputs that are replaced whole or not at all."""
 
 import ctypes
+import fcntl
 import glob
 import hashlib
 import json
@@ -18,7 +19,8 @@ from typing import Any
 from pipeline.errors import PipelineError
 
 _EXPERIMENTS = "/.dvc/tmp/exps/"
-_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]  # process numbers mean nothing elsewhere
+HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+"""This machine: process numbers mean nothing elsewhere."""
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
 
@@ -104,14 +106,27 @@ def replaced_file(target: Path) -> Iterator[Path]:
         fresh.unlink(missing_ok=True)
 
 
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold the lock file at ``path`` for the block; False where another living process holds it. A kill lets it go."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+            return
+        yield True
+
+
 def _temporary(target: Path) -> str:
     """How the temporary names of this process for ``target`` begin; git ignores all of them."""
-    return f".{target.name}.new-{_HOST}-{os.getpid()}-"
+    return f".{target.name}.new-{HOST}-{os.getpid()}-"
 
 
 def _drop_leftovers(target: Path) -> None:
     """Remove what killed processes of this machine left: it may hold private rows."""
-    known = re.compile(rf"{re.escape(f'.{target.name}.new-{_HOST}-')}(\d+)-(old-)?")
+    known = re.compile(rf"{re.escape(f'.{target.name}.new-{HOST}-')}(\d+)-(old-)?")
     for leftover in target.parent.glob(f".{glob.escape(target.name)}.new-*"):
         named = known.match(leftover.name)
         if named is None or _alive(int(named[1])):

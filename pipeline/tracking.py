@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from pipeline.errors import PipelineError
-from pipeline.files import home, workspace
+from pipeline.files import HOST, home, workspace
 from pipeline.params import Params, load
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIPELINE_TAG = "primorl.pipeline"
+PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
 _FLUSH_SECONDS = 5.0
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
@@ -70,8 +70,6 @@ class Log:
         if not path.exists():
             raise FileNotFoundError(path)
         self._send(self._client.log_artifact, self.run_id, str(path))
-
-    figure = artifact
 
     def tag(self, name: str, value: object) -> None:
         """Set one tag."""
@@ -160,8 +158,9 @@ def _open(stage: str, params: Params) -> StageRun:
         with _one_at_a_time():
             client = _connect(uri)
             experiment = _experiment(client, uri, params.tracking.experiment)
+            _close_the_dead(client, experiment)
             pipeline = Log(client, _pipeline_run(client, experiment, params), shown)
-        nested = {"mlflow.parentRunId": pipeline.run_id, "stage": stage}
+        nested = {"mlflow.parentRunId": pipeline.run_id, "stage": stage, PROCESS_TAG: _mark(psutil.Process())}
         run_id = client.create_run(experiment, tags=nested, run_name=stage).info.run_id
     except _store_errors() as broken:
         raise PipelineError(
@@ -220,6 +219,31 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     return str(client.create_experiment(name, artifact_location=None if server else (home() / "mlruns").as_uri()))
 
 
+def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
+    """A killed stage could not end its run: whoever comes next on this machine says that it failed."""
+    running = client.search_runs(
+        [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
+    )
+    for run in running:
+        if _is_alive(run.data.tags[PROCESS_TAG]):
+            continue
+        for dead in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
+            if client.get_run(dead).info.status == "RUNNING":
+                client.set_terminated(dead, "FAILED")
+
+
+def _mark(process: psutil.Process) -> str:
+    """A process by machine, number and start: numbers come back."""
+    return f"{HOST}:{process.pid}:{process.create_time():.2f}"
+
+
+def _is_alive(mark: str) -> bool:
+    try:
+        return _mark(psutil.Process(int(mark.split(":")[1]))) == mark
+    except (psutil.Error, ValueError):
+        return False
+
+
 def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> str:
     """Find the run of the pipeline this stage belongs to, or create it."""
     process = _enclosing_process()
@@ -263,8 +287,13 @@ def _name(params: Params) -> str:
     return f"{name}/z={params.privacy.noise_multiplier:g}"
 
 
+def git_commit() -> str | None:
+    """The commit that is checked out; None outside a repository."""
+    return _git("rev-parse", "HEAD")
+
+
 def _git_tags() -> dict[str, str]:
-    commit = _git("rev-parse", "HEAD")
+    commit = git_commit()
     if commit is None:
         return {}
     # DVC itself rewrites dvc.lock after every stage

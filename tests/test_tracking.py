@@ -1,5 +1,6 @@
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ from mlflow.tracking import MlflowClient
 from pipeline import params, tracking
 from pipeline.errors import PipelineError
 from pipeline.params import Params
-from pipeline.tracking import PIPELINE_TAG, stage_run, store_uri
+from pipeline.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run, store_uri
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARENT_TAG = "mlflow.parentRunId"
@@ -61,7 +62,7 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
             run.metric("loss", step / 2, step)
         run.metric("final", 7)
         run.tag("unit", "trajectory")
-        run.figure(figure)
+        run.artifact(figure)
         run.pipeline.metric("return_mean", -150.5)
         run.pipeline.params({"dataset": "pendulum"})
 
@@ -91,7 +92,7 @@ def test_nothing_is_logged_that_was_not_handed_over(project: Path, chosen: Param
         pass
     (pipeline,), (stage,) = runs(project)
     assert stage.data.params == stage.data.metrics == pipeline.data.params == pipeline.data.metrics == {}
-    assert set(stage.data.tags) == {PARENT_TAG, "stage", "mlflow.runName"}
+    assert set(stage.data.tags) == {PARENT_TAG, PROCESS_TAG, "stage", "mlflow.runName"}
     assert set(pipeline.data.tags) == {PIPELINE_TAG, "dataset", "variant", "mlflow.runName"}
 
 
@@ -110,6 +111,29 @@ def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: P
     assert (pipeline.info.status, failed.info.status, fine.info.status) == ("FAILED", "FAILED", "FINISHED")
     assert failed.data.metrics == {"loss": 1.0}
     assert all(b"PRIVATE-42" not in file.read_bytes() for file in project.rglob("*") if file.is_file())
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline import params
+from pipeline.tracking import stage_run
+with stage_run("train_model", params.load(Path(sys.argv[1]))) as run:
+    run.metric("loss", 1.0)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project: Path, chosen: Params) -> None:
+    """Nothing that died goes on "running" in MLflow; what really runs does."""
+    command = [sys.executable, "-c", KILLED, str(REPOSITORY / "params.yaml")]
+    killed = subprocess.run(command, env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert [run.info.status for some in runs(project) for run in some] == ["RUNNING", "RUNNING"]
+    with stage_run("collect", chosen), stage_run("ingest", chosen):
+        (dead_pipeline, alive), stages = runs(project)
+        assert (dead_pipeline.info.status, alive.info.status) == ("FAILED", "RUNNING")
+        assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
 
 
 def test_the_pipeline_runs_while_a_stage_runs(project: Path, chosen: Params) -> None:

@@ -7,6 +7,8 @@ from typing import Any
 class FakeRun:
     """Everything a stage hands to MLflow, by kind."""
 
+    run_id = "0123"
+
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
 
