@@ -236,6 +236,13 @@ class RowCheck:
         for name in _VECTORS:
             bad = ~np.isfinite(vectors(table[name])).all(axis=1)
             where.refuse(bad, f"a non-finite {name}", "finite float32 numbers; drop or repair the trajectory")
+        with np.errstate(over="ignore"):
+            change = vectors(table["next_observation"]) - vectors(table["observation"])
+        where.refuse(
+            ~np.isfinite(change).all(axis=1),
+            "a step whose change of observation overflows float32",
+            "next_observation - observation within float32; rescale the observations, or drop the trajectory",
+        )
         bad = ~np.isfinite(table["reward"].to_numpy())
         where.refuse(bad, "a non-finite reward", "finite float32 numbers; drop or repair the trajectory")
         self._ends(where, table, starts)

@@ -66,6 +66,14 @@ def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: A
     assert "2.01" not in text
 
 
+def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training() -> None:
+    """Both observations are finite; their difference, which training learns, is not."""
+    one = episode(2, 1)
+    one.observations = [np.full(3, sign * 3e38, dtype=np.float32) for sign in (1, -1, -1)]
+    with pytest.raises(PipelineError, match="trajectory '000', step 0: found a step whose change of observation"):
+        check(table([one]))
+
+
 def test_an_action_on_the_bound_up_to_float_error_passes() -> None:
     check(with_values("action", 4, [np.float32(2.000001)]))
 
