@@ -40,6 +40,12 @@ def home() -> Path:
     return Path(root) if inside else named
 
 
+def leaves_project(path: str) -> bool:
+    """Whether a relative path (they start at `home`) ends outside the project; an absolute one is meant to."""
+    named = Path(path).expanduser()
+    return not named.is_absolute() and not (home() / named).resolve().is_relative_to(home().resolve())
+
+
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
     """Give an empty folder to fill; put it in ``target``'s place when the block ends well, drop it otherwise.

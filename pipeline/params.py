@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from pipeline.errors import PipelineError
+from pipeline.files import leaves_project
 
 
 def _no_truth_value(value: Any) -> Any:
@@ -30,6 +31,19 @@ def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
     if pair[0] >= pair[1]:
         raise ValueError(f"found {list(pair)}; must be [low, high] with low < high")
     return pair
+
+
+def _inside(path: str) -> str:
+    if leaves_project(path):
+        raise ValueError("leaves the project; allowed are paths within it, or an absolute path")
+    return path
+
+
+def _inside_if_sqlite(url: str) -> str:
+    scheme, separator, path = url.partition(":///")
+    if separator and scheme.startswith("sqlite"):
+        _inside(path.partition("?")[0])
+    return url
 
 
 _number = BeforeValidator(_no_truth_value)
@@ -45,6 +59,8 @@ Fraction = Annotated[float, Field(ge=0, lt=1), _number]
 Seed = Annotated[int, Field(ge=0, lt=2**31), _number]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+InnerPath = Annotated[str, AfterValidator(_inside)]
+StoreUrl = Annotated[str, AfterValidator(_inside_if_sqlite)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
@@ -73,7 +89,7 @@ class MinariOptions(Block):
     """``source: minari``: a dataset on this machine, by id under ``root`` (null: Minari's own folder)."""
 
     id: str
-    root: str | None
+    root: InnerPath | None
 
 
 class DeclaredBounds(Block):
@@ -260,13 +276,13 @@ class Evaluation(Block):
 class LedgerStore(Block):
     """Where the ledger keeps what was spent."""
 
-    url: str | None
+    url: StoreUrl | None
 
 
 class Tracking(Block):
     """Where MLflow keeps its runs."""
 
-    uri: str | None
+    uri: StoreUrl | None
     experiment: str
 
 
@@ -307,6 +323,25 @@ class Params(Block):
         return self.datasets[self.dataset]
 
 
+class _TwiceError(Exception):
+    def __init__(self, key: Any, line: int):
+        self.key, self.line = key, line
+
+
+class _KeysOnce(yaml.SafeLoader):
+    """YAML lets the last of two equal keys win in silence; here they are refused."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[Any] = set()
+        for named, _ in node.value:
+            key = self.construct_object(named, deep=True)
+            if isinstance(key, str | int | float | bool | None):
+                if key in seen:
+                    raise _TwiceError(key, named.start_mark.line + 1)
+                seen.add(key)
+        return super().construct_mapping(node, deep)
+
+
 def load(path: Path) -> Params:
     """Read and check ``params.yaml``.
 
@@ -314,9 +349,11 @@ def load(path: Path) -> Params:
         PipelineError: the file is missing, is not YAML, or breaks the schema; the message names the keys.
     """
     try:
-        raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+        raw = _KeysOnce(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; every choice lives in this file") from None
+    except _TwiceError as twice:
+        raise PipelineError(f"{path}, line {twice.line}: key {twice.key!r} given twice; keep one") from None
     except (UnicodeDecodeError, yaml.YAMLError) as broken:
         where = getattr(broken, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""

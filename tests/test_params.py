@@ -239,3 +239,48 @@ def test_a_stage_says_what_is_wrong_in_one_line_and_fails(tmp_path: Path) -> Non
     assert shown.returncode == 1
     assert "Traceback" in shown.stderr
     assert shown.stderr.splitlines()[-1] == wrong.stderr.strip()
+
+
+def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
+    """YAML would let the last one win in silence: a second `privacy:` block could undo the first."""
+    file = tmp_path / "params.yaml"
+    text = (REPOSITORY / "params.yaml").read_text(encoding="utf-8")
+    file.write_text(text + "\nseed: 7\n", encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"params.yaml, line \d+: key 'seed' given twice"):
+        params.load(file)
+    file.write_text(text.replace("  delta: 1.0e-5\n", "  delta: 1.0e-5\n  delta: 0.5\n"), encoding="utf-8")
+    with pytest.raises(PipelineError, match="key 'delta' given twice"):
+        params.load(file)
+
+
+def test_loading_executes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "params.yaml").write_text(f"seed: !!python/object/apply:os.mkdir ['{tmp_path}/made']", encoding="utf-8")
+    with pytest.raises(PipelineError, match="not valid YAML"):
+        params.load(tmp_path / "params.yaml")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("path", ["../elsewhere", "a/../../b", "link/b"])
+def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also through a link; an absolute path is taken to be meant."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "link").symlink_to(tmp_path)
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(project)
+    for change in (
+        {"ledger": {"url": f"sqlite:///{path}"}},
+        {"tracking": {"uri": f"sqlite:///{path}?timeout=3", "experiment": "e"}},
+    ):
+        with pytest.raises(PipelineError, match="leaves the project; allowed are paths within it") as refused:
+            params.parse(copy.deepcopy(RAW) | change)
+        assert path not in str(refused.value), "a store's address is never quoted"
+    minari = copy.deepcopy(RAW)
+    minari["datasets"]["local"] = minari["datasets"]["pendulum-replay"] | {
+        "source": "minari",
+        "options": {"id": "x-v0", "root": path},
+    }
+    with pytest.raises(PipelineError, match=r"datasets.local.options.root: found .*leaves the project"):
+        params.parse(minari)
+    for fine in ("inside/x", "/absolute/../x", "a/../b"):
+        params.parse(copy.deepcopy(RAW) | {"ledger": {"url": f"sqlite:///{fine}"}})
