@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-RESULTS = Path(__file__).parent / "results"
+RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def machine() -> str:
@@ -37,4 +37,5 @@ def write(name: str, rows: list[dict[str, object]]) -> None:
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     for row in rows:
-        print(f"{row['what']}: ours {row['ours']:.4g}, peer {row['peer']:.4g} {row['unit']}, ratio {row['ratio']:.1f}")
+        beside = "" if row["peer"] is None else f", peer {row['peer']:.4g}, ratio {row['ratio']:.3g}"
+        print(f"{row['what']}: {row['ours']:.4g} {row['unit']}{beside}")

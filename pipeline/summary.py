@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import PipelineError
-from pipeline.evaluation.figure import guarantee
+from pipeline.evaluation.figure import account, guarantee
 from pipeline.files import read_json
 
 
@@ -17,6 +17,7 @@ def text(summary: dict[str, Any]) -> str:
         "dataset": f"{summary['dataset']} ({summary['env_id']}), {summary['units']} private units",
         "variant": f"{summary['variant']}, seed {summary['seed']}",
         "privacy": guarantee(summary),
+        "spent": account(summary),
         "return": f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}], {summary['episodes']} episodes",
         "score": "none declared" if score is None else f"{score:.1f}",
         "time": f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 
-PRIVATE = ("data/raw", "data/trajectories", "data/partitions/private", "models/mopo")
+PRIVATE = ("data/raw", "data/trajectories", "data/partitions/private", "data/partitions/units.bin", "models/mopo")
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
 DOORS = {"train_model", "optimize_mopo"}
 RELEASED = (
@@ -32,11 +32,13 @@ EDGES = {
     "pipeline.files",
     "pipeline.errors",
     "pipeline.progress",
+    "pipeline.accounts",
     "pipeline.stages",
     "pipeline.stages.runner",
     "pipeline.stages.compute",
+    "pipeline.stages.charges",
 }
-EDGE_PARAMS = {"compute", "tracking"}
+EDGE_PARAMS = {"compute", "tracking", "ledger"}
 
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:

@@ -1,15 +1,115 @@
 """``primorl ledger``."""
 
 import argparse
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-HELP = "not written yet"
-EXAMPLES = ""
+if TYPE_CHECKING:
+    from pipeline.params import Params
+    from pipeline.privacy.ledger import Charge, Ledger, Version
+
+HELP = "what was spent on private data: show it, check it, hand it on"
+EXAMPLES = """examples:
+  primorl ledger show                       every charge, and what is spent and left of each dataset version
+  primorl ledger show --json --dataset NAME the charges of one dataset, as JSON
+  primorl ledger verify                     check hashes, order and members; names the first broken record
+  primorl ledger export ledger.jsonl        the raw records, one a line
+"""
+_EMPTY = "the ledger is empty: nothing was charged yet"
+_ROW = "{:>4}  {:<25}  {:<20}  {:<14}  {:<9}  {:>9}  {:>8}  {}"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    show = actions.add_parser("show", help="list the charges, and what is left")
+    show.add_argument("--json", action="store_true", help="a JSON list, oldest first, with the running total")
+    show.add_argument("--dataset", metavar="NAME", help="only charges of this entry of `datasets`")
+    actions.add_parser("verify", help="check that no record was edited, removed, inserted or moved")
+    export = actions.add_parser("export", help="write the raw records as JSON lines")
+    export.add_argument("file", type=Path, metavar="FILE")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it; return the exit status."""
-    raise NotImplementedError
+    from pipeline.accounts import begun_ledger
+    from pipeline.params import load
+
+    params = load(Path("params.yaml"))
+    ledger = begun_ledger(params)
+    if ledger is None:
+        print("[]" if arguments.action == "show" and arguments.json else _EMPTY)
+        return 0
+    with closing(ledger):
+        if arguments.action == "verify":
+            print(f"the ledger is whole: {ledger.verify()} records")
+        elif arguments.action == "export":
+            _export(ledger, arguments.file)
+        else:
+            charges = [c for c in ledger.charges() if arguments.dataset in (None, c.dataset)]
+            if arguments.json:
+                _print_json(ledger, charges, params)
+            else:
+                _print_table(ledger, charges, params, arguments.dataset)
+    return 0
+
+
+def _export(ledger: "Ledger", file: Path) -> None:
+    import json
+
+    from pipeline.files import replaced_file
+
+    lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
+    with replaced_file(file) as fresh:
+        fresh.write_text("".join(lines), encoding="utf-8")
+    print(f"{file}: {len(lines)} records")
+
+
+def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params") -> None:
+    import json
+
+    from pipeline.files import finite
+    from pipeline.privacy.accounting import compose, event_from_json
+
+    delta = params.privacy.budget.delta
+    entries: list[dict[str, Any]] = []
+    for charge in charges:
+        events = [event_from_json(other.event) for other in ledger.composing(charge.id)]
+        total = finite(compose(events, delta).epsilon_pld)
+        entries.append({**asdict(charge), "epsilon_total": total, "delta_total": delta})
+    print(json.dumps(entries, indent=2, allow_nan=False))
+
+
+def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params", dataset: str | None) -> None:
+    if not charges:
+        print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
+        return
+    print(_ROW.format("#", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"))
+    for charge in charges:
+        epsilon = "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}"
+        state = (charge.time, charge.dataset, charge.stage, charge.state)
+        print(_ROW.format(charge.sequence, *state, epsilon, f"{charge.delta:.3g}", charge.id))
+    print()
+    names = {charge.dataset_fingerprint: charge.dataset for charge in charges}
+    for version in ledger.versions():
+        if version.fingerprint in names:
+            print("\n".join(_summary(ledger, version, names[version.fingerprint], params)))
+
+
+def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Params") -> Iterator[str]:
+    """What was spent on a version, and what is left."""
+    budget = params.privacy.budget
+    spent, count = ledger.spent_on(version, budget.delta), len(ledger.sharing(version))
+    yield f"{dataset}, version {version.fingerprint[:12]} ({version.units} units: {version.unit}), {count} charge(s)"
+    if spent.epsilon_pld == float("inf"):
+        yield "  spent: no finite ε, as a run without a guarantee is among them"
+    else:
+        yield f"  spent: ε {spent.epsilon_pld:.4g} (RDP {spent.epsilon_rdp:.4g}) at δ {budget.delta:.3g}"
+    if budget.epsilon is None:
+        yield "  budget: none (privacy.budget.epsilon is null)"
+    else:
+        left = max(0.0, budget.epsilon - spent.epsilon_pld)
+        yield f"  budget: ε {budget.epsilon:.4g}, left {left:.4g}"

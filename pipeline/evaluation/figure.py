@@ -12,11 +12,22 @@ def guarantee(summary: Mapping[str, Any]) -> str:
     """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
-    epsilon = summary["epsilon"]
-    digit = 10.0 ** (math.floor(math.log10(max(epsilon, 1e-9))) - 2)
-    rounded = math.ceil(epsilon / digit) * digit  # up: no line may promise more than the statement
-    text = f"ε = {rounded:.3g}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    text = f"{_at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
+
+
+def account(summary: Mapping[str, Any]) -> str:
+    """One line on what all runs so far have spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges"."""
+    spent = summary["spent_on_dataset"]
+    charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
+    if spent["epsilon"] is None:
+        return f"no guarantee left: a run without one is among {charges}"
+    return f"{_at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges}"
+
+
+def _at_most(epsilon: float) -> str:
+    digit = 10.0 ** (math.floor(math.log10(max(epsilon, 1e-9))) - 2)
+    return f"ε = {math.ceil(epsilon / digit) * digit:.3g}"  # up: no line may promise more than the statement
 
 
 def draw_returns(path: Path, curve: Sequence[MeanInterval], summary: Mapping[str, Any]) -> None:

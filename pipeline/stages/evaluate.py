@@ -18,7 +18,7 @@ from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 
 SUMMARY, CURVES, FIGURE = Path("metrics/summary.json"), Path("plots/curves.csv"), Path("plots/return.png")
-_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void")
+_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
 
 

@@ -2,21 +2,26 @@
 
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import torch
+from dp_accounting import dp_event
 from torch import Tensor
 
+from pipeline.accounts import project_ledger
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy.replay import ReplayBuffer, Scaling
 from pipeline.policy.sac import Sampler
+from pipeline.stages import charges
 from pipeline.stages.policy_training import Released, load_model, pointer, write_trained
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
+from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import UnitStore
 
-PRIVATE = Path("data/partitions/private")
+PARTITIONS = Path("data/partitions")
 OUTPUT = Path("models/mopo")
 _POLICY = Path("models/policy")
 
@@ -29,18 +34,25 @@ def body(params: Params, run: StageRun) -> None:
         return
     released = Released.read(params)
     model, device = load_model(params)
-    data = UnitStore.open(PRIVATE)
-    scaling = Scaling.of(model, params.policy.reward_scale)
-    write_trained(
-        OUTPUT,
-        params,
-        run,
-        released=released,
-        model=model,
-        starts=data.flat()[0][:, : data.observation_size].to(device),
-        reset_fraction=1.0,
-        sampler=with_real(real_transitions(data, scaling, device), params.policy.mopo_real_fraction),
+    manifest = Manifest.load(PARTITIONS / "manifest.json")
+    wanted = charges.request(
+        params, run, manifest, PARTITIONS, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
+    with closing(project_ledger(params)) as ledger:
+        charge = ledger.reserve(wanted, charges.budget(params))
+        data = UnitStore.open(PARTITIONS / "private")
+        scaling = Scaling.of(model, params.policy.reward_scale)
+        write_trained(
+            OUTPUT,
+            params,
+            run,
+            released=released,
+            model=model,
+            starts=data.flat()[0][:, : data.observation_size].to(device),
+            reset_fraction=1.0,
+            sampler=with_real(real_transitions(data, scaling, device), params.policy.mopo_real_fraction),
+        )
+        ledger.commit(charge.id)
 
 
 def real_transitions(data: UnitStore, scaling: Scaling, device: torch.device) -> ReplayBuffer:

@@ -2,22 +2,26 @@
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import torch
+from dp_accounting import dp_event
 
+from pipeline.accounts import project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
-from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, Look, ServerTraining, train
+from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, train
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
 from pipeline.privacy.plan import Plan
 from pipeline.progress import Bar, progress_bar
+from pipeline.stages import charges
 from pipeline.stages.compute import chosen_device
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
@@ -26,24 +30,83 @@ from pipeline.trajectories.store import UnitStore
 
 PARTITIONS = Path("data/partitions")
 OUTPUT = Path("models/dynamics")
+# What a model's bytes depend on: an edit here is another mechanism, and what was paid for no longer answers for it.
+_CODE = (
+    "dynamics/cohort.py",
+    "dynamics/ensemble.py",
+    "dynamics/local_update.py",
+    "dynamics/training.py",
+    "privacy/clipping.py",
+    "privacy/entropy.py",
+    "privacy/plan.py",
+    "privacy/sampling.py",
+    "trajectories/store.py",
+)
 # Chunks that stay in a core's share of the cache run fastest; a GPU wants its memory filled.
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Train, then write ``models/dynamics`` with its privacy statement."""
+    """Pay, train, then write ``models/dynamics`` with its privacy statement.
+
+    What can be refused without private data is refused before the ledger is asked; the ledger is asked before the
+    private partition is opened.
+    """
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     device = chosen_device(params.compute)
     shape = _architecture(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
-    statement = _statement(plan, manifest)
-    run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
-    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
-        run.tag(key, str(statement[key]))
-
     public = UnitStore.open(PARTITIONS / "public")
     bounds = _bounds(params, manifest, public)
     _refuse_terminations(public)
+    run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
+
+    wanted = charges.request(
+        params,
+        run,
+        manifest,
+        PARTITIONS,
+        stage="train_model",
+        event=plan.event if plan else dp_event.NonPrivateDpEvent(),
+        identity=_identity(params, manifest, shape, plan),
+    )
+    begin = Progress.begin(shape.initial_weights(params.seed)) if plan is not None and plan.is_private else None
+    with (
+        closing(project_ledger(params)) as ledger,
+        charges.paid(ledger, wanted, charges.budget(params), shape, begin) as paid,
+    ):
+        run.tag("charge", paid.charge.id)
+        if paid.finished:
+            print(
+                f"train_model: charge {paid.charge.id} of {paid.charge.time} has paid for exactly this model: it is "
+                "restored, and nothing is spent; for another draw of the noise change `seed`",
+                file=sys.stderr,
+            )
+        private = None if paid.finished else _private(manifest, public)
+        if plan is not None:
+            trained, normaliser = _train(params, shape, plan, private, public, device, paid, run)
+        else:
+            assert private is not None
+            trained, normaliser = _train_mopo(params, shape, private, public, device, run)
+        if not all(bool(w.isfinite().all()) for w in trained.weights):
+            ledger.abort(paid.charge.id, "training diverged")
+            raise PipelineError(
+                "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
+                "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
+            )
+        statement = _statement(plan, manifest)
+        statement |= charges.account(params, ledger, paid.charge, wanted.version)
+        ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
+        _write(ensemble, params, manifest, trained.rounds, statement, run)
+        ledger.commit(paid.charge.id)
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(statement[key]))
+    if statement["epsilon"] is not None:
+        run.metric("epsilon", statement["epsilon"])  # the reservation, also when stopped early
+
+
+def _private(manifest: Manifest, public: UnitStore) -> UnitStore:
+    """The private units: the one place where the pipeline opens them for training."""
     private = UnitStore.open(PARTITIONS / "private")
     if not manifest.info == private.info == public.info:
         raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
@@ -51,43 +114,71 @@ def body(params: Params, run: StageRun) -> None:
         raise PipelineError(
             f"{PARTITIONS / 'private'}: the number of units differs from the manifest's; run `dvc repro partition`"
         )
-    if plan is None:
-        trained, normaliser = _train_mopo(params, shape, private, public, device, run)
-    else:
-        local = params.dynamics
-        with progress_bar(plan.rounds, "train_model", "round") as bar:
-            trained, normaliser = train(
-                plan,
-                shape,
-                private,
-                public.flat(),
-                local=LocalTraining(local.learning_rate, local.batch_size, local.local_epochs, local.weight_decay),
-                server=ServerTraining(
-                    momentum=local.server_momentum,
-                    averaging=local.server_averaging,
-                    look_every=local.early_stopping.every,
-                    patience=local.early_stopping.patience,
-                ),
-                max_transitions=local.max_transitions_per_unit,
-                seed=params.seed,
-                execution=Execution(device, _chunk_bytes(params, device)),
-                on_round=_reporter(run, bar, plan),
-            )
-    if not all(bool(w.isfinite().all()) for w in trained.weights):
-        raise PipelineError(
-            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
-            "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
+    return private
+
+
+def _train(
+    params: Params,
+    shape: Architecture,
+    plan: Plan,
+    private: UnitStore | None,
+    public: UnitStore,
+    device: torch.device,
+    paid: charges.Paid,
+    run: StageRun,
+) -> tuple[Trained, Normaliser]:
+    local = params.dynamics
+    with progress_bar(plan.rounds, "train_model", "round") as bar:
+        if paid.progress is not None:
+            bar.update(paid.progress.started)
+        return train(
+            plan,
+            shape,
+            private,
+            public.flat(),
+            local=LocalTraining(local.learning_rate, local.batch_size, local.local_epochs, local.weight_decay),
+            server=ServerTraining(
+                momentum=local.server_momentum,
+                averaging=local.server_averaging,
+                look_every=local.early_stopping.every,
+                patience=local.early_stopping.patience,
+            ),
+            max_transitions=local.max_transitions_per_unit,
+            seed=params.seed,
+            execution=Execution(device, _chunk_bytes(params, device)),
+            progress=paid.progress,
+            keep=paid.keep,
+            on_round=_reporter(run, bar, plan),
         )
-    if plan is not None and plan.is_private:
-        run.metric("epsilon", statement["epsilon"], plan.rounds)  # the reservation, also when stopped early
-    ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
+
+
+def _write(
+    ensemble: GaussianEnsemble,
+    params: Params,
+    manifest: Manifest,
+    rounds: int,
+    statement: Mapping[str, Any],
+    run: StageRun,
+) -> None:
     with replaced_directory(OUTPUT) as fresh:
-        ensemble.save(
-            fresh, environment=manifest.info.environment, variant=params.dynamics.variant, rounds=trained.rounds
-        )
-        write_json(fresh / "privacy.json", statement)
+        ensemble.save(fresh, environment=manifest.info.environment, variant=params.dynamics.variant, rounds=rounds)
+        write_json(fresh / "privacy.json", dict(statement))
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
+
+
+def _identity(params: Params, manifest: Manifest, shape: Architecture, plan: Plan | None) -> str:
+    """What a model is made of, but for chance. δ is left out: it reads the same release's ε elsewhere on its curve."""
+    mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds")
+    return charges.identity(
+        manifest,
+        PARTITIONS,
+        _CODE,
+        seed=params.seed,
+        shape=vars(shape),
+        dynamics=params.dynamics.model_dump(mode="json", exclude={"mopo"}),
+        plan=None if plan is None else {name: str(getattr(plan, name)) for name in mechanism},
+    )
 
 
 def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
@@ -206,7 +297,7 @@ def _refuse_terminations(public: UnitStore) -> None:
 
 def _train_mopo(
     params: Params, shape: Architecture, private: UnitStore, public: UnitStore, device: torch.device, run: StageRun
-) -> Any:
+) -> tuple[Trained, Normaliser]:
     mopo = params.dynamics.mopo
     with progress_bar(mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
 

@@ -10,6 +10,7 @@ from mlflow.tracking import MlflowClient
 
 from pipeline import params
 from pipeline.errors import PipelineError
+from pipeline.evaluation.figure import account
 from pipeline.evaluation.returns import episode_returns
 from pipeline.files import read_json, write_json
 from pipeline.params import Params
@@ -31,6 +32,7 @@ STATEMENT = {
     "units": 2970,
     "dataset_fingerprint": "keyed",
     "void": [],
+    "spent_on_dataset": {"epsilon": 2.5, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3},
 }
 NOT_PRIVATE = STATEMENT | {"private": False, "epsilon": None, "epsilon_rdp": None, "void": ["no noise"]}
 
@@ -98,6 +100,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "unit": "trajectory",
         "units": 2970,
         "void": [],
+        "spent_on_dataset": STATEMENT["spent_on_dataset"],
         "seed": 0,
         "return_mean": pytest.approx(returns.mean(), rel=1e-3),
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
@@ -199,10 +202,18 @@ def test_the_summary_fits_on_a_screen() -> None:
         "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
         "variant  private, seed 0",
         "privacy  ε = 1.19, δ = 1e-05 per trajectory",
+        "spent    ε = 2.5, δ = 1e-05 in 3 charges",
         "return   -151.2  95% interval [-170.0, -130.0], 100 episodes",
         "score    899.2",
         "time     64 s: collect 60, evaluate 4",
     ]
+
+
+def test_the_account_is_rounded_up_and_says_when_nothing_is_guaranteed_any_more() -> None:
+    spent = {"epsilon": 1.2301, "delta": 1e-5, "charges": 1}
+    assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge"
+    unlimited = {"spent_on_dataset": spent | {"epsilon": None, "charges": 2}}
+    assert account(unlimited) == "no guarantee left: a run without one is among 2 charges"
 
 
 def test_a_policy_of_another_variant_is_refused(project: Path) -> None:

@@ -1,17 +1,28 @@
 import json
+import shutil
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from pipeline.accounts import project_ledger
 
 from pipeline.errors import PipelineError
-from pipeline.params import Params
+from pipeline.params import Budget, Params
 from pipeline.policy.exported import DeterministicPolicy
 from pipeline.policy.replay import ReplayBuffer, Scaling
 from pipeline.stages import optimize_mopo
 from pipeline.trajectories.store import UnitStore
-from tests.stages.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny, write_model, write_partition
+from tests.stages.tiny_policy import (
+    NOT_PRIVATE,
+    PRIVATE,
+    RememberingRun,
+    tiny,
+    write_model,
+    write_partition,
+    write_private,
+)
 from tests.trajectories.builders import episodes, table
 
 OUTPUT = Path("models/mopo")
@@ -39,19 +50,32 @@ def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, va
 
 def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> None:
     write_model(NOT_PRIVATE, variant="mopo")
-    write_partition(DATA, table(episodes(9)))
+    write_private(table(episodes(9)))
     run = trained(tiny(small, variant="mopo"))
     assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))["private"] is False
     config = json.loads((OUTPUT / "config.json").read_text(encoding="utf-8"))
     assert (config["variant"], config["policy"]) == ("mopo", "models/mopo")
     assert (DeterministicPolicy.load(OUTPUT).policies, DeterministicPolicy.load_epochs(OUTPUT).policies) == (1, 2)
     assert run.logged["private"] == "False"
+    with closing(project_ledger(small)) as ledger:
+        (charge,) = ledger.charges()
+    assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
+
+
+def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> None:
+    write_model(NOT_PRIVATE, variant="mopo")
+    write_private(table(episodes(9)))
+    shutil.rmtree(DATA)
+    limited = small.privacy.model_copy(update={"budget": Budget(epsilon=1000.0, delta=1e-5)})
+    with pytest.raises(PipelineError, match="budget"):
+        trained(tiny(small.model_copy(update={"privacy": limited}), variant="mopo"))
+    assert not OUTPUT.exists()
 
 
 def test_a_private_model_is_refused(small: Params) -> None:
     """Real transitions beside a statement that promises privacy would be a lie."""
     write_model(PRIVATE)
-    write_partition(DATA, table(episodes(9)))
+    write_private(table(episodes(9)))
     with pytest.raises(PipelineError, match="found variant 'private'"):
         trained(tiny(small, variant="mopo"))
 

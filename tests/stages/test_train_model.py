@@ -1,8 +1,10 @@
 """The one door to private data: what it writes, refuses, and never says."""
 
 import json
+import math
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +13,19 @@ import pytest
 import torch
 
 from pipeline import params as params_module
+from pipeline.accounts import project_ledger
 from pipeline.dynamics.ensemble import GaussianEnsemble
 from pipeline.errors import PipelineError
-from pipeline.files import write_json
+from pipeline.files import locked, write_json
 from pipeline.params import Params
-from pipeline.stages import train_model
+from pipeline.privacy import accounting
+from pipeline.privacy.ledger import Charge, Ledger
+from pipeline.privacy.plan import Plan
+from pipeline.stages import charges, train_model
 from pipeline.tracking import stage_run
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.recording import Episode
-from tests.stages.tiny_policy import RememberingRun, write_partition
+from tests.stages.tiny_policy import RememberingRun, write_partition, write_private
 from tests.trajectories.builders import INFO, episode, snapshot, table
 
 OUTPUT = Path("models/dynamics")
@@ -39,10 +45,9 @@ def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
     names = units or [f"a{i:03d}" for i in range(len(private))]
-    write_partition(Path("data/partitions/private"), table(private, units=names, names=names))
+    write_private(table(private, units=names, names=names), public_units=len(public))
     others = [f"b{i:03d}" for i in range(len(public))]
     write_partition(Path("data/partitions/public"), table(public, units=others, names=others))
-    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, len(private), len(public)).to_json())
 
 
 @pytest.fixture
@@ -56,6 +61,12 @@ def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
     train_model.body(params, run)  # type: ignore[arg-type]
     return run
+
+
+def charged(params: Params) -> list[Charge]:
+    with closing(project_ledger(params)) as ledger:
+        ledger.verify()
+        return ledger.charges()
 
 
 def statement() -> dict[str, Any]:
@@ -74,6 +85,11 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
     assert said["epsilon"] > 0
     assert run.logged["epsilon"] == said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
     assert run.steps["epsilon_so_far"] == [2, 4]
+    assert said["spent_on_dataset"]["charges"] == 1
+    assert said["spent_on_dataset"]["epsilon"] == pytest.approx(
+        accounting.compose([accounting.event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
+    )
+    assert run.logged["charge"] == said["charge"] == charged(data)[0].id
     ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
     assert ensemble.architecture.hidden == (8,)
     assert ensemble.bounds.observation_high.tolist() == [1.0, 1.0, 8.0]
@@ -91,6 +107,7 @@ def test_two_runs_of_one_config_differ_in_noise(data: Params) -> None:
     for variant in ("private", "no_privacy"):
         runs = []
         for _ in range(2):
+            shutil.rmtree(".primorl/checkpoints", ignore_errors=True)  # or the first would be restored
             trained(with_changes(data, privacy=certain, dynamics={"variant": variant, "batch_size": 64}))
             runs.append(GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[0])
         gaps[variant] = float((runs[0] - runs[1]).abs().max())
@@ -217,6 +234,15 @@ def truncated_partition() -> None:
     file.write_bytes(file.read_bytes()[:-40])
 
 
+def no_units() -> None:
+    Path("data/partitions/units.bin").unlink()
+
+
+def units_of_another_partition() -> None:
+    file = Path("data/partitions/units.bin")
+    file.write_bytes(file.read_bytes()[:-16])
+
+
 def no_partition() -> None:
     for file in Path("data/partitions/private").iterdir():
         file.unlink()
@@ -227,9 +253,11 @@ def no_partition() -> None:
     [
         (broken_manifest, "data/partitions/manifest.json: not a manifest"),
         (no_manifest, "data/partitions/manifest.json: not there"),
-        (wrong_count, "data/partitions/private: the number of units differs from the manifest's"),
+        (wrong_count, "data/partitions/units.bin: missing, or not of 8 units as manifest.json says"),
         (truncated_partition, "data/partitions/private"),
         (no_partition, "data/partitions/private"),
+        (no_units, "data/partitions/units.bin: missing, or not of 9 units"),
+        (units_of_another_partition, "data/partitions/units.bin: missing, or not of 9 units"),
     ],
 )
 def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, damage: Any, says: str) -> None:
@@ -237,7 +265,7 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, dam
     before = snapshot(Path("models"))
     damage()
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(data)
+        trained(with_changes(data) if damage is no_manifest else data.model_copy(update={"seed": 1}))
     assert "\n" not in str(refused.value)
     assert snapshot(Path("models")) == before
 
@@ -267,3 +295,185 @@ def test_public_episodes_that_terminate_are_refused(small: Params) -> None:
     write_partitions([episode(5, i) for i in range(3)], [episode(20, 9, terminated=True)])
     with pytest.raises(PipelineError, match="episodes terminate"):
         trained(with_changes(small))
+
+
+def with_seed(params: Params, seed: int) -> Params:
+    return params.model_copy(update={"seed": seed})
+
+
+def limited(params: Params, runs: float) -> Params:
+    """``params`` under a budget that allows ``runs`` of them."""
+    event = accounting.training_event(0.5, 1.0, 4)
+    fits, beyond = (accounting.compose([event] * n, 1e-3).epsilon_pld for n in (runs, runs + 1))
+    return with_changes(params, privacy={"budget": {"epsilon": (fits + beyond) / 2, "delta": 1e-3}})
+
+
+def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = train_model.UnitStore.open
+
+    def spying(folder: Path) -> Any:
+        if folder.name == "private":
+            assert [charge.state for charge in charged(data)] == ["reserved"]
+        return opened(folder)
+
+    monkeypatch.setattr(train_model.UnitStore, "open", spying)
+    trained(data)
+    (charge,) = charged(data)
+    assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
+    assert charge.epsilon == pytest.approx(statement()["epsilon"], rel=1e-3)
+
+
+def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_it(data: Params) -> None:
+    """Two of three runs fit. The third is refused though the private partition is not even there; nothing changes."""
+    tight = limited(data, 2)
+    for seed in (0, 1):
+        trained(with_seed(tight, seed))
+    before = snapshot(Path("models"))
+    shutil.rmtree("data/partitions/private")
+    with pytest.raises(PipelineError, match="budget") as refused:
+        trained(with_seed(tight, 2))
+    assert "\n" not in str(refused.value)
+    assert snapshot(Path("models")) == before
+    assert len(charged(data)) == 2
+    trained(with_seed(tight, 1))  # what was paid for is still there to be had
+    assert len(charged(data)) == 2
+
+
+@pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
+def test_a_variant_without_a_guarantee_is_counted_and_fits_no_budget(data: Params, variant: str) -> None:
+    """It spends everything: what is trained after it says so."""
+    free = with_changes(data, dynamics={"variant": variant})
+    with pytest.raises(PipelineError, match="budget"):
+        trained(limited(free, 100))
+    trained(free)
+    assert statement()["spent_on_dataset"] == {"epsilon": None, "epsilon_rdp": None, "delta": 1e-5, "charges": 1}
+    trained(data)
+    assert statement()["private"] is True
+    assert statement()["spent_on_dataset"]["epsilon"] is None
+    assert not list(Path(".primorl/checkpoints").glob(f"{charged(data)[0].id}*")), "its weights are private"
+
+
+def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same choices on the same data restore the same bytes without private data; another seed trains."""
+    trained(data)
+    first = snapshot(Path("models"))
+    shutil.rmtree("models")
+    opened = train_model.UnitStore.open
+    monkeypatch.setattr(
+        train_model.UnitStore,
+        "open",
+        lambda folder: opened(folder) if folder.name == "public" else pytest.fail("private data was opened"),
+    )
+    trained(data)
+    assert snapshot(Path("models")) == first
+    trained(with_changes(data, privacy={"delta": 1e-4}))  # the same release, read at another δ
+    assert statement()["delta"] == 1e-4
+    assert len(charged(data)) == 1
+    with pytest.raises(pytest.fail.Exception, match="private data was opened"):
+        trained(with_seed(data, 1))
+    assert [charge.state for charge in charged(data)] == ["committed", "reserved"]
+
+
+class KilledError(BaseException):
+    """Stands for a kill: no handler of the stage may see it."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Let the process die in its release number ``at``."""
+    release, count = Plan.release, 0
+
+    def once(self: Plan, total: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise KilledError
+        return release(self, total)
+
+    monkeypatch.setattr(Plan, "release", once)
+
+
+def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One charge, one ε; the round that died is lost from the reservation and is not made up for."""
+    dying(monkeypatch, 3)
+    with pytest.raises(KilledError):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    assert not OUTPUT.exists()
+    run = trained(data)
+    (charge,) = charged(data)
+    assert charge.state == "committed"
+    assert statement()["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
+    assert statement()["rounds"] == 4
+    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
+    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
+
+
+def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: Any, charge: str) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", killed)
+        with pytest.raises(KilledError):
+            trained(data)
+    first = snapshot(Path("models"))
+    trained(data)
+    assert snapshot(Path("models")) == first
+    assert [charge.state for charge in charged(data)] == ["committed"]
+
+
+def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting it, as the error says, trains anew, and both reservations stay spent."""
+    with monkeypatch.context() as patched:
+        dying(patched, 2)
+        with pytest.raises(KilledError):
+            trained(data)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(PipelineError, match=rf"{file.name}: not a checkpoint of this run, or damaged; delete it"):
+        trained(data)
+    assert len(charged(data)) == 1
+    file.unlink()
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, 2)
+        with pytest.raises(KilledError):
+            trained(data)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    with locked(file.with_suffix(".lock")):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+
+
+def test_training_that_diverges_is_aborted_and_stays_spent(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows does not restore it, and pays again."""
+
+    def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.full_like(part, math.inf).float() for part in total)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", infinite)
+        with pytest.raises(PipelineError, match="diverged"):
+            trained(data)
+    assert [charge.state for charge in charged(data)] == ["aborted"]
+    trained(data)
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+def test_another_version_of_the_engine_is_another_mechanism(
+    data: Params, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """After an edit of the code that trains, nothing old is passed off as its work."""
+    trained(data)
+    copy = tmp_path / "edited"
+    shutil.copytree(charges._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    file = copy / "privacy" / "plan.py"
+    file.write_text(file.read_text(encoding="utf-8") + "# edited", encoding="utf-8")
+    monkeypatch.setattr(charges, "_CODE", copy)
+    trained(data)
+    assert len(charged(data)) == 2

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from pipeline import params
@@ -11,6 +12,9 @@ from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, N
 from pipeline.files import write_json
 from pipeline.params import Params
 from pipeline.privacy.accounting import no_guarantee
+from pipeline.trajectories.fingerprint import project_secret
+from pipeline.trajectories.manifest import Manifest
+from pipeline.trajectories.membership import Membership
 from pipeline.trajectories.parquet import PartWriter
 from tests.stages.fakes import FakeRun
 from tests.trajectories.builders import INFO, SPACES
@@ -76,6 +80,16 @@ def write_model(statement: dict[str, Any], *, variant: str = "private", action_h
 def box(what: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Low and high of Pendulum's declared space."""
     return getattr(SPACES, f"{what}_low"), getattr(SPACES, f"{what}_high")
+
+
+def write_private(content: pa.Table, public_units: int = 1) -> None:
+    """A private partition with its list of units and its manifest."""
+    write_partition(Path("data/partitions/private"), content)
+    members = Membership(project_secret(), INFO.dataset)
+    members.update(content)
+    Path("data/partitions/units.bin").write_bytes(members.to_bytes())
+    units = pc.count_distinct(content["unit_id"]).as_py()
+    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, units, public_units).to_json())
 
 
 def write_partition(folder: Path, content: pa.Table) -> None:

@@ -1,0 +1,57 @@
+"""The project's ledger, as ``params.yaml`` names it."""
+
+from pathlib import Path
+
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from pipeline.errors import PipelineError
+from pipeline.files import home
+from pipeline.params import Params
+from pipeline.privacy.ledger import Ledger
+from pipeline.trajectories.fingerprint import project_secret
+
+
+def project_ledger(params: Params) -> Ledger:
+    """Open the project's ledger, or begin it: ``ledger.url``, by default ``.primorl/ledger.db`` in the project.
+
+    A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
+
+    Raises:
+        PipelineError: it cannot be used; the message holds no credentials.
+    """
+    file, url = _sqlite_file(params), params.ledger.url or ""
+    return Ledger.open(f"sqlite:///{file}" if file else url, secret=project_secret(), anchor=_own("ledger.head"))
+
+
+def begun_ledger(params: Params) -> Ledger | None:
+    """Open the project's ledger to read it; None where none was begun yet, and then nothing is created.
+
+    Raises:
+        PipelineError: it cannot be used, or the secret that it was written under is gone.
+    """
+    file = _sqlite_file(params)
+    if file and not file.exists() and not _own("ledger.head").exists():
+        return None
+    if not _own("secret").exists():
+        raise PipelineError(
+            f"{_own('secret')}: not there, and without it the ledger cannot be read; put back the secret it was "
+            "written under (a run of the pipeline would make a new one)"
+        )
+    return project_ledger(params)
+
+
+def _own(name: str) -> Path:
+    return home() / ".primorl" / name
+
+
+def _sqlite_file(params: Params) -> Path | None:
+    """The ledger's SQLite file; None if it is somewhere else."""
+    if params.ledger.url is None:
+        return _own("ledger.db")
+    try:
+        url = make_url(params.ledger.url)
+    except (ArgumentError, ValueError):
+        return None  # `Ledger.open` says what is wrong with it
+    plain = url.get_backend_name() == "sqlite" and url.database and not url.query
+    return home() / str(url.database) if plain and url.database != ":memory:" else None
