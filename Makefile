@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
 SETUP := .venv/.ready
 
-.PHONY: help setup run test lint types imports ui clean
+.PHONY: help setup run test lint types imports audit ui clean
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
@@ -44,6 +44,9 @@ types: $(SETUP) ## static types
 
 imports: $(SETUP) ## which room may import which
 	.venv/bin/lint-imports
+
+audit: $(SETUP) ## known vulnerabilities of the pinned dependencies
+	.venv/bin/python tests/audit_dependencies.py
 
 ui: $(SETUP) ## MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -m pipeline.tracking)"; \

@@ -175,13 +175,18 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        PipelineError: the file is missing or is not a JSON object.
+        PipelineError: the file is missing or is not a strict JSON object: finite numbers, every key once.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_refuse_constant)
+        content = json.loads(
+            path.read_text(encoding="utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite_only,
+            object_pairs_hook=_keys_once,
+        )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro` to make it") from None
-    except ValueError as broken:
+    except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
         raise PipelineError(f"{path}: not JSON ({type(broken).__name__}); run the stage that writes it again") from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
@@ -190,6 +195,19 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite_only(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise ValueError(f"{number} is larger than any number")
+    return value
+
+
+def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    content = dict(pairs)
+    if len(content) != len(pairs):  # of two, one reader takes the first and another the last
+        raise ValueError("a key is given twice")
+    return content
 
 
 def finite(value: float) -> float | None:

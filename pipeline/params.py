@@ -354,7 +354,7 @@ def load(path: Path) -> Params:
         raise PipelineError(f"{path}: not there; every choice lives in this file") from None
     except _TwiceError as twice:
         raise PipelineError(f"{path}, line {twice.line}: key {twice.key!r} given twice; keep one") from None
-    except (UnicodeDecodeError, yaml.YAMLError) as broken:
+    except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as broken:
         where = getattr(broken, "problem_mark", None)
         line = f", line {where.line + 1}" if where is not None else ""
         raise PipelineError(f"{path}{line}: not valid YAML") from None

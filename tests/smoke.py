@@ -63,6 +63,8 @@ PRIVACY_KEYS = {
     "public_assumptions",
     "dataset_fingerprint",
     "void",
+    "charge",
+    "spent_on_dataset",
 }
 FILES = [
     "data/raw",
@@ -95,6 +97,9 @@ def main() -> None:
         expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
         run(clone, "python", "-m", "pipeline.summary")
+        run(clone, "primorl", "ledger", "verify")
+        run(clone, "primorl", "release", "out")
+        run(clone, "primorl", "release", "--check", "out")
         experiment_in_a_copy(clone)
     print("smoke: passed")
 

@@ -50,7 +50,7 @@ def read(path: Path, shape: Architecture, charge: str) -> Progress:
         tensors = load(content)
         parts = {name: _part(tensors, name, shape) for name in TENSORS}
         return _progress(parts, counts)
-    except (ValueError, KeyError, TypeError, SafetensorError):
+    except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
             f"{path}: not a checkpoint of this run, or damaged; delete it to train anew, which spends as much again"
         ) from None

@@ -18,6 +18,9 @@ from pipeline.errors import PipelineError
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 
+# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
+
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
 
@@ -226,7 +229,7 @@ class GaussianEnsemble:
                 f"{missing.filename or folder}: not there; `dvc checkout` brings the last one back, "
                 "while training anew spends ε again"
             ) from None
-        except (ValueError, KeyError, TypeError, AttributeError, SafetensorError) as broken:
+        except _BROKEN as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(
                 f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one back"
@@ -254,6 +257,10 @@ class GaussianEnsemble:
         for name, size in sizes.items():
             if tuple(tensors[name].shape) != size:
                 raise _MismatchError(f"{name} has shape {tuple(tensors[name].shape)}, config.json says {size}")
+            if tensors[name].dtype != torch.float32:
+                raise _MismatchError(f"{name} is not made of float32 numbers")
+        if len(tensors) != len(sizes):
+            raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
         normaliser = Normaliser(*(tensors[name] for name in Normaliser.__dataclass_fields__))
         bounds = Bounds(
             tensors["observation_low"],

@@ -104,7 +104,7 @@ class DeterministicPolicy:
             _check(tensors, shapes)
         except FileNotFoundError:
             raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as broken:
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again") from None
         return cls(tuple(tensors[layer] for layer in shapes if layer not in _SCALES), *(tensors[k] for k in _SCALES))

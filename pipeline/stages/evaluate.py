@@ -1,6 +1,7 @@
 """Stage ``evaluate``: the policy's return in the true environment; reads released things only."""
 
 import csv
+import hashlib
 import sys
 import time
 from collections.abc import Sequence
@@ -56,6 +57,7 @@ def body(params: Params, run: StageRun) -> None:
         "return_ci95": [final.low, final.high],
         "normalized_score": _score(params, final.mean),
         "episodes": chosen.episodes,
+        "policy_sha256": hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest(),
         "seconds": {
             **{stage: read_json(Path(f"metrics/seconds/{stage}.json"))["seconds"] for stage in _STAGES},
             "evaluate": round(time.perf_counter() - started, 3),

@@ -38,10 +38,12 @@ class Released:
                 would be no statement about what is made here.
         """
         config, statement = read_json(MODEL / "config.json"), read_json(MODEL / "privacy.json")
-        if config.get("variant") != params.dynamics.variant or not isinstance(config.get("environment"), str):
+        asked = {"variant": params.dynamics.variant, "environment": params.chosen.environment}
+        found = {key: config.get(key) for key in asked}
+        if found != asked:  # an environment's id may name a module to import: params.yaml's only
             raise PipelineError(
-                f"{MODEL / 'config.json'}: found variant {config.get('variant')!r} for environment "
-                f"{config.get('environment')!r}, params.yaml asks for {params.dynamics.variant!r}; "
+                f"{MODEL / 'config.json'}: found variant {found['variant']!r} for environment "
+                f"{found['environment']!r}, params.yaml asks for {asked['variant']!r} for {asked['environment']!r}; "
                 "run `dvc repro train_model`"
             )
         missing = [key for key in _TAGS if key not in statement]

@@ -131,14 +131,8 @@ class MinariReader:
             raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
         metadata = _metadata(found[0])
         self.path = found[0].with_name("main_data.hdf5")
-        own = box_spaces(str(found[0]), metadata["observation_space"], metadata["action_space"])
-        for what in ("observation", "action"):
-            in_data, allowed = getattr(own, f"{what}_size"), getattr(spaces, f"{what}_size")
-            if in_data != allowed:
-                raise PipelineError(
-                    f"{found[0]}: {what} space: found {in_data} dimensions, the environment declares {allowed}; "
-                    "correct `environment` in params.yaml"
-                )
+        if {"observation_space", "action_space"} <= metadata.keys():
+            _check_spaces(found[0], metadata, spaces)
         self._episodes: int = metadata["total_episodes"]
 
     def tables(self) -> Iterator[pa.Table]:
@@ -247,13 +241,30 @@ def _metadata(path: Path) -> dict[str, Any]:
         metadata: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         form = metadata["data_format"]
         int(metadata["total_episodes"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         raise PipelineError(f"{path}: not the metadata of a Minari dataset; run `dvc repro collect` again") from None
     if form != "hdf5":
         raise PipelineError(f"{path}: data_format: found {form!r}, allowed is 'hdf5'; write the dataset again in HDF5")
     if metadata["total_episodes"] < 1:
         raise PipelineError(f"{path}: found no episodes; allowed is at least one")
-    if not {"observation_space", "action_space"} <= metadata.keys():  # older Minari kept only the environment
-        storage = MinariStorage.read(path.parent)
-        return metadata | {"observation_space": storage.observation_space, "action_space": storage.action_space}
-    return metadata | {name: deserialize_space(metadata[name]) for name in ("observation_space", "action_space")}
+    return metadata
+
+
+def _check_spaces(path: Path, metadata: dict[str, Any], spaces: Spaces) -> None:
+    """Compare the dataset's own spaces with the environment's.
+
+    Older Minari stored none where they are the environment's: then every episode's arrays are checked all the same.
+    Minari would build the environment that the dataset describes, whose entry point may be any function of any module.
+    """
+    try:
+        stored = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
+    except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
+        raise PipelineError(f"{path}: spaces that cannot be read; run `dvc repro collect` again") from None
+    own = box_spaces(str(path), *stored)
+    for what in ("observation", "action"):
+        in_data, allowed = getattr(own, f"{what}_size"), getattr(spaces, f"{what}_size")
+        if in_data != allowed:
+            raise PipelineError(
+                f"{path}: {what} space: found {in_data} dimensions, the environment declares {allowed}; "
+                "correct `environment` in params.yaml"
+            )

@@ -1,4 +1,5 @@
 import csv
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -105,6 +106,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "return_mean": pytest.approx(returns.mean(), rel=1e-3),
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
         "episodes": 5,
+        "policy_sha256": hashlib.sha256(Path("models/policy/policy.safetensors").read_bytes()).hexdigest(),
     }
 
 
