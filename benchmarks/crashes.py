@@ -36,12 +36,12 @@ ROUNDS = 100
 CHANGES: dict[str, dict[str, Any]] = {
     "privacy": {
         "target_epsilon": None,
-        "noise_multiplier": 1.0,
+        "noise_multiplier": 6.0,
         "sampling_probability": 0.3,
         "rounds": ROUNDS,
         "delta": 1e-3,
     },
-    "dynamics": {"early_stopping": {"every": 10, "patience": None}},
+    "dynamics": {"hidden": [32, 32], "early_stopping": {"every": 10, "patience": None}},
     "compute": {"device": "cpu", "memory_mb": None, "threads": 1},
 }
 
@@ -50,7 +50,7 @@ def main() -> int:
     """Kill, resume, judge; write the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--undisturbed", type=int, default=20)
+    parser.add_argument("--undisturbed", type=int, default=15)
     parser.add_argument("--seed", type=int, default=0, help="of the moments; the mechanism has no seed")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
 def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its params."""
     content: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    small = {"episodes": 300, "num_envs": 30, "learning_starts": 60000, "hidden": [16], "gradient_steps": 1}
+    small = {"episodes": 120, "num_envs": 30, "learning_starts": 24000, "hidden": [16], "gradient_steps": 1}
     content["datasets"]["pendulum-replay"]["options"] |= small
     content["partition"]["public_fraction"] = 0.2
     for block, values in changes.items():

@@ -1,31 +1,34 @@
 """ε of a training run, by dp-accounting: PLD for the headline, RDP (the paper's) beside it."""
 
+import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib.metadata import version
-from typing import Any
+from typing import Any, Literal
 
 import attrs
 import dp_accounting
 from dp_accounting import dp_event, pld, rdp
+from scipy.optimize import brentq
 
+Relation = Literal["add_or_remove_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-RELATION_NAME = "add_or_remove_one"
+RELATION_NAME: Relation = "add_or_remove_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 _LARGEST_MULTIPLIER = 1e5
 _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds: no guarantee worth the name
-_KNOWN_EVENTS = (
-    dp_event.SelfComposedDpEvent,
-    dp_event.PoissonSampledDpEvent,
-    dp_event.GaussianDpEvent,
-    dp_event.NonPrivateDpEvent,
-)
+_MOST_ROUNDS = 1_000_000
+_LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+_PRECISION = 2e-5  # of a search, relative
+_WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 
 @dataclass(frozen=True)
 class Spent:
-    """ε at one δ, by both accountants."""
+    """ε at one δ, by both accountants; infinite where an accountant gives no bound."""
 
     epsilon_pld: float
     epsilon_rdp: float
@@ -33,25 +36,45 @@ class Spent:
 
 
 def training_event(sampling_probability: float, noise_multiplier: float, rounds: int) -> dp_event.DpEvent:
-    """``rounds`` Poisson-sampled Gaussian releases: PriMORL's Algorithm 2 as the accountant sees it."""
+    """``rounds`` Poisson-sampled Gaussian releases: PriMORL's Algorithm 2 as the accountant sees it.
+
+    The multiplier is the noise over the clipping norm C, under either neighbouring relation (see `spent`).
+    """
     gaussian = dp_event.GaussianDpEvent(noise_multiplier)
     return dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(sampling_probability, gaussian), rounds)
 
 
-def spent(event: dp_event.DpEvent, delta: float, *, rounds: int) -> Spent:
+def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relation = RELATION_NAME) -> Spent:
     """ε of ``event`` at ``delta``.
+
+    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
+    may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
+
+    - added or removed: (1-q) N(0) + q N(1) with N(0), in both orders;
+    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
+      that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
+
+    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
+    there too; so ``epsilon_rdp`` is infinite for it. Where RDP's ε is beyond 1000, PLD is not asked: the headline is
+    RDP's (an upper bound too), and infinite under replacement.
 
     Args:
         event: what happened.
         delta: the failure probability at which ε is read.
         rounds: compositions in the event; it sets how fine the PLD's grid must be.
+        relation: what neighbouring datasets are.
     """
-    loose = float(rdp.RdpAccountant(neighboring_relation=RELATION).compose(event).get_epsilon(delta))
-    tight = float(pld.PLDAccountant(RELATION, _interval(loose, rounds)).compose(event).get_epsilon(delta))
-    return Spent(tight, loose, delta)
+    with _quiet_convergence():
+        loose = float(rdp.RdpAccountant().compose(event).get_epsilon(delta))
+    replaced = relation == "replace_one"
+    if loose > _LARGEST_TIGHT:
+        return Spent(math.inf if replaced else loose, math.inf if replaced else loose, delta)
+    neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
+    tight = float(pld.PLDAccountant(neighbours, _interval(loose, rounds)).compose(event).get_epsilon(delta))
+    return Spent(tight, math.inf if replaced else loose, delta)
 
 
-def compose(events: Sequence[dp_event.DpEvent], delta: float) -> Spent:
+def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
     """ε at ``delta`` of everything that ``events`` did to the same people, one after another.
 
     Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
@@ -66,7 +89,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float) -> Spent:
     if not rounds:
         return Spent(0.0, 0.0, delta)
     merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*mechanism) for mechanism in rounds.items()])
-    return spent(merged, delta, rounds=sum(rounds.values()))
+    return spent(merged, delta, rounds=sum(rounds.values()), relation=relation)
 
 
 def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probability: float, rounds: int) -> float:
@@ -75,35 +98,50 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
     Raises:
         ValueError: no multiplier below 100,000 reaches the target.
     """
-    interval = _interval(target_epsilon, rounds)
 
-    def epsilon(multiplier: float) -> float:
-        event = training_event(sampling_probability, multiplier, rounds)
-        return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
+    def event(multiplier: float) -> dp_event.DpEvent:
+        return training_event(sampling_probability, multiplier, rounds)
 
-    # Start where T Gaussian releases of sensitivity q would meet the target: far below it, the PLD of a
-    # small multiplier on this target's fine grid takes minutes.
-    scale = sampling_probability * math.sqrt(2 * rounds * math.log(1.25 / delta)) / target_epsilon
-    high = low = min(max(0.5, scale), _LARGEST_MULTIPLIER)
-    while epsilon(high) > target_epsilon:
-        if high >= _LARGEST_MULTIPLIER:
-            raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
-        low, high = high, 2 * high
-    while low == high or epsilon(low) <= target_epsilon:
-        high, low = low, low / 2
-        if low < _SMALLEST_MULTIPLIER:
-            break
-    while high - low > 1e-4 * high and high > _SMALLEST_MULTIPLIER:
-        middle = (low + high) / 2
-        low, high = (middle, high) if epsilon(middle) > target_epsilon else (low, middle)
-    digits = 4 - math.ceil(math.log10(high))
-    rounded = math.ceil(high * 10**digits) / 10**digits
+    bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
+    start = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, rising=False)
+    epsilon = _epsilon_near(target_epsilon, delta, rounds)
+    found = _crossing(lambda z: epsilon(event(z)), target_epsilon, start, *bounds, rising=False)
+    digits = 4 - math.ceil(math.log10(found))
+    units = math.ceil(round(found * 10**digits, 6))
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
-    while (
-        spent(training_event(sampling_probability, rounded, rounds), delta, rounds=rounds).epsilon_pld > target_epsilon
-    ):
-        rounded *= 1.0001
-    return float(rounded)
+    while spent(event(units / 10**digits), delta, rounds=rounds).epsilon_pld > target_epsilon:
+        units += 1
+        if units > _LARGEST_MULTIPLIER * 10**digits:
+            raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
+    return float(units / 10**digits)
+
+
+def solve_rounds(target_epsilon: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
+    """Largest number of rounds whose PLD ε is at most the target, at most 1,000,000; beyond 10,000 to one in 10,000.
+
+    Raises:
+        ValueError: one round already costs more.
+    """
+
+    def event(rounds: float) -> dp_event.DpEvent:
+        return training_event(sampling_probability, noise_multiplier, round(rounds))
+
+    @cache
+    def fits(rounds: int) -> bool:
+        return spent(event(rounds), delta, rounds=rounds).epsilon_pld <= target_epsilon
+
+    bounds = 1, _MOST_ROUNDS
+    start = _crossing(lambda n: _rough_epsilon(event(n), delta), target_epsilon, 100.0, *bounds, rising=True)
+    epsilon = _epsilon_near(target_epsilon, delta, round(start))
+    rounds = math.floor(_crossing(lambda n: epsilon(event(n)), target_epsilon, start, *bounds, rising=True))
+    step = max(1, rounds // 10_000)
+    while rounds > 1 and not fits(rounds):
+        rounds = max(1, rounds - step)
+    while rounds + step <= _MOST_ROUNDS and fits(rounds + step):
+        rounds += step
+    if not fits(rounds):
+        raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
+    return rounds
 
 
 def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str) -> dict[str, Any]:
@@ -130,7 +168,12 @@ def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
-    """A training event as plain data: each class's name and fields, the inner event likewise."""
+    """A training event as plain data: each class's name and fields, the inner event likewise.
+
+    Raises:
+        ValueError: this project does not account such an event.
+    """
+    _known(type(event).__name__)
     fields = {field.name: getattr(event, field.name) for field in attrs.fields(type(event))}
     inner = {name: event_to_json(value) for name, value in fields.items() if isinstance(value, dp_event.DpEvent)}
     return {"type": type(event).__name__, **fields, **inner}
@@ -140,16 +183,120 @@ def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
     """Rebuild what `event_to_json` wrote.
 
     Raises:
-        ValueError: the type is not one that this project writes.
+        ValueError: it is no event that this project writes; the message names the field, what it holds and what is
+            allowed.
     """
-    known = {kind.__name__: kind for kind in _KNOWN_EVENTS}
-    if content.get("type") not in known:
-        raise ValueError(f"unknown event type {content.get('type')!r}, allowed: {sorted(known)}")
-    fields = {key: event_from_json(value) if isinstance(value, dict) else value for key, value in content.items()}
-    kind = known[fields.pop("type")]
+    if not isinstance(content, dict):
+        raise ValueError(f"found {type(content).__name__} for an event; a JSON object is needed")
+    kind, readers = _known(content.get("type"))
+    found = content.keys() - {"type"}
+    if found != readers.keys():
+        raise ValueError(f"{kind.__name__}: found the fields {sorted(found)}; they must be {sorted(readers)}")
+    fields = {}
+    for name, read in readers.items():
+        try:
+            fields[name] = read(content[name])
+        except ValueError as wrong:
+            raise ValueError(f"{kind.__name__}.{name}: {wrong}") from None
     return kind(**fields)
+
+
+def _number(allowed: str, fits: Callable[[Any], bool], *kinds: type) -> Callable[[Any], Any]:
+    def read(value: Any) -> Any:
+        if isinstance(value, bool) or not isinstance(value, kinds) or not fits(value):
+            raise ValueError(f"found {value!r}; {allowed}")
+        return value
+
+    return read
+
+
+def _inner(*kinds: str) -> Callable[[Any], dp_event.DpEvent]:
+    def read(content: Any) -> dp_event.DpEvent:
+        # Before descending, so that a stranger's file cannot nest without end.
+        if not isinstance(content, dict) or content.get("type") not in kinds:
+            found = content.get("type") if isinstance(content, dict) else type(content).__name__
+            raise ValueError(f"found {found!r}; allowed: {sorted(kinds)}")
+        return event_from_json(content)
+
+    return read
+
+
+_READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "SelfComposedDpEvent": {
+        "event": _inner("PoissonSampledDpEvent", "GaussianDpEvent"),
+        "count": _number("a whole number from 1 is needed", lambda n: n >= 1, int),
+    },
+    "PoissonSampledDpEvent": {
+        "sampling_probability": _number("a number in (0, 1] is needed", lambda q: 0 < q <= 1, int, float),
+        "event": _inner("GaussianDpEvent"),
+    },
+    "GaussianDpEvent": {
+        "noise_multiplier": _number("a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float),
+    },
+    "NonPrivateDpEvent": {},
+}
+
+
+def _known(name: Any) -> tuple[type[dp_event.DpEvent], dict[str, Callable[[Any], Any]]]:
+    if not isinstance(name, str) or name not in _READERS:
+        raise ValueError(f"unknown event type {name!r}, allowed: {sorted(_READERS)}")
+    return getattr(dp_event, name), _READERS[name]
+
+
+def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
+    """ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
+    return float(rdp.RdpAccountant(_WHOLE_ORDERS).compose(event).get_epsilon(delta))
+
+
+def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
+    """ε of events whose ε is near ``target``, all on one grid so that it moves smoothly."""
+    if target > _LARGEST_TIGHT:
+        return lambda event: spent(event, delta, rounds=rounds).epsilon_pld
+    interval = _interval(target, rounds)
+    return lambda event: float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
+
+
+def _crossing(
+    epsilon: Callable[[float], float], target: float, start: float, lowest: float, highest: float, *, rising: bool
+) -> float:
+    """Where ``epsilon``, rising or falling, passes ``target``: the nearer bound if it does so nowhere between them.
+
+    It goes from ``start`` outwards in small steps, as ε far on the expensive side of the target may take minutes, and
+    then along straight lines in logarithms, which ε nearly follows.
+    """
+
+    @cache
+    def excess(logarithm: float) -> float:
+        return math.log(max(epsilon(math.exp(logarithm)) / target, 1e-3))
+
+    ends = math.log(lowest), math.log(highest)
+    here = min(max(math.log(start), ends[0]), ends[1])
+    up = (excess(here) > 0) != rising
+    stride = 0.1
+    while True:
+        there = min(here + stride, ends[1]) if up else max(here - stride, ends[0])
+        if there == here:
+            return highest if up else lowest
+        if (excess(here) > 0) != (excess(there) > 0):
+            return math.exp(brentq(excess, here, there, xtol=_PRECISION))
+        here, stride = there, 2 * stride
 
 
 def _interval(epsilon: float, rounds: int) -> float:
     # A grid of width h over-reports ε by about h·√rounds: keep that near 1% of ε.
     return min(1e-3, max(1e-5, 0.01 * epsilon / math.sqrt(rounds)))
+
+
+@contextmanager
+def _quiet_convergence() -> Iterator[None]:
+    """Hush what RDP says of every fractional order that it leaves out, which is harmless; other warnings pass."""
+
+    def wanted(record: logging.LogRecord) -> bool:
+        return not str(record.msg).startswith("_compute_log_a_frac failed to converge")
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)

@@ -5,6 +5,7 @@ Append-only and hash-chained (`ledger_chain`), in SQLite or PostgreSQL (`ledger_
 """
 
 import functools
+import json
 import math
 import random
 import secrets
@@ -23,7 +24,7 @@ from pipeline.errors import PipelineError
 from pipeline.privacy.accounting import ACCOUNTANT, Spent, compose, event_from_json, event_to_json
 from pipeline.privacy.headroom import multiplier_that_fits, rounds_that_fit
 from pipeline.privacy.ledger_anchor import Anchor, Head
-from pipeline.privacy.ledger_chain import Chain
+from pipeline.privacy.ledger_chain import Chain, canonical
 from pipeline.privacy.ledger_history import Charge, History, Registered
 from pipeline.privacy.ledger_store import Store
 
@@ -131,9 +132,7 @@ class Ledger:
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
-        event = event_to_json(request.event)
-        if event_from_json(event) != request.event:
-            raise ValueError("the event does not survive being written down")
+        event = _written(request.event)
         if not request.version.members or len(request.version.members) % _DIGEST_BYTES:
             raise PipelineError(
                 f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
@@ -352,13 +351,21 @@ class Ledger:
             return
         spent = _composed(earlier, budget.delta).epsilon_pld
         raise BudgetExceeded(
-            f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, "
-            f"{_shown(spent)} is spent by {len(charges)} charges, and with this run it would be {_shown(wanted)}; "
-            + _advice(earlier, request.event, spent, budget)
+            f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
+            f"{_shown(spent)} is spent ({len(charges)} charged) and {max(0.0, budget.epsilon - spent):.6g} is left; "
+            f"with this run it would be {_shown(wanted)}; {_advice(earlier, request.event, spent, budget)}"
         )
 
     def _busy(self) -> PipelineError:
         return PipelineError(f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times in a row; try again")
+
+
+def _written(event: dp_event.DpEvent) -> dict[str, Any]:
+    """An event as records hold it, once it is sure that it can be read back."""
+    content = event_to_json(event)
+    if event_from_json(content) != event or event_from_json(json.loads(canonical(content))) != event:
+        raise ValueError("the event does not survive being written down")
+    return content
 
 
 def _composed(events: Iterable[dp_event.DpEvent], delta: float) -> Spent:
@@ -386,7 +393,7 @@ def _advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, spent:
         found.append(f"noise_multiplier {multiplier:.6g} with these {event.count} rounds")
     if rounds is not None:
         found.append(f"{rounds} rounds with this noise_multiplier {event.event.event.noise_multiplier:.6g}")
-    return f"still fitting: {' or '.join(found)}" if found else "nothing like it fits any more"
+    return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
 
 
 def _shown(epsilon: float) -> str:
