@@ -24,12 +24,16 @@ _ROW = "{:>4}  {:<25}  {:<20}  {:<14}  {:<9}  {:>9}  {:>8}  {}"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
+    also = argparse.ArgumentParser(
+        add_help=False
+    )  # so that --debug may stand last; unsaid, it leaves what was said before
+    also.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="list the charges, and what is left")
+    show = actions.add_parser("show", help="list the charges, and what is left", parents=[also])
     show.add_argument("--json", action="store_true", help="a JSON list, oldest first, with the running total")
     show.add_argument("--dataset", metavar="NAME", help="only charges of this entry of `datasets`")
-    actions.add_parser("verify", help="check that no record was edited, removed, inserted or moved")
-    export = actions.add_parser("export", help="write the raw records as JSON lines")
+    actions.add_parser("verify", help="check that no record was edited, removed, inserted or moved", parents=[also])
+    export = actions.add_parser("export", help="write the raw records as JSON lines", parents=[also])
     export.add_argument("file", type=Path, metavar="FILE")
 
 

@@ -250,7 +250,7 @@ def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
 
 def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
     """ε of events whose ε is near ``target``, all on one grid so that it moves smoothly."""
-    if target > _LARGEST_TIGHT:
+    if target > _LARGEST_TIGHT / 2:
         return lambda event: spent(event, delta, rounds=rounds).epsilon_pld
     interval = _interval(target, rounds)
     return lambda event: float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))

@@ -248,6 +248,7 @@ def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
         "observation and action sizes, the environment and its declared spaces",
         "the bounds of observations and rewards named in params.yaml",
         "the wall time of the run",
+        "which versions of the data share units, and how many charges there were on them",
     ]
     if plan is not None:
         return plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
