@@ -1,4 +1,4 @@
-"""The project's ledger, as ``params.yaml`` names it."""
+"""The project's ledger, as ``params.yaml`` names it, and whose account a partition is."""
 
 from pathlib import Path
 
@@ -8,8 +8,10 @@ from sqlalchemy.exc import ArgumentError
 from pipeline.errors import PipelineError
 from pipeline.files import home
 from pipeline.params import Params
-from pipeline.privacy.ledger import Ledger
+from pipeline.privacy.ledger import Ledger, Version
 from pipeline.trajectories.fingerprint import project_secret
+from pipeline.trajectories.manifest import Manifest
+from pipeline.trajectories.membership import DIGEST_BYTES
 
 
 def project_ledger(params: Params) -> Ledger:
@@ -39,6 +41,22 @@ def begun_ledger(params: Params) -> Ledger | None:
             "written under (a run of the pipeline would make a new one)"
         )
     return project_ledger(params)
+
+
+def dataset_version(manifest: Manifest, partitions: Path) -> Version:
+    """The private units of ``partitions`` as the ledger knows them.
+
+    Raises:
+        PipelineError: ``units.bin`` is missing, or is of another partition.
+    """
+    file = partitions / "units.bin"
+    members = file.read_bytes() if file.exists() else b""
+    if len(members) != 2 * DIGEST_BYTES * manifest.private_units:
+        raise PipelineError(
+            f"{file}: missing, or not of {manifest.private_units} units as manifest.json says; "
+            "run `dvc repro partition` to make it again"
+        )
+    return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members)
 
 
 def _own(name: str) -> Path:

@@ -20,20 +20,23 @@ def main(words: Sequence[str] | None = None) -> int:
     arguments = _parser().parse_args(words)
     try:
         return int(arguments.run(arguments))
-    except PipelineError as wrong:
-        print(f"error: {wrong}", file=sys.stderr)
-    except OSError as refused:
-        print(f"error: {refused.filename or arguments.command}: {refused.strerror}", file=sys.stderr)
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
         return 130
-    except Exception as unforeseen:
-        frame = traceback.extract_tb(unforeseen.__traceback__)[-1]
-        place = f"{frame.filename.rpartition('/')[2]}:{frame.lineno}"
-        print(f"error: {arguments.command}: unforeseen {type(unforeseen).__name__} at {place}", file=sys.stderr)
-    if arguments.debug:
-        traceback.print_exc()
-    return 1
+    except Exception as wrong:
+        print(f"error: {_explained(wrong, arguments.command)}", file=sys.stderr)
+        if arguments.debug:
+            traceback.print_exception(wrong)
+        return 1
+
+
+def _explained(wrong: Exception, command: str) -> str:
+    if isinstance(wrong, PipelineError):
+        return str(wrong)
+    if isinstance(wrong, OSError):
+        return f"{wrong.filename or command}: {wrong.strerror or type(wrong).__name__}"
+    frame = traceback.extract_tb(wrong.__traceback__)[-1]
+    return f"{command}: unforeseen {type(wrong).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
 
 
 def _parser() -> argparse.ArgumentParser:

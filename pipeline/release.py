@@ -11,14 +11,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from pipeline import bundle
-from pipeline.accounts import begun_ledger
+from pipeline.accounts import begun_ledger, dataset_version
 from pipeline.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, LedgerStatement, Statement
 from pipeline.card import make_card
 from pipeline.errors import PipelineError
 from pipeline.files import finite, home, read_json, replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
-from pipeline.privacy.ledger import Version
 from pipeline.trajectories.manifest import Manifest
 
 MODELS, PARTITIONS, SUMMARY = Path("models"), Path("data/partitions"), Path("metrics/summary.json")
@@ -89,8 +88,7 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) -> LedgerStatement:
     """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
-    members = (PARTITIONS / "units.bin").read_bytes()
-    version = Version(statement.dataset_fingerprint, statement.unit, manifest.private_units, members)
+    version = dataset_version(manifest, PARTITIONS)
     delta = statement.spent_on_dataset.delta
     opened = begun_ledger(params)
     if opened is None:

@@ -2,8 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -23,6 +22,7 @@ _SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds: no guarantee worth
 _MOST_ROUNDS = 1_000_000
 _LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 _PRECISION = 2e-5  # of a search, relative
+_ROUGH = 0.05
 _WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 
@@ -55,8 +55,8 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
       that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
 
     dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
-    there too; so ``epsilon_rdp`` is infinite for it. Where RDP's ε is beyond 1000, PLD is not asked: the headline is
-    RDP's (an upper bound too), and infinite under replacement.
+    there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
+    1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
 
     Args:
         event: what happened.
@@ -64,14 +64,14 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
         rounds: compositions in the event; it sets how fine the PLD's grid must be.
         relation: what neighbouring datasets are.
     """
-    with _quiet_convergence():
-        loose = float(rdp.RdpAccountant().compose(event).get_epsilon(delta))
+    loose, sound = _rdp_epsilon(event, delta)
     replaced = relation == "replace_one"
+    stated = loose if sound and not replaced else math.inf
     if loose > _LARGEST_TIGHT:
-        return Spent(math.inf if replaced else loose, math.inf if replaced else loose, delta)
+        return Spent(stated, stated, delta)
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
     tight = float(pld.PLDAccountant(neighbours, _interval(loose, rounds)).compose(event).get_epsilon(delta))
-    return Spent(tight, math.inf if replaced else loose, delta)
+    return Spent(tight, stated, delta)
 
 
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
@@ -103,9 +103,9 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
         return training_event(sampling_probability, multiplier, rounds)
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    start = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, rising=False)
+    start = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
     epsilon = _epsilon_near(target_epsilon, delta, rounds)
-    found = _crossing(lambda z: epsilon(event(z)), target_epsilon, start, *bounds, rising=False)
+    found = _crossing(lambda z: epsilon(event(z)), target_epsilon, start, *bounds, _PRECISION, rising=False)
     digits = 4 - math.ceil(math.log10(found))
     units = math.ceil(round(found * 10**digits, 6))
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
@@ -131,9 +131,10 @@ def solve_rounds(target_epsilon: float, delta: float, sampling_probability: floa
         return spent(event(rounds), delta, rounds=rounds).epsilon_pld <= target_epsilon
 
     bounds = 1, _MOST_ROUNDS
-    start = _crossing(lambda n: _rough_epsilon(event(n), delta), target_epsilon, 100.0, *bounds, rising=True)
+    start = _crossing(lambda n: _rough_epsilon(event(n), delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True)
     epsilon = _epsilon_near(target_epsilon, delta, round(start))
-    rounds = math.floor(_crossing(lambda n: epsilon(event(n)), target_epsilon, start, *bounds, rising=True))
+    precision = max(_PRECISION, 0.3 / start)
+    rounds = math.floor(_crossing(lambda n: epsilon(event(n)), target_epsilon, start, *bounds, precision, rising=True))
     step = max(1, rounds // 10_000)
     while rounds > 1 and not fits(rounds):
         rounds = max(1, rounds - step)
@@ -245,7 +246,7 @@ def _known(name: Any) -> tuple[type[dp_event.DpEvent], dict[str, Callable[[Any],
 
 def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
     """ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
-    return float(rdp.RdpAccountant(_WHOLE_ORDERS).compose(event).get_epsilon(delta))
+    return _rdp_epsilon(event, delta, _WHOLE_ORDERS)[0]
 
 
 def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
@@ -257,12 +258,19 @@ def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_even
 
 
 def _crossing(
-    epsilon: Callable[[float], float], target: float, start: float, lowest: float, highest: float, *, rising: bool
+    epsilon: Callable[[float], float],
+    target: float,
+    start: float,
+    lowest: float,
+    highest: float,
+    precision: float,
+    *,
+    rising: bool,
 ) -> float:
     """Where ``epsilon``, rising or falling, passes ``target``: the nearer bound if it does so nowhere between them.
 
-    It goes from ``start`` outwards in small steps, as ε far on the expensive side of the target may take minutes, and
-    then along straight lines in logarithms, which ε nearly follows.
+    It goes from ``start`` outwards in steps that stay short, as ε far on the expensive side of the target may take
+    minutes, and then along straight lines in logarithms, which ε nearly follows.
     """
 
     @cache
@@ -278,8 +286,8 @@ def _crossing(
         if there == here:
             return highest if up else lowest
         if (excess(here) > 0) != (excess(there) > 0):
-            return math.exp(brentq(excess, here, there, xtol=_PRECISION))
-        here, stride = there, 2 * stride
+            return math.exp(brentq(excess, here, there, xtol=precision))
+        here, stride = there, min(2 * stride, 0.7)
 
 
 def _interval(epsilon: float, rounds: int) -> float:
@@ -287,16 +295,23 @@ def _interval(epsilon: float, rounds: int) -> float:
     return min(1e-3, max(1e-5, 0.01 * epsilon / math.sqrt(rounds)))
 
 
-@contextmanager
-def _quiet_convergence() -> Iterator[None]:
-    """Hush what RDP says of every fractional order that it leaves out, which is harmless; other warnings pass."""
+def _rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
+    """RDP's ε and whether it is one: where rounding leaves a divergence below zero, dp-accounting answers 0.
+
+    It warns of that and, at large q, of every fractional order it leaves out, dozens of lines a call. The first is
+    acted upon and the second is harmless, so both are kept from stderr; its other warnings pass.
+    """
+    sound = True
 
     def wanted(record: logging.LogRecord) -> bool:
-        return not str(record.msg).startswith("_compute_log_a_frac failed to converge")
+        nonlocal sound
+        negative = str(record.msg).startswith("Negative Renyi divergence")
+        sound = sound and not negative
+        return not negative and not str(record.msg).startswith("_compute_log_a_frac failed to converge")
 
     logger = logging.getLogger("absl")
     logger.addFilter(wanted)
     try:
-        yield
+        return float(rdp.RdpAccountant(orders).compose(event).get_epsilon(delta)), sound
     finally:
         logger.removeFilter(wanted)

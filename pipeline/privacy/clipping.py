@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:  # the accountant is slow to import, and clipping needs none of it
+    from pipeline.privacy.accounting import Relation
 
 # Norms are summed in float64 but updates are scaled in float32: aim a hair below the bound for the rounding.
 _MARGIN = 1 - 2.0**-16
@@ -19,7 +22,8 @@ class EnsembleClip:
     Either way the squares over members (and layers) add up to C², so N members are one Gaussian
     mechanism of sensitivity C and are charged once.
 
-    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, whatever its data.
+    Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, whatever its data. So the sum over
+    units moves by at most `sensitivity_under` a relation between neighbouring datasets.
 
     | update            | after `factors` and `finish`          |
     |-------------------|---------------------------------------|
@@ -27,7 +31,7 @@ class EnsembleClip:
     | within the bound  | unchanged                             |
     | overflowing norm  | zero: its norm is not finite          |
     | NaN or infinite   | zero, the member's whole update       |
-    | C infinite        | unchanged; `sensitivity` is infinite  |
+    | C infinite        | unchanged; sensitivities are infinite |
     """
 
     clipping_norm: float
@@ -37,8 +41,16 @@ class EnsembleClip:
 
     @property
     def sensitivity(self) -> float:
-        """Most that the sum over units moves, in L2, when one unit is added or removed."""
-        return self.clipping_norm
+        """Sensitivity when one unit is added or removed: what a noise multiplier multiplies (`accounting.spent`)."""
+        return self.sensitivity_under("add_or_remove_one")
+
+    def sensitivity_under(self, relation: "Relation") -> float:
+        """Most that the sum over units moves, in L2, between neighbouring datasets.
+
+        C where one unit is added or removed: its update is all that comes or goes. 2C where one is replaced: one update
+        goes and another comes, and the two may point in opposite directions.
+        """
+        return self.clipping_norm if relation == "add_or_remove_one" else 2 * self.clipping_norm
 
     @property
     def bound(self) -> float:

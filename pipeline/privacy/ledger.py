@@ -17,7 +17,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 from dp_accounting import dp_event
 
 from pipeline.errors import PipelineError
@@ -26,11 +25,11 @@ from pipeline.privacy.headroom import multiplier_that_fits, rounds_that_fit
 from pipeline.privacy.ledger_anchor import Anchor, Head
 from pipeline.privacy.ledger_chain import Chain, canonical
 from pipeline.privacy.ledger_history import Charge, History, Registered
+from pipeline.privacy.ledger_members import DIGEST_BYTES, Members
 from pipeline.privacy.ledger_store import Store
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
-_DIGEST_BYTES = 16
 _ATTEMPTS = 200
 _LONGEST_PAUSE = 0.25  # seconds
 
@@ -104,7 +103,7 @@ class Ledger:
         self._secret = secret
         self._anchor = anchor
         self._history = History(Chain(secret, store.shown))
-        self._overlaps: dict[tuple[str, int], bool] = {}
+        self._members: dict[str, Members] = {}  # by digest
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path) -> Self:
@@ -133,10 +132,10 @@ class Ledger:
             ValueError: the event is not one that can be written down and accounted again.
         """
         event = _written(request.event)
-        if not request.version.members or len(request.version.members) % _DIGEST_BYTES:
+        if not request.version.members or len(request.version.members) % DIGEST_BYTES:
             raise PipelineError(
                 f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
-                f"digests of {_DIGEST_BYTES} bytes, at least one; run `dvc repro partition` to make them again"
+                f"digests of {DIGEST_BYTES} bytes, at least one; run `dvc repro partition` to make them again"
             )
         charge = secrets.token_hex(8)
         for attempt in range(_ATTEMPTS):
@@ -189,7 +188,7 @@ class Ledger:
     def sharing(self, version: Version) -> list[Charge]:
         """Every charge on a version that shares a unit with this one (registered or not), oldest first."""
         self._refresh()
-        return self._sharing(version.members, self._history.chain.members_digest(version.members))
+        return self._sharing(self._as_members(version.members))
 
     def composing(self, charge_id: str) -> list[Charge]:
         """A charge and all earlier ones on versions that share a unit with its own, oldest first.
@@ -199,8 +198,7 @@ class Ledger:
         """
         self._refresh()
         charge = self._charge(charge_id)
-        version = self._history.version_of[charge_id]
-        shared = self._sharing(self._members(version), self._history.versions[version].members_digest)
+        shared = self._sharing(self._members_of(self._history.version_of[charge_id]))
         return [other for other in shared if other.sequence <= charge.sequence]
 
     def spent_on(self, version: Version, delta: float) -> Spent:
@@ -211,7 +209,7 @@ class Ledger:
         """Every dataset version that was ever charged, oldest first."""
         self._refresh()
         return [
-            Version(known.fingerprint, known.unit, known.units, self._members(sequence))
+            Version(known.fingerprint, known.unit, known.units, self._content(sequence))
             for sequence, known in self._history.versions.items()
         ]
 
@@ -318,20 +316,21 @@ class Ledger:
         }
         return len(self._history.chain.hashes) + 1, [record]
 
-    def _sharing(self, members: bytes, digest: str) -> list[Charge]:
+    def _sharing(self, members: Members) -> list[Charge]:
         history = self._history
-        shared = {sequence for sequence in history.versions if self._share(members, digest, sequence)}
-        return [charge for charge in history.charges.values() if history.version_of[charge.id] in shared]
+        versions = {version for version in history.versions if members.share(self._members_of(version))}
+        return [charge for charge in history.charges.values() if history.version_of[charge.id] in versions]
 
-    def _share(self, members: bytes, digest: str, sequence: int) -> bool:
-        known = self._overlaps.get((digest, sequence))
-        if known is None:
-            same = digest == self._history.versions[sequence].members_digest
-            known = same or bool(np.isin(_digests(members), _digests(self._members(sequence))).any())
-            self._overlaps[digest, sequence] = known
-        return known
+    def _as_members(self, content: bytes) -> Members:
+        return self._members.get(self._history.chain.members_digest(content)) or Members(content)
 
-    def _members(self, version: int) -> bytes:
+    def _members_of(self, version: int) -> Members:
+        digest = self._history.versions[version].members_digest
+        if digest not in self._members:
+            self._members[digest] = Members(self._content(version))
+        return self._members[digest]
+
+    def _content(self, version: int) -> bytes:
         return self._check_members(self._history, version, self._store.members(version))
 
     @staticmethod
@@ -343,8 +342,7 @@ class Ledger:
         return members
 
     def _refuse_beyond(self, budget: Budget, request: Request) -> None:
-        digest = self._history.chain.members_digest(request.version.members)
-        charges = self._sharing(request.version.members, digest)
+        charges = self._sharing(self._as_members(request.version.members))
         earlier = [event_from_json(charge.event) for charge in charges]
         wanted = _composed([*earlier, request.event], budget.delta).epsilon_pld
         if wanted <= budget.epsilon:
@@ -402,10 +400,6 @@ def _shown(epsilon: float) -> str:
 
 def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
-
-
-def _digests(members: bytes) -> np.ndarray[Any, np.dtype[np.void]]:
-    return np.frombuffer(members, dtype=f"V{_DIGEST_BYTES}")
 
 
 def _now() -> str:

@@ -10,16 +10,15 @@ from typing import Any
 
 from dp_accounting import dp_event
 
+from pipeline.accounts import dataset_version
 from pipeline.dynamics import checkpoint
 from pipeline.dynamics.ensemble import Architecture
 from pipeline.dynamics.training import Progress
-from pipeline.errors import PipelineError
 from pipeline.files import finite, home, locked
 from pipeline.params import Params
 from pipeline.privacy.ledger import Budget, Charge, Ledger, Request, Version
 from pipeline.tracking import StageRun, git_commit
 from pipeline.trajectories.manifest import Manifest
-from pipeline.trajectories.membership import DIGEST_BYTES
 
 _CODE = Path(__file__).resolve().parent.parent
 
@@ -71,7 +70,7 @@ def request(
         PipelineError: ``units.bin`` is missing, or is of another partition.
     """
     return Request(
-        version=_version(manifest, partitions),
+        version=dataset_version(manifest, partitions),
         dataset=manifest.info.dataset,
         stage=stage,
         identity=identity,
@@ -80,17 +79,6 @@ def request(
         git_commit=git_commit(),
         mlflow_run=run.run_id,
     )
-
-
-def _version(manifest: Manifest, partitions: Path) -> Version:
-    file = partitions / "units.bin"
-    members = file.read_bytes() if file.exists() else b""
-    if len(members) != 2 * DIGEST_BYTES * manifest.private_units:
-        raise PipelineError(
-            f"{file}: missing, or not of {manifest.private_units} units as manifest.json says; "
-            "run `dvc repro partition` to make it again"
-        )
-    return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members)
 
 
 def identity(manifest: Manifest, partitions: Path, code: tuple[str, ...], **choices: Any) -> str:

