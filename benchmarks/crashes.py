@@ -36,7 +36,7 @@ ROUNDS = 100
 CHANGES: dict[str, dict[str, Any]] = {
     "privacy": {
         "target_epsilon": None,
-        "noise_multiplier": 6.0,
+        "noise_multiplier": 0.5,
         "sampling_probability": 0.3,
         "rounds": ROUNDS,
         "delta": 1e-3,
