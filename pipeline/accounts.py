@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from pipeline.errors import PipelineError
@@ -23,7 +23,8 @@ def project_ledger(params: Params) -> Ledger:
         PipelineError: it cannot be used; the message holds no credentials.
     """
     file, url = _sqlite_file(params), params.ledger.url or ""
-    return Ledger.open(f"sqlite:///{file}" if file else url, secret=project_secret(), anchor=_own("ledger.head"))
+    own = URL.create("sqlite", database=str(file)).render_as_string() if file else url
+    return Ledger.open(own, secret=project_secret(), anchor=_own("ledger.head"))
 
 
 def begun_ledger(params: Params) -> Ledger | None:
@@ -44,19 +45,24 @@ def begun_ledger(params: Params) -> Ledger | None:
 
 
 def dataset_version(manifest: Manifest, partitions: Path) -> Version:
-    """The private units of ``partitions`` as the ledger knows them.
+    """The units of ``partitions`` as the ledger knows them.
 
     Raises:
-        PipelineError: ``units.bin`` is missing, or is of another partition.
+        PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
-    file = partitions / "units.bin"
-    members = file.read_bytes() if file.exists() else b""
-    if len(members) != 2 * DIGEST_BYTES * manifest.private_units:
+    members = _digests(partitions / "units.bin", manifest.private_units)
+    public = _digests(partitions / "public_units.bin", manifest.public_units)
+    return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members, public)
+
+
+def _digests(file: Path, units: int) -> bytes:
+    content = file.read_bytes() if file.exists() else b""
+    if len(content) != 2 * DIGEST_BYTES * units:
         raise PipelineError(
-            f"{file}: missing, or not of {manifest.private_units} units as manifest.json says; "
+            f"{file}: missing, or not of {units} units as manifest.json says; "
             "run `dvc repro partition` to make it again"
         )
-    return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members)
+    return content
 
 
 def _own(name: str) -> Path:

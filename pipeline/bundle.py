@@ -317,6 +317,9 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     if (not statement.private or statement.void) and not void_ok:
         reason = "; ".join(statement.void) or "nothing is guaranteed"
         raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+    largest = max(statement.delta, statement.spent_on_dataset.delta)
+    if statement.private and largest >= 1 / statement.units and not statement.void:
+        raise PipelineError(f"{path}: delta: {largest:g} is not below one over the units, and void does not say so")
     if not statement.private:
         expected: dp_event.DpEvent = dp_event.NonPrivateDpEvent()
         numbers: tuple[float | None, float | None] = (None, None)

@@ -135,7 +135,9 @@ def is_inert(card: str) -> bool:
     """
     if card.startswith(_HEAD):
         return "<" not in _HARMLESS.sub("", card.removeprefix(_HEAD))
-    return "<" not in card and re.search(r"(?<!\\)[\[\]]", card) is None
+    # A bracket counts as escaped behind an odd number of backslashes; an address may become a link by itself.
+    linked = re.search(r"(?<!\\)(?:\\\\)*[\[\]]", card) or re.search(r"https?:|www\.", card, re.IGNORECASE)
+    return "<" not in card and linked is None
 
 
 def _verdict(statement: Mapping[str, Any], sound: bool) -> str:

@@ -159,9 +159,17 @@ def _sync(path: Path) -> None:
     """Have the disk hold what was written, so that a power cut after an exchange cannot empty it."""
     handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        flush(handle)
     finally:
         os.close(handle)
+
+
+def flush(handle: int) -> None:
+    """Have the disk itself hold an open file; on macOS plain fsync stops at the drive's cache."""
+    if hasattr(fcntl, "F_FULLFSYNC"):
+        fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
+    else:
+        os.fsync(handle)
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

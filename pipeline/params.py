@@ -39,10 +39,13 @@ def _inside(path: str) -> str:
     return path
 
 
-def _inside_if_sqlite(url: str) -> str:
-    scheme, separator, path = url.partition(":///")
-    if separator and scheme.startswith("sqlite"):
-        _inside(path.partition("?")[0])
+def _inside_if_file(url: str) -> str:
+    """A store on a server is none of our business; a SQLite file, a ``file:`` and a plain path are files here."""
+    scheme, separator, path = url.partition(":")
+    if scheme.startswith("sqlite"):
+        _inside(path.removeprefix("///").partition("?")[0])
+    elif scheme == "file" or not separator:
+        _inside((path if separator else url).removeprefix("//"))
     return url
 
 
@@ -53,6 +56,7 @@ AtLeastTwo = Annotated[int, Field(ge=2), _number]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), _number]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), _number]
 Finite = Annotated[float, Field(allow_inf_nan=False), _number]
+Multiplier = Annotated[float, Field(ge=0.1, allow_inf_nan=False), _number]  # less is no protection worth the name
 Probability = Annotated[float, Field(gt=0, le=1), _number]
 Share = Annotated[float, Field(gt=0, lt=1), _number]
 Fraction = Annotated[float, Field(ge=0, lt=1), _number]
@@ -60,7 +64,7 @@ Seed = Annotated[int, Field(ge=0, lt=2**31), _number]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 InnerPath = Annotated[str, AfterValidator(_inside)]
-StoreUrl = Annotated[str, AfterValidator(_inside_if_sqlite)]
+StoreUrl = Annotated[str, AfterValidator(_inside_if_file)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
@@ -184,7 +188,7 @@ class Privacy(Block):
 
     budget: Budget
     target_epsilon: Positive | None
-    noise_multiplier: Positive | None
+    noise_multiplier: Multiplier | None
     delta: Share
     sampling_probability: Probability
     rounds: PositiveInt

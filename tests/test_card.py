@@ -217,3 +217,12 @@ def test_markup_of_a_strangers_own_is_seen(planted: str) -> None:
         assert not is_inert(made.markdown() + planted)
     assert not is_inert(card().html().replace("default-src 'none'", "default-src *"))
     assert not is_inert(card().markdown() + "[x](//y)")
+
+
+@pytest.mark.parametrize(
+    "planted", ["\\\\[click me\\\\](https://evil.example/x)", "see https://evil.example", "WWW.evil.example", "[a](b)"]
+)
+def test_a_strangers_card_with_a_link_in_disguise_is_not_inert(planted: str) -> None:
+    """Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers."""
+    assert not is_inert(f"# Model card\n\n{planted}\n")
+    assert is_inert("# Model card\n\n\\[not a link\\]\n")

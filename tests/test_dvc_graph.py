@@ -14,7 +14,14 @@ ROOT = Path(__file__).resolve().parent.parent
 STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 
-PRIVATE = ("data/raw", "data/trajectories", "data/partitions/private", "data/partitions/units.bin", "models/mopo")
+PRIVATE = (
+    "data/raw",
+    "data/trajectories",
+    "data/partitions/private",
+    "data/partitions/units.bin",
+    "data/partitions/public_units.bin",
+    "models/mopo",
+)
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
 DOORS = {"train_model", "optimize_mopo"}
 RELEASED = (
@@ -33,6 +40,7 @@ EDGES = {
     "pipeline.errors",
     "pipeline.progress",
     "pipeline.accounts",
+    "pipeline.privacy.ledger",
     "pipeline.stages",
     "pipeline.stages.runner",
     "pipeline.stages.compute",

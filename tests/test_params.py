@@ -270,6 +270,8 @@ def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypat
     monkeypatch.chdir(project)
     for change in (
         {"ledger": {"url": f"sqlite:///{path}"}},
+        {"tracking": {"uri": path, "experiment": "e"}},
+        {"tracking": {"uri": f"file:{path}", "experiment": "e"}},
         {"tracking": {"uri": f"sqlite:///{path}?timeout=3", "experiment": "e"}},
     ):
         with pytest.raises(PipelineError, match="leaves the project; allowed are paths within it") as refused:

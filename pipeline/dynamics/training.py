@@ -101,6 +101,7 @@ class Progress:
         started: rounds that began, or may have: spent, also where the release died with its process.
         finished: no round is left to run.
         looks: at the public split.
+        taken: how often a process took this up from another that had died.
     """
 
     weights: Weights
@@ -114,6 +115,7 @@ class Progress:
     started: int
     finished: bool
     looks: tuple[Look, ...]
+    taken: int = 0
 
     @classmethod
     def begin(cls, weights: Weights) -> "Progress":

@@ -17,12 +17,12 @@ def guarantee(summary: Mapping[str, Any]) -> str:
 
 
 def account(summary: Mapping[str, Any]) -> str:
-    """One line on what all runs so far have spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges"."""
+    """One line on what all runs had spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
     spent = summary["spent_on_dataset"]
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    return f"{_at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges}"
+    return f"{_at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
 
 
 def _at_most(epsilon: float) -> str:

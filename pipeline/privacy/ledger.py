@@ -50,14 +50,15 @@ class Budget:
 class Version:
     """A dataset version as the ledger knows it.
 
-    ``members`` are 16-byte keyed digests in any order. Two versions *share units* if they have a digest in common;
-    which versions do is declared public.
+    ``members`` (who is private here) and ``public`` (who is not) are 16-byte keyed digests in any order. Two versions
+    *share units* if their members have a digest in common; which versions do is declared public.
     """
 
     fingerprint: str
     unit: str
     units: int
     members: bytes
+    public: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -119,15 +120,17 @@ class Ledger:
         """
         return cls(Store(url), secret, Anchor(anchor))
 
-    def reserve(self, request: Request, budget: Budget | None) -> Charge:
+    def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
         """Charge for a run, before it touches anything private.
 
         Args:
             request: what the run will do to which units.
             budget: what must not be passed; None counts without a limit.
+            charge_id: its name, where something was kept under it already (`new_charge_id`).
 
         Raises:
             BudgetExceeded: it would be passed; says what would still fit. Nothing was written.
+            PipelineError: a unit that was charged for as private is public now, and so no longer protected.
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
@@ -137,9 +140,10 @@ class Ledger:
                 f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
                 f"digests of {DIGEST_BYTES} bytes, at least one; run `dvc repro partition` to make them again"
             )
-        charge = secrets.token_hex(8)
+        charge = charge_id or new_charge_id()
         for attempt in range(_ATTEMPTS):
             self._refresh()
+            self._refuse_published(request)
             if budget is not None:
                 self._refuse_beyond(budget, request)
             version, registration = self._registered(request.version)
@@ -161,6 +165,27 @@ class Ledger:
             members = {version: request.version.members} if registration else {}
             if self._append([*registration, reservation], members):
                 return self._history.charges[charge]
+            _pause(attempt)
+        raise self._busy()
+
+    def take(self, charge_id: str, known: int) -> bool:
+        """Take an open charge up again: once for every time its checkpoint knows of.
+
+        So of several copies of a checkpoint, on whatever machines, one at most is gone on with.
+
+        Args:
+            charge_id: of the charge.
+            known: how often the checkpoint says that it was taken up.
+
+        Returns:
+            False if a copy was taken up already, or the charge has ended.
+        """
+        for attempt in range(_ATTEMPTS):
+            self._refresh()
+            if self._charge(charge_id).state != "reserved" or self._history.taken[charge_id] != known:
+                return False
+            if self._append([{"kind": "taken", "charge": charge_id, "time": _now()}], {}):
+                return True
             _pause(attempt)
         raise self._busy()
 
@@ -341,6 +366,15 @@ class Ledger:
             raise history.chain.broken(version, "the members of this dataset version were edited")
         return members
 
+    def _refuse_published(self, request: Request) -> None:
+        public = Members(request.version.public)
+        if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):
+            raise PipelineError(
+                f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
+                "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
+                "other data"
+            )
+
     def _refuse_beyond(self, budget: Budget, request: Request) -> None:
         charges = self._sharing(self._as_members(request.version.members))
         earlier = [event_from_json(charge.event) for charge in charges]
@@ -400,6 +434,11 @@ def _shown(epsilon: float) -> str:
 
 def _finite(epsilon: float) -> float | None:
     return epsilon if math.isfinite(epsilon) else None
+
+
+def new_charge_id() -> str:
+    """A name for a charge that nobody has."""
+    return secrets.token_hex(8)
 
 
 def _now() -> str:

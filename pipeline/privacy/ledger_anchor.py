@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.errors import PipelineError
+from pipeline.files import flush
 
 _HASH_DIGITS = 64
 
@@ -77,11 +78,11 @@ class Anchor:
         with open(fresh, "w", encoding="utf-8", opener=_private) as file:
             file.write(json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n")
             file.flush()
-            os.fsync(file.fileno())
+            flush(file.fileno())
         fresh.replace(self.path)
         folder = os.open(self.path.parent, os.O_RDONLY)
         try:
-            os.fsync(folder)  # the new name, too, must survive a power loss
+            flush(folder)  # the new name, too, must survive a power loss
         finally:
             os.close(folder)
 

@@ -1,5 +1,6 @@
 """What the ledger's records amount to: dataset versions and charges."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -51,6 +52,7 @@ class History:
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
         self.version_of: dict[str, int] = {}  # by charge
+        self.taken: Counter[str] = Counter()  # how often a charge was taken up again
 
     def extend(self, records: Sequence[Record]) -> None:
         """Check and take in what a database holds from the known head on (`Chain.extend`)."""
@@ -66,6 +68,8 @@ class History:
             case "reserved":
                 self.version_of[content["charge"]] = content["version"]
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
+            case "taken":
+                self.taken[content["charge"]] += 1
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
                 self.charges[charge.id] = replace(charge, state=state, note=content.get("note"))

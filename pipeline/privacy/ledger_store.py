@@ -169,7 +169,7 @@ def _engine(url: sa.URL, shown: str) -> sa.Engine:
     sqlite = url.get_backend_name() == "sqlite"
     patience = {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
     try:
-        engine = sa.create_engine(url.set(query={**patience, **url.query}), poolclass=sa.NullPool)
+        engine = sa.create_engine(url.set(query={**patience, **url.query}), poolclass=sa.NullPool, hide_parameters=True)
     except ImportError:
         raise PipelineError(
             f'ledger {shown}: the driver for PostgreSQL is missing; pip install "primorl[postgresql]"'

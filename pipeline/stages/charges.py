@@ -2,23 +2,28 @@
 
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import dp_event
 
-from pipeline.accounts import dataset_version
 from pipeline.dynamics import checkpoint
 from pipeline.dynamics.ensemble import Architecture
 from pipeline.dynamics.training import Progress
+from pipeline.errors import PipelineError
 from pipeline.files import finite, home, locked
 from pipeline.params import Params
-from pipeline.privacy.ledger import Budget, Charge, Ledger, Request, Version
+from pipeline.privacy.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
 from pipeline.tracking import StageRun, git_commit
+from pipeline.trajectories.fingerprint import project_secret
 from pipeline.trajectories.manifest import Manifest
+from pipeline.trajectories.membership import Membership
+from pipeline.trajectories.parquet import PartReader
+from pipeline.trajectories.store import UnitStore
 
 _CODE = Path(__file__).resolve().parent.parent
 
@@ -49,7 +54,7 @@ def request(
     params: Params,
     run: StageRun,
     manifest: Manifest,
-    partitions: Path,
+    version: Version,
     *,
     stage: str,
     event: dp_event.DpEvent,
@@ -61,16 +66,13 @@ def request(
         params: names the δ of this run.
         run: its MLflow run.
         manifest: of the partitions.
-        partitions: the folder whose ``units.bin`` says, in keyed digests, whose budget this is.
+        version: whose budget this is, from `dataset_version`.
         stage: who asks.
         event: what it will do.
         identity: of the result, from `identity`.
-
-    Raises:
-        PipelineError: ``units.bin`` is missing, or is of another partition.
     """
     return Request(
-        version=dataset_version(manifest, partitions),
+        version=version,
         dataset=manifest.info.dataset,
         stage=stage,
         identity=identity,
@@ -81,24 +83,32 @@ def request(
     )
 
 
-def identity(manifest: Manifest, partitions: Path, code: tuple[str, ...], **choices: Any) -> str:
+def identity(manifest: Manifest, version: Version, code: tuple[str, ...], **choices: Any) -> str:
     """A digest of all that determines a result but for chance: data, choices and the code that carries them out.
 
     Two runs of equal identity are the same paid work. It stays in the ledger.
     """
-    members = hashlib.sha256((partitions / "units.bin").read_bytes()) if (partitions / "units.bin").exists() else None
     content = {
         "manifest": manifest.to_json(),
-        "members": members.hexdigest() if members else None,
+        "members": hashlib.sha256(version.members).hexdigest(),
         "code": {name: hashlib.sha256((_CODE / name).read_bytes()).hexdigest() for name in code},
         "choices": choices,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def budget(params: Params) -> Budget | None:
-    """What all runs may spend together; None without a limit."""
+def budget(params: Params, manifest: Manifest) -> Budget | None:
+    """What all runs may spend together; None without a limit.
+
+    Raises:
+        PipelineError: its δ is so large that it bounds nothing.
+    """
     declared = params.privacy.budget
+    if declared.delta >= 1 / manifest.private_units:
+        raise PipelineError(
+            f"params.yaml: privacy.budget.delta: found {declared.delta:g}, allowed is below "
+            f"1/{manifest.private_units}, one over the number of units: at it everything would seem to cost nothing"
+        )
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
 
 
@@ -109,7 +119,7 @@ def paid(
     """Resume or restore what was paid for under the same identity; otherwise reserve, before anything private is read.
 
     A checkpoint that another living process works on is left to it. A charge whose checkpoint is not here (another
-    machine's, or deleted) stays spent.
+    machine's, or deleted), or is an old copy, stays spent.
 
     Args:
         ledger: where charges are.
@@ -124,21 +134,66 @@ def paid(
     if begin is None:
         yield Paid(ledger.reserve(wanted, limit), None, None)
         return
-    folder = home() / ".primorl" / "checkpoints"
     with ExitStack() as held:
         for charge in reversed(ledger.charges()):
-            file = folder / f"{charge.id}.safetensors"
+            file = _file(charge.id)
             if charge.identity != wanted.identity or charge.state == "aborted" or not file.exists():
                 continue
-            if charge.state == "reserved" and not held.enter_context(locked(file.with_suffix(".lock"))):
-                continue
-            yield Paid(charge, checkpoint.read(file, shape, charge.id), file)
+            kept = checkpoint.read(file, shape, charge.id)
+            if not (charge.state == "committed" and kept.finished):
+                if not held.enter_context(locked(file.with_suffix(".lock"))):
+                    continue
+                kept = checkpoint.read(file, shape, charge.id)  # its owner may have written until it let go
+            if not kept.finished:
+                if not ledger.take(charge.id, kept.taken):
+                    print(
+                        f"warning: {file}: a copy of this checkpoint was taken up before, or its charge has ended; it "
+                        "is left alone and stays spent",
+                        file=sys.stderr,
+                    )
+                    continue
+                kept = replace(kept, taken=kept.taken + 1)
+                checkpoint.write(file, kept, charge.id)
+            yield Paid(charge, kept, file)
             return
-        charge = ledger.reserve(wanted, limit)
-        file = folder / f"{charge.id}.safetensors"
-        held.enter_context(locked(file.with_suffix(".lock")))
-        checkpoint.write(file, begin, charge.id)
-        yield Paid(charge, begin, file)
+        yield _reserved(ledger, wanted, limit, begin, held)
+
+
+def _reserved(ledger: Ledger, wanted: Request, limit: Budget | None, begin: Progress, held: ExitStack) -> Paid:
+    """A new charge. Its checkpoint is written first: a disk that is full costs nothing."""
+    name = new_charge_id()
+    file = _file(name)
+    held.enter_context(locked(file.with_suffix(".lock")))
+    checkpoint.write(file, begin, name)
+    try:
+        charge = ledger.reserve(wanted, limit, name)
+    except BaseException:
+        file.unlink(missing_ok=True)
+        file.with_suffix(".lock").unlink(missing_ok=True)
+        raise
+    cost = "no guarantee" if charge.epsilon is None else f"ε {charge.epsilon:.4g} at δ {charge.delta:g}"
+    print(f"{wanted.stage}: charge {name} reserved: {cost}", file=sys.stderr)
+    return Paid(charge, begin, file)
+
+
+def _file(charge: str) -> Path:
+    return home() / ".primorl" / "checkpoints" / f"{charge}.safetensors"
+
+
+def open_private(manifest: Manifest, version: Version, partitions: Path) -> UnitStore:
+    """The private units, which are those that were charged.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the rows are not of the units in the account.
+    """
+    folder = partitions / "private"
+    store = UnitStore.open(folder)
+    found = Membership(project_secret(), manifest.info.dataset)
+    for table in PartReader(folder, made_by="partition").tables():
+        found.update(table)
+    if store.info != manifest.info or found.to_bytes() != version.members:
+        raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
+    return store
 
 
 def account(params: Params, ledger: Ledger, charge: Charge, version: Version) -> Mapping[str, Any]:

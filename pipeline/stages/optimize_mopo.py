@@ -9,7 +9,7 @@ import torch
 from dp_accounting import dp_event
 from torch import Tensor
 
-from pipeline.accounts import project_ledger
+from pipeline.accounts import dataset_version, project_ledger
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy.replay import ReplayBuffer, Scaling
@@ -35,12 +35,13 @@ def body(params: Params, run: StageRun) -> None:
     released = Released.read(params)
     model, device = load_model(params)
     manifest = Manifest.load(PARTITIONS / "manifest.json")
+    version = dataset_version(manifest, PARTITIONS)
     wanted = charges.request(
-        params, run, manifest, PARTITIONS, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
+        params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
     with closing(project_ledger(params)) as ledger:
-        charge = ledger.reserve(wanted, charges.budget(params))
-        data = UnitStore.open(PARTITIONS / "private")
+        charge = ledger.reserve(wanted, charges.budget(params, manifest))
+        data = charges.open_private(manifest, version, PARTITIONS)
         scaling = Scaling.of(model, params.policy.reward_scale)
         write_trained(
             OUTPUT,

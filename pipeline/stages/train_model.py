@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from dp_accounting import dp_event
 
-from pipeline.accounts import project_ledger
+from pipeline.accounts import dataset_version, project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
@@ -19,6 +19,7 @@ from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
+from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
 from pipeline.progress import Bar, progress_bar
 from pipeline.stages import charges
@@ -57,23 +58,27 @@ def body(params: Params, run: StageRun) -> None:
     shape = _architecture(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
     public = UnitStore.open(PARTITIONS / "public")
+    if public.info != manifest.info:
+        raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
     bounds = _bounds(params, manifest, public)
     _refuse_terminations(public)
     run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
 
+    version = dataset_version(manifest, PARTITIONS)
+    statement = _statement(plan, manifest)
     wanted = charges.request(
         params,
         run,
         manifest,
-        PARTITIONS,
+        version,
         stage="train_model",
         event=plan.event if plan else dp_event.NonPrivateDpEvent(),
-        identity=_identity(params, manifest, shape, plan),
+        identity=_identity(params, manifest, version, shape, plan),
     )
     begin = Progress.begin(shape.initial_weights(params.seed)) if plan is not None and plan.is_private else None
     with (
         closing(project_ledger(params)) as ledger,
-        charges.paid(ledger, wanted, charges.budget(params), shape, begin) as paid,
+        charges.paid(ledger, wanted, charges.budget(params, manifest), shape, begin) as paid,
     ):
         run.tag("charge", paid.charge.id)
         if paid.finished:
@@ -82,7 +87,7 @@ def body(params: Params, run: StageRun) -> None:
                 "restored, and nothing is spent; for another draw of the noise change `seed`",
                 file=sys.stderr,
             )
-        private = None if paid.finished else _private(manifest, public)
+        private = None if paid.finished else charges.open_private(manifest, version, PARTITIONS)
         if plan is not None:
             trained, normaliser = _train(params, shape, plan, private, public, device, paid, run)
         else:
@@ -94,8 +99,7 @@ def body(params: Params, run: StageRun) -> None:
                 "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
                 "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
             )
-        statement = _statement(plan, manifest)
-        statement |= charges.account(params, ledger, paid.charge, wanted.version)
+        statement |= charges.account(params, ledger, paid.charge, version)
         ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
         _write(ensemble, params, manifest, trained.rounds, statement, run)
         ledger.commit(paid.charge.id)
@@ -103,18 +107,6 @@ def body(params: Params, run: StageRun) -> None:
         run.tag(key, str(statement[key]))
     if statement["epsilon"] is not None:
         run.metric("epsilon", statement["epsilon"])  # the reservation, also when stopped early
-
-
-def _private(manifest: Manifest, public: UnitStore) -> UnitStore:
-    """The private units: the one place where the pipeline opens them for training."""
-    private = UnitStore.open(PARTITIONS / "private")
-    if not manifest.info == private.info == public.info:
-        raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
-    if private.units != manifest.private_units:
-        raise PipelineError(
-            f"{PARTITIONS / 'private'}: the number of units differs from the manifest's; run `dvc repro partition`"
-        )
-    return private
 
 
 def _train(
@@ -167,12 +159,12 @@ def _write(
             run.artifact(fresh / file)
 
 
-def _identity(params: Params, manifest: Manifest, shape: Architecture, plan: Plan | None) -> str:
+def _identity(params: Params, manifest: Manifest, version: Version, shape: Architecture, plan: Plan | None) -> str:
     """What a model is made of, but for chance. δ is left out: it reads the same release's ε elsewhere on its curve."""
     mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds")
     return charges.identity(
         manifest,
-        PARTITIONS,
+        version,
         _CODE,
         seed=params.seed,
         shape=vars(shape),

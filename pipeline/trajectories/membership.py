@@ -53,6 +53,10 @@ class Membership:
         """All digests, sorted: their order tells nothing."""
         return b"".join(sorted(self._digests))
 
+    def shares_with(self, other: "Membership") -> bool:
+        """Whether an id or a unit's rows are in both."""
+        return not set(self._digests).isdisjoint(other._digests)
+
     def _digest(self, what: bytes, *parts: bytes | memoryview) -> bytes:
         keyed = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES, person=what)
         for part in parts:

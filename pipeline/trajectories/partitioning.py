@@ -29,9 +29,10 @@ def is_public(unit_id: str, public_fraction: float, salt: str) -> bool:
 
 
 def partition(source: Path, target: Path, *, public_fraction: float, salt: str) -> Manifest:
-    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/``, ``units.bin`` and ``manifest.json``.
+    """Split the dataset in ``source`` into ``target``'s ``private/``, ``public/`` and ``manifest.json``.
 
-    ``units.bin`` is the `Membership` of the private side. All four are written in full before the first is exchanged.
+    ``units.bin`` is the `Membership` of the private side, ``public_units.bin`` that of the public one. All are written
+    in full before the first is exchanged.
 
     Args:
         source: the folder that ``ingest`` wrote.
@@ -47,14 +48,16 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     spaces = reader.info.spaces
     check = RowCheck(spaces, source)
     fingerprint = Fingerprint(spaces)
-    members = Membership(project_secret(), reader.info.dataset)
+    members, public_members = (Membership(project_secret(), reader.info.dataset) for _ in range(2))
     counts = {True: 0, False: 0}
-    # Opened here, exchanged when the block ends: nothing in `target` changes before everything is written.
+    # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
+    # written, and what a kill leaves half exchanged has an old manifest that does not fit.
     with (
-        replaced_directory(target / "private") as private,
-        replaced_directory(target / "public") as public,
-        replaced_file(target / "units.bin") as units_file,
         replaced_file(target / "manifest.json") as manifest_file,
+        replaced_file(target / "public_units.bin") as public_units_file,
+        replaced_file(target / "units.bin") as units_file,
+        replaced_directory(target / "public") as public,
+        replaced_directory(target / "private") as private,
     ):
         with PartWriter(private, spaces) as private_writer, PartWriter(public, spaces) as public_writer:
             for table in reader.tables():
@@ -67,7 +70,9 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
                 counts[True] += int(drawn.sum())
                 counts[False] += int((~drawn).sum())
                 mask = pa.array(drawn).take(units.indices)
-                public_writer.write(table.filter(mask))
+                shown = table.filter(mask)
+                public_members.update(shown)
+                public_writer.write(shown)
                 kept = table.filter(pc.invert(mask))
                 members.update(kept)
                 private_writer.write(kept)
@@ -85,7 +90,13 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)
         check_disjoint(private, public)
+        if members.shares_with(public_members):
+            raise PipelineError(
+                f"{source}: a unit's rows are also those of another unit, and one is drawn private, the other public; "
+                "drop the duplicate"
+            )
         units_file.write_bytes(members.to_bytes())
+        public_units_file.write_bytes(public_members.to_bytes())
         manifest = Manifest(reader.info, private_units=counts[False], public_units=counts[True])
         write_json(manifest_file, manifest.to_json())
     return manifest

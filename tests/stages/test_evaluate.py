@@ -204,7 +204,7 @@ def test_the_summary_fits_on_a_screen() -> None:
         "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
         "variant  private, seed 0",
         "privacy  ε = 1.19, δ = 1e-05 per trajectory",
-        "spent    ε = 2.5, δ = 1e-05 in 3 charges",
+        "spent    ε = 2.5, δ = 1e-05 in 3 charges when the model was made",
         "return   -151.2  95% interval [-170.0, -130.0], 100 episodes",
         "score    899.2",
         "time     64 s: collect 60, evaluate 4",
@@ -213,7 +213,7 @@ def test_the_summary_fits_on_a_screen() -> None:
 
 def test_the_account_is_rounded_up_and_says_when_nothing_is_guaranteed_any_more() -> None:
     spent = {"epsilon": 1.2301, "delta": 1e-5, "charges": 1}
-    assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge"
+    assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge when the model was made"
     unlimited = {"spent_on_dataset": spent | {"epsilon": None, "charges": 2}}
     assert account(unlimited) == "no guarantee left: a run without one is among 2 charges"
 

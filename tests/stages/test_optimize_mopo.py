@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pipeline.accounts import project_ledger
 
+from pipeline.accounts import project_ledger
 from pipeline.errors import PipelineError
 from pipeline.params import Budget, Params
 from pipeline.policy.exported import DeterministicPolicy
@@ -21,7 +21,7 @@ from tests.stages.tiny_policy import (
     tiny,
     write_model,
     write_partition,
-    write_private,
+    write_partitions,
 )
 from tests.trajectories.builders import episodes, table
 
@@ -50,7 +50,7 @@ def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, va
 
 def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> None:
     write_model(NOT_PRIVATE, variant="mopo")
-    write_private(table(episodes(9)))
+    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     run = trained(tiny(small, variant="mopo"))
     assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))["private"] is False
     config = json.loads((OUTPUT / "config.json").read_text(encoding="utf-8"))
@@ -64,7 +64,7 @@ def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> Non
 
 def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> None:
     write_model(NOT_PRIVATE, variant="mopo")
-    write_private(table(episodes(9)))
+    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     shutil.rmtree(DATA)
     limited = small.privacy.model_copy(update={"budget": Budget(epsilon=1000.0, delta=1e-5)})
     with pytest.raises(PipelineError, match="budget"):
@@ -75,7 +75,7 @@ def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> Non
 def test_a_private_model_is_refused(small: Params) -> None:
     """Real transitions beside a statement that promises privacy would be a lie."""
     write_model(PRIVATE)
-    write_private(table(episodes(9)))
+    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     with pytest.raises(PipelineError, match="found variant 'private'"):
         trained(tiny(small, variant="mopo"))
 

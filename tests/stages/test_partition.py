@@ -30,6 +30,7 @@ def test_it_logs_the_declared_counts_and_the_keyed_fingerprint_only(
         "manifest.json",
         "private",
         "public",
+        "public_units.bin",
         "units.bin",
     ]
     assert capsys.readouterr() == ("", "")

@@ -25,7 +25,8 @@ from pipeline.stages import charges, train_model
 from pipeline.tracking import stage_run
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.recording import Episode
-from tests.stages.tiny_policy import RememberingRun, write_partition, write_private
+from tests.stages import tiny_policy
+from tests.stages.tiny_policy import RememberingRun
 from tests.trajectories.builders import INFO, episode, snapshot, table
 
 OUTPUT = Path("models/dynamics")
@@ -44,10 +45,8 @@ def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
 
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
-    names = units or [f"a{i:03d}" for i in range(len(private))]
-    write_private(table(private, units=names, names=names), public_units=len(public))
-    others = [f"b{i:03d}" for i in range(len(public))]
-    write_partition(Path("data/partitions/public"), table(public, units=others, names=others))
+    names, others = units or [f"a{i:03d}" for i in range(len(private))], [f"b{i:03d}" for i in range(len(public))]
+    tiny_policy.write_partitions(table(private, units=names, names=names), table(public, units=others, names=others))
 
 
 @pytest.fixture
@@ -477,3 +476,84 @@ def test_another_version_of_the_engine_is_another_mechanism(
     monkeypatch.setattr(charges, "_CODE", copy)
     trained(data)
     assert len(charged(data)) == 2
+
+
+def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, at)
+        with pytest.raises(KilledError):
+            trained(data)
+
+
+def test_a_copy_of_a_checkpoint_is_gone_on_with_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on two machines with one ledger, or from a backup: the second copy is left alone, and pays for itself."""
+    kill_in_round(data, monkeypatch, 2)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    copy = file.read_bytes()
+    kill_in_round(data, monkeypatch, 2)  # taken up once, and dead again
+    file.write_bytes(copy)
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+    file.write_bytes(copy)
+    trained(data)
+    assert len(charged(data)) == 2, "the second charge is finished and restored"
+
+
+def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_in_round(data, monkeypatch, 2)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    copy = file.read_bytes()
+    trained(data)
+    file.write_bytes(copy)
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+
+
+def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
+
+    def full(path: Path, progress: Any, charge: str) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(charges.checkpoint, "write", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                trained(data)
+    assert charged(data) == []
+
+
+def test_a_refusal_leaves_no_checkpoint(data: Params) -> None:
+    with pytest.raises(PipelineError, match="budget"):
+        trained(with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}}))
+    assert list(Path(".primorl/checkpoints").iterdir()) == []
+
+
+def test_a_budgets_delta_must_mean_something(data: Params) -> None:
+    """At a δ of one over the units or more, everything would seem to cost nothing."""
+    with pytest.raises(PipelineError, match=r"privacy.budget.delta: found 0.5, allowed is below 1/9"):
+        trained(with_changes(data, privacy={"budget": {"epsilon": 1.0, "delta": 0.5}}))
+    assert charged(data) == []
+
+
+def test_units_that_were_charged_as_private_are_not_published(data: Params) -> None:
+    """Another salt would draw them public, raw in the normaliser: what was promised to them would be undone."""
+    trained(data)
+    shutil.rmtree("data/partitions")
+    private, public = [episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
+    private[0], public[0] = public[0], episode(1, 0)  # the first private unit of `data`, by its rows, is public now
+    write_partitions(private, public)
+    with pytest.raises(PipelineError, match="holds units that earlier runs were charged for as private"):
+        trained(with_seed(data, 1))
+    assert len(charged(data)) == 1
+
+
+def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params) -> None:
+    """As after a kill between the exchanges of `partition`, or a partial checkout: the account would be others'."""
+    shutil.rmtree("data/partitions/private")
+    names = [f"a{i:03d}" for i in range(9)]
+    tiny_policy.write_partition(
+        Path("data/partitions/private"), table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
+    )
+    with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro partition`"):
+        trained(data)

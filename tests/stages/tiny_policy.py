@@ -82,14 +82,16 @@ def box(what: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return getattr(SPACES, f"{what}_low"), getattr(SPACES, f"{what}_high")
 
 
-def write_private(content: pa.Table, public_units: int = 1) -> None:
-    """A private partition with its list of units and its manifest."""
-    write_partition(Path("data/partitions/private"), content)
-    members = Membership(project_secret(), INFO.dataset)
-    members.update(content)
-    Path("data/partitions/units.bin").write_bytes(members.to_bytes())
-    units = pc.count_distinct(content["unit_id"]).as_py()
-    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, units, public_units).to_json())
+def write_partitions(private: pa.Table, public: pa.Table) -> None:
+    """Both partitions with their lists of units and their manifest."""
+    folder, counts = Path("data/partitions"), []
+    for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
+        write_partition(folder / name, content)
+        members = Membership(project_secret(), INFO.dataset)
+        members.update(content)
+        (folder / units).write_bytes(members.to_bytes())
+        counts.append(pc.count_distinct(content["unit_id"]).as_py())
+    write_json(folder / "manifest.json", Manifest(INFO, *counts).to_json())
 
 
 def write_partition(folder: Path, content: pa.Table) -> None:

@@ -16,7 +16,7 @@ from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.membership import DIGEST_BYTES, Membership
 from pipeline.trajectories.parquet import PartReader, PartWriter
 from pipeline.trajectories.partitioning import check_disjoint, is_public, partition
-from tests.trajectories.builders import INFO, SPACES, episodes, snapshot, table, write_raw
+from tests.trajectories.builders import INFO, SPACES, episode, episodes, snapshot, table, write_raw
 
 
 @pytest.fixture(params=[2**16, 8], ids=["one row group", "many row groups"])
@@ -56,6 +56,16 @@ def test_the_private_units_are_listed_for_the_ledger_and_no_public_one_is(ingest
     expected.update(read(Path("partitions/private")))
     assert Path("partitions/units.bin").read_bytes() == expected.to_bytes()
     assert len(expected.to_bytes()) == 2 * DIGEST_BYTES * manifest.private_units
+
+
+def test_the_same_rows_on_both_sides_are_refused(project: Path) -> None:
+    """One person's trajectory, recorded twice under two ids, must not be protected here and published there."""
+    twice = [episode(5, 1)] * 20
+    write_raw(Path("raw"), twice)
+    ingest(Path("raw"), Path("trajectories"), dataset="small", environment="Pendulum-v1", unit="trajectory")
+    with pytest.raises(PipelineError, match="rows are also those of another unit, and one is drawn private"):
+        run()
+    assert not Path("partitions/private").exists()
 
 
 def test_the_same_split_comes_out_again_and_another_salt_moves_it(ingested: pa.Table) -> None:

@@ -1,0 +1,67 @@
+"""Training what is attacked: a model by the real private engine, and the policy that follows from it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from pipeline.attacks.population import bounds
+from pipeline.attacks.units import Units
+from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.pessimism import PessimisticModel
+from pipeline.dynamics.training import Execution, Look, ServerTraining, train
+from pipeline.policy import sac
+from pipeline.policy.exported import DeterministicPolicy
+from pipeline.policy.replay import ReplayBuffer
+from pipeline.privacy.plan import Plan
+
+ON_ONE_CORE = Execution(torch.device("cpu"), chunk_bytes=16 << 20)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything about training but the data and chance; the attacker knows it."""
+
+    plan: Plan
+    shape: Architecture
+    local: LocalTraining
+    server: ServerTraining
+    policy: sac.SacConfig
+    seed: int
+
+
+@dataclass(frozen=True)
+class Release:
+    """What leaves the house, and ``error``, the model's squared error on public units in units of their variance."""
+
+    model: GaussianEnsemble
+    policy: DeterministicPolicy
+    error: float
+
+
+def release(recipe: Recipe, members: Units, public: Units, on_round: Callable[[], object]) -> Release:
+    """Train a model on ``members`` and a policy in it, whose rollouts begin at the public units' first states."""
+    shape = recipe.shape
+
+    def report(done: int, look: Look | None) -> None:
+        on_round()
+
+    trained, normaliser = train(
+        recipe.plan,
+        shape,
+        members,
+        public.flat(),
+        local=recipe.local,
+        server=recipe.server,
+        max_transitions=None,
+        seed=recipe.seed,
+        execution=ON_ONE_CORE,
+        on_round=report,
+    )
+    model = GaussianEnsemble(shape, trained.weights, normaliser, bounds())
+    pessimistic = PessimisticModel(model, uncertainty="max_pairwise_difference", penalty=0.0)
+    starts = public.inputs[:, 0, : shape.observation_size]
+    *_, last = sac.train(pessimistic, starts, recipe.policy, ReplayBuffer.batches)
+    error = trained.looks[-1].error
+    return Release(model, last.policy, (error[0] + error[-1]) / 2)

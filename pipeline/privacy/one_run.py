@@ -1,0 +1,102 @@
+"""Auditing with one training run (Steinke, Nasr and Jagielski 2023, arXiv 2305.08846).
+
+m canaries enter the data by fair coins; after one run somebody guesses, for as many of them as they like, who is in.
+Too many right guesses disprove (ε, δ). Nothing is assumed of the mechanism, and the canaries need not be independent
+of each other given the output; only the coins must be fair, independent and unknown to the guesser.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+_TOLERANCE = 1e-6
+
+
+def guesses(scores: NDArray[np.float64], included: NDArray[np.bool_], k_in: int, k_out: int) -> tuple[int, int]:
+    """Guess "in" for the highest scores and "out" for the lowest; abstain from the rest.
+
+    How many are guessed must be settled before ``included`` is looked at: trying several and keeping the best
+    needs a correction by their number.
+
+    Args:
+        scores: one a canary, ``[m]``, higher where it seems to be in.
+        included: what the coins said, ``[m]``.
+        k_in: guesses of "in".
+        k_out: guesses of "out".
+
+    Returns:
+        Guesses made and guesses that were right.
+
+    Raises:
+        ValueError: more guesses than canaries, or scores that are not numbers.
+    """
+    if k_in < 0 or k_out < 0 or k_in + k_out > len(scores):
+        raise ValueError(f"k_in + k_out: found {k_in} + {k_out}, allowed are up to {len(scores)} guesses, one a canary")
+    if np.isnan(scores).any():
+        raise ValueError("scores: found NaN, allowed are numbers")
+    order = np.argsort(scores, kind="stable")
+    right_out = np.count_nonzero(~included[order[:k_out]])
+    right_in = np.count_nonzero(included[order[len(order) - k_in :]])
+    return k_in + k_out, int(right_in + right_out)
+
+
+def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float) -> float:
+    """Most probability with which an (ε, δ)-DP mechanism lets so many guesses be right (theorem 5.2).
+
+    With δ = 0 the right guesses are stochastically below W ~ Binomial(r, 1/(1 + e^-ε)): each is no better than
+    randomised response. δ adds F ≥ 0 further right guesses with E[F] ≤ 2mδ, so
+
+        P[W + F ≥ v] = P[W ≥ v] + Σᵢ P[F = i] P[v - i ≤ W < v] ≤ P[W ≥ v] + 2mδ·maxᵢ P[v - i ≤ W < v]/i.
+
+    For 2mδ ≤ 1 that is a maximum of mixtures of P[W ≥ v] and P[W ≥ v - i], so it grows with ε.
+
+    Args:
+        canaries: m, abstentions included.
+        guesses: r made.
+        correct: v of them right.
+        epsilon: of the mechanism under test, at least 0.
+        delta: of the mechanism under test, at most 1/(2m).
+
+    Raises:
+        ValueError: not 0 ≤ v ≤ r ≤ m, or δ out of range.
+    """
+    if not 0 <= 2 * canaries * delta <= 1:
+        raise ValueError(f"delta: found {delta:g}, allowed is up to {0.5 / canaries:g}, half of one over the canaries")
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m")
+    law = stats.binom(guesses, 1 / (1 + np.exp(-epsilon)))
+    just_below = np.cumsum(law.pmf(np.arange(correct - 1, -1, -1)))  # P[v - i ≤ W < v] for i = 1 … v
+    slope = float((just_below / np.arange(1, correct + 1)).max()) if correct else 0.0
+    return min(1.0, float(law.sf(correct - 1)) + 2 * canaries * delta * slope)
+
+
+def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float, confidence: float) -> float:
+    """Largest ε (to 1e-6, rounded down) for which (ε, δ)-DP is refuted; 0 if none is.
+
+    It exceeds the ε of the mechanism with probability at most 1 - ``confidence``.
+
+    Args:
+        canaries: m, abstentions included.
+        guesses: r made.
+        correct: v of them right.
+        delta: at which ε is read, at most 1/(2m).
+        confidence: in (0, 1).
+
+    Raises:
+        ValueError: counts, δ or confidence out of range.
+    """
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence: found {confidence}, allowed is a number between 0 and 1")
+
+    def refuted(epsilon: float) -> bool:
+        return p_value(canaries, guesses, correct, epsilon, delta) < 1 - confidence
+
+    if not refuted(0.0):
+        return 0.0
+    low, high = 0.0, 1.0
+    while refuted(high):
+        low, high = high, 2 * high
+    while high - low > _TOLERANCE:
+        middle = (low + high) / 2
+        low, high = (middle, high) if refuted(middle) else (low, middle)
+    return low

@@ -1,0 +1,133 @@
+"""The one-run audit accepts the true plan, refutes a plan that lies, and leaves no model behind."""
+
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.attacks import one_run
+from pipeline.attacks.one_run import OneRun, audit_one_run, canary_trajectories
+from pipeline.attacks.units import Units
+from pipeline.attacks.victims import ON_ONE_CORE
+from pipeline.dynamics.ensemble import Architecture, Normaliser
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.training import ServerTraining
+from pipeline.privacy.plan import Plan
+
+SHAPE = Architecture(6, 2, 2, (24,), -3.0, 0.5)
+CANARIES, REAL = 80, 20
+
+
+class Silent(Plan):
+    """Claims its ε and adds no noise."""
+
+    def release(self, total: list[Tensor]) -> tuple[Tensor, ...]:  # type: ignore[override]
+        return tuple((part / self.expected_cohort).to(torch.float32) for part in total)
+
+
+def real(units: int, seed: int) -> Units:
+    generator = torch.Generator().manual_seed(seed)
+    inputs = torch.randn(units, 12, SHAPE.inputs, generator=generator)
+    return Units(inputs, inputs[:, :, : SHAPE.targets].sin())
+
+
+def audited(kind: type[Plan], multiplier: float, server_momentum: float = 0.5) -> OneRun:
+    plan = kind(
+        units=REAL + CANARIES,
+        unit="trajectory",
+        sampling_probability=0.5,
+        noise_multiplier=multiplier,
+        clipping_norm=0.5,
+        clipping="flat",
+        rounds=40,
+        delta=1e-5,
+        members=SHAPE.members,
+        layers=len(SHAPE.layers),
+    )
+    return audit_one_run(
+        plan,
+        SHAPE,
+        real(REAL, 1),
+        real(30, 2).flat(),
+        canaries=CANARIES,
+        confidence=0.95,
+        local=LocalTraining(learning_rate=0.05, batch_size=4, epochs=1, weight_decay=0.0),
+        server=ServerTraining(momentum=server_momentum, averaging=0.5, look_every=40, patience=None),
+        max_transitions=None,
+        seed=0,
+        execution=ON_ONE_CORE,
+        on_round=lambda: None,
+    )
+
+
+def test_the_true_plan_is_not_refuted() -> None:
+    found = audited(Plan, 12.0)
+    assert found.claimed is not None
+    assert 0.5 < found.claimed < 2
+    assert not found.refutes_the_claim
+
+
+def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
+    """The twin: the same claim, and nothing added to the sum."""
+    found = audited(Silent, 12.0)
+    assert found.refutes_the_claim
+    assert found.rounds.correct / found.rounds.guesses > 0.9
+    assert found.epsilon == found.rounds.epsilon > found.claimed  # type: ignore[operator]
+
+
+def test_nothing_is_claimed_of_a_plan_without_noise() -> None:
+    found = audited(Plan, 0.0)
+    assert found.claimed is None
+    assert not found.refutes_the_claim
+    assert found.epsilon > 1
+
+
+def test_no_model_leaves_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither as a file nor in what is returned, which is numbers."""
+    monkeypatch.chdir(tmp_path)
+    found = audited(Plan, 12.0)
+    assert list(tmp_path.iterdir()) == []
+    values = [getattr(found, field.name) for field in fields(found)]
+    assert {type(value) for value in values} <= {int, float, one_run.View}
+
+
+def test_canaries_are_far_from_data_and_all_rows_are_one() -> None:
+    weights = SHAPE.initial_weights(0)
+    normaliser = Normaliser.from_public(*real(30, 2).flat())
+    canaries = canary_trajectories(50, 4, weights, SHAPE, normaliser)
+    inputs = normaliser.inputs(canaries.inputs)
+    torch.testing.assert_close(inputs.norm(dim=2), torch.full((50, 4), 10.0), atol=1e-3, rtol=0)
+    assert bool((canaries.inputs == canaries.inputs[:, :1]).all() & (canaries.targets == canaries.targets[:, :1]).all())
+    directions = inputs[:, 0] / 10
+    cosines = (directions @ directions.T)[~torch.eye(50, dtype=torch.bool)]
+    assert float(cosines.max()) < 0.98  # no two are the same
+    again = canary_trajectories(50, 4, weights, SHAPE, normaliser)
+    assert not torch.equal(again.inputs, canaries.inputs)  # the coins' secrets are nobody's seed
+
+
+def test_too_few_canaries_and_another_k_are_refused() -> None:
+    plan = Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 2, 1e-5, SHAPE.members, len(SHAPE.layers))
+    local, server = LocalTraining(0.05, 4, 1, 0.0), ServerTraining(0.0, 0.0, 2, None)
+
+    def audit(canaries: int) -> None:
+        audit_one_run(
+            plan,
+            SHAPE,
+            real(2, 1),
+            real(30, 2).flat(),
+            canaries=canaries,
+            confidence=0.95,
+            local=local,
+            server=server,
+            max_transitions=None,
+            seed=0,
+            execution=ON_ONE_CORE,
+            on_round=lambda: None,
+        )
+
+    with pytest.raises(ValueError, match="at least 8 canaries, found 7"):
+        audit(7)
+    with pytest.raises(ValueError, match="number of private units differs"):
+        audit(8)

@@ -1,0 +1,67 @@
+"""A canary that is left out does what its absence would do, and nothing else."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.attacks.units import Units, WithCanaries
+from pipeline.attacks.victims import ON_ONE_CORE
+from pipeline.dynamics.cohort import CohortSource
+from pipeline.dynamics.ensemble import Architecture
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.training import ServerTraining, train
+from pipeline.privacy.plan import Plan
+
+SHAPE = Architecture(2, 1, 2, (8,), -3.0, 0.5)
+
+
+def some(units: int, steps: int, seed: int) -> Units:
+    generator = torch.Generator().manual_seed(seed)
+    return Units(
+        torch.randn(units, steps, SHAPE.inputs, generator=generator),
+        torch.randn(units, steps, SHAPE.targets, generator=generator),
+    )
+
+
+def test_rows_go_to_their_own_unit() -> None:
+    real, canaries = some(3, 5, 0), some(4, 2, 1)
+    joined = WithCanaries(real, canaries, torch.tensor([True, False, True, True]))
+    units = torch.tensor([5, 0, 4, 3, 2])
+    assert joined.units == 7
+    assert joined.lengths(units).tolist() == [2, 5, 0, 2, 5]
+    inputs, targets = joined.transitions(units, torch.tensor([[0, 1]]).expand(5, 2))
+    for row, (source, own) in enumerate([(canaries, 2), (real, 0), (canaries, 1), (canaries, 0), (real, 2)]):
+        assert torch.equal(inputs[row], source.inputs[own, :2])
+        assert torch.equal(targets[row], source.targets[own, :2])
+
+
+def released(source: CohortSource) -> Tensor:
+    """The sum of all clipped updates of one round in which everybody joins."""
+    plan = Plan(source.units, "trajectory", 1.0, 0.0, 0.5, "flat", 1, 1e-5, SHAPE.members, len(SHAPE.layers))
+    trained, _ = train(
+        plan,
+        SHAPE,
+        source,
+        some(10, 5, 9).flat(),
+        local=LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, weight_decay=0.0),
+        server=ServerTraining(momentum=0.0, averaging=0.0, look_every=1, patience=None),
+        max_transitions=None,
+        seed=0,
+        execution=ON_ONE_CORE,
+        on_round=lambda done, look: None,
+    )
+    moved = [w - start for w, start in zip(trained.weights, SHAPE.initial_weights(0), strict=True)]
+    return torch.cat([part.flatten() for part in moved]) * source.units
+
+
+@pytest.mark.parametrize("included", [[False] * 4, [True, False, False, True], [True] * 4])
+def test_an_excluded_canary_adds_nothing_to_the_sum(included: list[bool]) -> None:
+    """The sum is that of a dataset without it; the twin is a canary that stays in, which moves the sum."""
+    real, canaries = some(3, 5, 0), some(4, 2, 1)
+    flags = torch.tensor(included)
+    alone = released(real)
+    sums = [released(Units(canaries.inputs[i : i + 1], canaries.targets[i : i + 1])) for i in range(4)]
+    expected = alone + sum(part for part, inside in zip(sums, included, strict=True) if inside)
+    found = released(WithCanaries(real, canaries, flags))
+    torch.testing.assert_close(found, torch.as_tensor(expected), atol=2e-5, rtol=0)
+    assert all(float(part.norm()) > 0.1 for part in sums)
