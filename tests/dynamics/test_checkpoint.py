@@ -18,7 +18,8 @@ def progress(shape: Architecture) -> Progress:
     parts = {name: tuple(torch.randn_like(w) for w in shape.initial_weights(0)) for name in TENSORS}
     looks = (Look(5, 1.25, (0.5, 0.25, 0.125, 1.0)), Look(10, math.inf, (1.0, 1.0, 1.0, 1.0)))
     begun = Progress.begin(parts["weights"])
-    return dataclasses.replace(begun, **parts, mass=0.3, best_loss=1.25, since_best=1, done=11, started=13, looks=looks, taken=2)
+    counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13, "taken": 2}
+    return dataclasses.replace(begun, **parts, **counts, looks=looks)
 
 
 def same(one: Progress, other: Progress) -> bool:
