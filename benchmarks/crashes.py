@@ -1,9 +1,9 @@
 """kill -9 at random moments of private training: ``python -m benchmarks.crashes [--kills 200]``.
 
-Every kill hits `train_model` at a time drawn uniformly over the length of an undisturbed run. After each, whatever is in
-``models/dynamics`` must load and agree with its statement; after one to three kills the run is taken up to its end, and
-the ledger is held against a count of the rounds that were really released, which the processes write down one by one.
-The quality of what was killed stands beside undisturbed runs of the same settings.
+Every kill hits `train_model` at a time drawn uniformly over the length of an undisturbed run. After each, whatever is
+in ``models/dynamics`` must load and agree with its statement; after one to three kills the run is taken up to its end,
+and the ledger is held against a count of the rounds that were really released, which the processes write down one by
+one. The quality of what was killed stands beside undisturbed runs of the same settings.
 """
 
 import argparse
@@ -19,12 +19,12 @@ from typing import Any
 import mlflow  # noqa: F401 - imported here so that the forked processes need not
 import sqlalchemy  # noqa: F401
 import torch
-from pipeline.accounts import project_ledger
 from scipy import stats
 
 from benchmarks.machine import machine, write
 from benchmarks.small_project import in_process, make, write_params
 from pipeline import params as params_module
+from pipeline.accounts import project_ledger
 from pipeline.dynamics.ensemble import GaussianEnsemble
 from pipeline.files import read_json
 from pipeline.privacy.plan import Plan

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 _ACCOUNTING = "tests/privacy/test_accounting.py"
 _CANARIES = "tests/privacy/test_canaries.py"
+_CLIPPING = "tests/privacy/test_clipping.py"
 _ENTROPY = "tests/privacy/test_entropy.py"
 _PLAN = "tests/privacy/test_plan.py"
 _SAMPLING = "tests/privacy/test_sampling.py"
@@ -16,6 +17,7 @@ _MOPO = "tests/stages/test_optimize_mopo.py"
 _LEDGER = "tests/privacy/test_ledger.py"
 _ANCHOR = "tests/privacy/test_ledger_anchor.py"
 _CHAIN = "tests/privacy/test_ledger_chain.py"
+_RACES = "tests/privacy/test_ledger_races.py"
 _RELEASE = "tests/test_release.py"
 _SECURITY = "tests/test_security.py"
 
@@ -213,10 +215,19 @@ _CLIP = [
         "clip-sensitivity-of-a-member",
         "clip",
         "pipeline/privacy/clipping.py",
-        "return self.clipping_norm\n",
-        "return self.bound\n",
+        'return self.clipping_norm if relation == "add_or_remove_one" else 2 * self.clipping_norm',
+        'return self.bound if relation == "add_or_remove_one" else 2 * self.clipping_norm',
         "states C/√N as the sensitivity of the whole",
         (_PLAN, _LOCAL, _CANARIES),
+    ),
+    Bug(
+        "clip-sensitivity-of-replacing",
+        "clip",
+        "pipeline/privacy/clipping.py",
+        'if relation == "add_or_remove_one" else 2 * self.clipping_norm',
+        'if relation == "add_or_remove_one" else self.clipping_norm',
+        "states C where one unit is replaced, not 2C",
+        (_CLIPPING,),
     ),
     Bug(
         "clip-again-on-padding",
@@ -341,7 +352,7 @@ _ACCOUNTS = [
         "accounting-swapped",
         "accounting",
         "pipeline/privacy/accounting.py",
-        "return Spent(tight, math.inf if replaced else loose, delta)",
+        "return Spent(tight, stated, delta)",
         "return Spent(loose, tight, delta)",
         "RDP's ε is stated as PLD's and the other way round",
         (_ACCOUNTING, _PLAN),
@@ -555,8 +566,8 @@ _PAYING = [
         "ledger-aborted-is-free",
         "ledger",
         "pipeline/privacy/ledger.py",
-        "if history.version_of[charge.id] in shared]",
-        'if history.version_of[charge.id] in shared and charge.state != "aborted"]',
+        "if history.version_of[charge.id] in versions]",
+        'if history.version_of[charge.id] in versions and charge.state != "aborted"]',
         "what was aborted is not counted",
         (_LEDGER, _STAGE),
     ),
@@ -564,8 +575,8 @@ _PAYING = [
         "ledger-open-is-free",
         "ledger",
         "pipeline/privacy/ledger.py",
-        "if history.version_of[charge.id] in shared]",
-        'if history.version_of[charge.id] in shared and charge.state != "reserved"]',
+        "if history.version_of[charge.id] in versions]",
+        'if history.version_of[charge.id] in versions and charge.state != "reserved"]',
         "what died after its reservation is not counted",
         (_LEDGER, _STAGE),
     ),
@@ -573,18 +584,18 @@ _PAYING = [
         "ledger-equal-versions-only",
         "ledger",
         "pipeline/privacy/ledger.py",
-        "known = same or bool(np.isin(_digests(members), _digests(self._members(sequence))).any())",
-        "known = same",
+        "if members.share(self._members_of(version))}",
+        "if members is self._members_of(version)}",
         "another version of the data begins with a full budget",
         (_LEDGER,),
     ),
     Bug(
-        "ledger-all-units-shared-only",
+        "ledger-one-shared-unit-passes",
         "ledger",
-        "pipeline/privacy/ledger.py",
-        "np.isin(_digests(members), _digests(self._members(sequence))).any()",
-        "np.isin(_digests(members), _digests(self._members(sequence))).all()",
-        "a version shares spending only if all of its units come back",
+        "pipeline/privacy/ledger_members.py",
+        "agree = np.flatnonzero(inside & (other._first[np.where(inside, start, 0)] == self._first))",
+        "agree = np.flatnonzero(inside & (other._first[np.where(inside, start, 0)] == self._first))[1:]",
+        "versions that have one unit in common share no spending",
         (_LEDGER,),
     ),
     Bug(
@@ -645,10 +656,37 @@ _PAYING = [
         "ledger-history-not-read-again",
         "ledger",
         "pipeline/privacy/ledger.py",
-        "            self._refresh()\n            if budget is not None:",
-        "            if attempt == 0:\n                self._refresh()\n            if budget is not None:",
+        "            self._refresh()\n            self._refuse_published(request)\n",
+        "            if attempt == 0:\n                self._refresh()\n            self._refuse_published(request)\n",
         "whoever loses a race decides on the old history",
-        (_LEDGER, _CHAIN),
+        (_LEDGER, _RACES),
+    ),
+    Bug(
+        "ledger-publishes-the-private",
+        "ledger",
+        "pipeline/privacy/ledger.py",
+        "if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):",
+        "if False:",
+        "units that were charged for as private may become public",
+        (_LEDGER, _STAGE),
+    ),
+    Bug(
+        "ledger-copies-of-a-checkpoint",
+        "ledger",
+        "pipeline/privacy/ledger.py",
+        'if self._charge(charge_id).state != "reserved" or self._history.taken[charge_id] != known:',
+        'if self._charge(charge_id).state != "reserved":',
+        "every copy of a checkpoint is gone on with, on one charge",
+        (_LEDGER, _STAGE),
+    ),
+    Bug(
+        "charge-for-other-units",
+        "ledger",
+        "pipeline/stages/charges.py",
+        "if store.info != manifest.info or found.to_bytes() != version.members:",
+        "if store.info != manifest.info:",
+        "the rows that are read are not those of the units that were charged",
+        (_STAGE,),
     ),
     Bug(
         "charge-after-reading",
@@ -681,8 +719,8 @@ _PAYING = [
         "charge-identity-without-data",
         "ledger",
         "pipeline/stages/charges.py",
-        '"members": members.hexdigest() if members else None,',
-        '"members": None,',
+        '"members": hashlib.sha256(version.members).hexdigest(),',
+        '"members": "",',
         "other data's model is restored",
         (_STAGE,),
     ),
@@ -749,8 +787,8 @@ _CRASHES = [
         "crash-lock-ignored",
         "crash safety",
         "pipeline/stages/charges.py",
-        'if charge.state == "reserved" and not held.enter_context(locked(file.with_suffix(".lock"))):',
-        'if charge.state == "reserved" and not (held.enter_context(locked(file.with_suffix(".lock"))) or True):',
+        '                if not held.enter_context(locked(file.with_suffix(".lock"))):\n                    continue\n',
+        '                held.enter_context(locked(file.with_suffix(".lock")))\n',
         "two processes work on one charge, each all of its rounds",
         (_STAGE,),
     ),
@@ -761,10 +799,10 @@ _LEAVING = [
         "statement-of-realised-rounds",
         "statement",
         "pipeline/stages/train_model.py",
-        "        statement = _statement(plan, manifest)\n",
+        "        statement |= charges.account(params, ledger, paid.charge, version)\n",
         "        from dataclasses import replace as other\n\n"
         "        ran = other(plan, rounds=max(1, trained.rounds)) if plan else None\n"
-        "        statement = _statement(ran, manifest)\n",
+        "        statement = _statement(ran, manifest) | charges.account(params, ledger, paid.charge, version)\n",
         "ε of the rounds that ran, not of those that were reserved",
         (_STAGE,),
     ),

@@ -30,8 +30,8 @@ class Point:
 
 
 def around(units: int, sampling_probability: float | None, rounds: int) -> tuple[list[float], list[int]]:
-    """The default grid: probabilities 1, 2, 5, 10… down to cohorts of ten, and a quarter to four times the rounds."""
-    steps = {step * 10.0**-decade for decade in range(1, 5) for step in (1, 2, 5)} | {1.0}
+    """The default grid: 1, 2, 5, 10, … thousandths, for cohorts of ten and more, and ¼ to 4 times the rounds."""
+    steps = {step * 10.0**-decade for decade in (1, 2, 3) for step in (1, 2, 5)} | {1.0}
     probabilities = {round(step, 9) for step in steps if step * units >= _LEAST_COHORT or step == 1.0}
     probabilities |= set() if sampling_probability is None else {sampling_probability}
     return sorted(probabilities), sorted({max(1, round(step * rounds)) for step in _STEPS})

@@ -17,6 +17,7 @@ from pipeline.dynamics.cohort import CohortSource, local_batches
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, forward, negative_log_likelihood
 from pipeline.dynamics.local_update import LocalTraining, updates_of_units
 from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, train
+from pipeline.errors import PipelineError
 from pipeline.privacy.one_run import epsilon_lower_bound, guesses
 from pipeline.privacy.plan import Plan
 
@@ -25,6 +26,7 @@ Floats = NDArray[np.float64]
 _RADIUS = 10.0  # of a canary's inputs, in standard deviations of the public split
 _GAP = 5.0  # of its targets from what the initial weights predict, in their public spread
 _GUESSED = 0.25  # share of the canaries that is guessed "in", and the same share "out"
+_FEWEST = 8
 _RIDGE = 1e-3  # of the Gram matrix of updates of length 1
 _MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong estimate must not outweigh all others
 
@@ -120,7 +122,7 @@ def audit_one_run(
         shape: of the ensemble.
         source: real units. They are trained on: private ones would have to be paid for.
         public: as `train` wants it.
-        canaries: m, at least 8.
+        canaries: m, from 8 to 1/(2δ).
         confidence: with which the result may be relied on.
         local: as `train` wants it, like all that follow.
         server: of the released rounds.
@@ -130,10 +132,13 @@ def audit_one_run(
         on_round: called after every round.
 
     Raises:
-        ValueError: the plan's K is another, or there are too few canaries.
+        PipelineError: too few canaries to guess about, or too many for the plan's δ.
+        ValueError: the plan's K is another.
     """
-    if canaries < 8:
-        raise ValueError(f"an audit needs at least 8 canaries, found {canaries}")
+    if canaries < _FEWEST or 2 * canaries * plan.delta > 1:
+        raise PipelineError(
+            f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"
+        )
     initial = shape.initial_weights(seed)
     normaliser = Normaliser.from_public(*public)
     planted = canary_trajectories(canaries, local.batch_size, initial, shape, normaliser)

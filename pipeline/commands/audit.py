@@ -31,15 +31,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     mechanism = audits.add_parser(
         "mechanism", parents=[also], help="white box: every round's release, canaries in directions of their own"
     )
-    mechanism.add_argument("--canaries", type=_count, metavar="M", help="in one run (default: 128)", default=128)
-    mechanism.add_argument("--runs", type=_count, metavar="N", help="of all rounds (default: 64)", default=64)
+    mechanism.add_argument("--canaries", type=_count, metavar="M", help="in one run (default: 256)")
+    mechanism.add_argument("--runs", type=_count, metavar="N", help="of all rounds (default: 64)")
     one_run = audits.add_parser("one-run", parents=[also], help="train once with canary trajectories in the data")
-    one_run.add_argument("--canaries", type=_count, metavar="M", help="trajectories (default: 200)", default=200)
+    one_run.add_argument("--canaries", type=_count, metavar="M", help="trajectories (default: 200)")
     membership = audits.add_parser("membership", parents=[also], help="attack released models and policies")
     membership.add_argument(
         "--epsilons", type=_positive, nargs="+", metavar="ε", default=[10.0, 1.0], help="of variant private"
     )
-    membership.add_argument("--seeds", type=int, nargs="+", default=[1], help="one victim each (default: 1)")
+    membership.add_argument(
+        "--seeds", type=_seed, nargs="+", metavar="SEED", default=[1], help="one victim each (default: 1)"
+    )
     membership.add_argument(
         "--shadows", type=_count, metavar="N", default=3, help="the attacker's own models of each variant (default: 3)"
     )
@@ -49,6 +51,13 @@ def _count(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"found {value}, allowed are 1 and more")
+    return value
+
+
+def _seed(text: str) -> int:
+    value = int(text)
+    if not 0 <= value < 1_000_000:  # beyond begin the seeds of other units
+        raise argparse.ArgumentTypeError(f"found {value}, allowed are 0 to 999999")
     return value
 
 
@@ -77,7 +86,9 @@ def run(arguments: argparse.Namespace) -> int:
 def _mechanism(params: "Params", arguments: argparse.Namespace, log: "StageRun") -> None:
     from pipeline.stages import audit
 
-    found = audit.of_mechanism(params, arguments.canaries, arguments.runs)
+    found = audit.of_mechanism(
+        params, arguments.canaries or audit.MECHANISM_CANARIES, arguments.runs or audit.MECHANISM_RUNS
+    )
     audit.log_mechanism(log, found)
     rows = [
         ("claimed", found.claimed),
@@ -91,7 +102,7 @@ def _mechanism(params: "Params", arguments: argparse.Namespace, log: "StageRun")
 def _one_run(params: "Params", arguments: argparse.Namespace, log: "StageRun") -> None:
     from pipeline.stages import audit
 
-    found = audit.of_one_run(params, arguments.canaries)
+    found = audit.of_one_run(params, arguments.canaries or audit.ONE_RUN_CANARIES)
     audit.log_one_run(log, found)
     rows: list[tuple[str, float | None]] = [("claimed", found.claimed)]
     for name, view in (("the released model", found.model), ("every round's release", found.rounds)):

@@ -70,8 +70,15 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     if loose > _LARGEST_TIGHT:
         return Spent(stated, stated, delta)
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
-    tight = float(pld.PLDAccountant(neighbours, _interval(event, loose, rounds)).compose(event).get_epsilon(delta))
-    return Spent(tight, stated, delta)
+
+    def tight(guess: float) -> float:
+        interval = _interval(event, guess, rounds)
+        return float(pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta))
+
+    guess, epsilon = loose, tight(loose)
+    while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
+        guess, epsilon = epsilon, tight(epsilon)
+    return Spent(epsilon, stated, delta)
 
 
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
@@ -103,17 +110,22 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
         return training_event(sampling_probability, multiplier, rounds)
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    start = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
+    rough = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
     epsilon = _epsilon_near(target_epsilon, delta, rounds)
-    found = _crossing(lambda z: epsilon(event(z)), target_epsilon, start, *bounds, _PRECISION, rising=False)
-    digits = 4 - math.ceil(math.log10(found))
-    units = math.ceil(round(found * 10**digits, 6))
+    near = _crossing(lambda z: epsilon(event(z)), target_epsilon, rough, *bounds, _PRECISION, rising=False)
+    scale = 10 ** (4 - math.ceil(math.log10(near)))
+
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
-    while spent(event(units / 10**digits), delta, rounds=rounds).epsilon_pld > target_epsilon:
-        units += 1
-        if units > _LARGEST_MULTIPLIER * 10**digits:
-            raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
-    return float(units / 10**digits)
+    @cache
+    def too_small(scaled: int) -> bool:
+        return spent(event(scaled / scale), delta, rounds=rounds).epsilon_pld > target_epsilon
+
+    scaled, largest = math.ceil(round(near * scale, 6)), round(_LARGEST_MULTIPLIER * scale)
+    if too_small(scaled):
+        scaled = _last(too_small, scaled, 0, largest, 1) + 1
+    if scaled > largest:
+        raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
+    return float(scaled / scale)
 
 
 def solve_rounds(target_epsilon: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
@@ -126,33 +138,20 @@ def solve_rounds(target_epsilon: float, delta: float, sampling_probability: floa
     def event(rounds: int) -> dp_event.DpEvent:
         return training_event(sampling_probability, noise_multiplier, rounds)
 
-    bounds = 1, _MOST_ROUNDS
-    rough = _crossing(
-        lambda n: _rough_epsilon(event(round(n)), delta), target_epsilon, 100, *bounds, _ROUGH, rising=True
-    )
-    epsilon_near = _epsilon_near(target_epsilon, delta, round(rough))
-    epsilon = cache(lambda rounds: epsilon_near(event(rounds)))
-    near = _crossing(lambda n: epsilon(round(n)), target_epsilon, rough, *bounds, 1e-3, rising=True)
-
     def fits(rounds: int) -> bool:
         return spent(event(rounds), delta, rounds=rounds).epsilon_pld <= target_epsilon
 
-    step = resolution = max(1, round(near * 1e-4))
-    low = high = round(near)
-    if fits(low):
-        while low == high < _MOST_ROUNDS:
-            high = min(low + step, _MOST_ROUNDS)
-            low, step = (high, 2 * step) if fits(high) else (low, step)
-    else:
-        while low == high:
-            low = max(high - step, 0)
-            high, step = (high, step) if low == 0 or fits(low) else (low, 2 * step)
-    while high - low > resolution:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if low == 0:
+    bounds = 1, _MOST_ROUNDS
+    rough = _crossing(
+        lambda n: _rough_epsilon(event(round(n)), delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True
+    )
+    epsilon_near = _epsilon_near(target_epsilon, delta, round(rough))
+    epsilon = cache(lambda rounds: epsilon_near(event(rounds)))
+    near = round(_crossing(lambda n: epsilon(round(n)), target_epsilon, rough, *bounds, 1e-3, rising=True))
+    rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
+    if rounds == 0:
         raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
-    return low
+    return rounds
 
 
 def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str) -> dict[str, Any]:
@@ -307,11 +306,30 @@ def _crossing(
         here, stride = there, min(2 * stride, 0.7)
 
 
+def _last(holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int) -> int:
+    """Last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
+
+    It is true at ``lowest``, which is not asked, and stays so up to some number.
+    """
+    low, high, step = lowest, highest + 1, resolution
+    number = near
+    while True:
+        held = holds(number)
+        low, high = (number, high) if held else (low, number)
+        if high - low <= resolution:
+            return low
+        ahead = low + step if held else high - step
+        number = ahead if low < ahead < high else (low + high) // 2
+        step *= 2
+
+
 def _interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
-    """Width of the PLD's grid, to over-report ε by about 1% at most, in up to some 200,000 points a mechanism."""
+    """Width of the PLD's grid: over-reports ε by 1% at most, unless that took more than some 100,000 points."""
     if epsilon == 0:
         return 1e-4
-    return min(1e-3, max(_widest_loss(event) / 2e5, 0.01 * epsilon / math.sqrt(rounds)))
+    fine = 0.01 * epsilon / math.sqrt(rounds)
+    affordable = _widest_loss(event) * max(2e-5, 2e-6 * math.sqrt(rounds))
+    return min(1e-3, max(fine, affordable))
 
 
 def _widest_loss(event: dp_event.DpEvent) -> float:
@@ -323,7 +341,8 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
     if isinstance(event, dp_event.PoissonSampledDpEvent):
         return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
     if isinstance(event, dp_event.GaussianDpEvent):
-        return min(10 / event.noise_multiplier + 0.5 / event.noise_multiplier**2, 700.0)
+        z = float(event.noise_multiplier)
+        return min(10 / z + 0.5 / z**2, 700.0)
     return 0.0
 
 

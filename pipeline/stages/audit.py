@@ -26,7 +26,7 @@ from pipeline.trajectories.store import UnitStore
 
 REPORT, FIGURE = Path("reports/audit.json"), Path("reports/audit.png")
 CONFIDENCE = 0.95
-MECHANISM_CANARIES, MECHANISM_RUNS = 128, 64
+MECHANISM_CANARIES, MECHANISM_RUNS = 256, 64
 ONE_RUN_CANARIES = 200
 
 

@@ -14,10 +14,11 @@ from pipeline.attacks.victims import ON_ONE_CORE
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.training import ServerTraining
+from pipeline.errors import PipelineError
 from pipeline.privacy.plan import Plan
 
-SHAPE = Architecture(6, 2, 2, (24,), -3.0, 0.5)
-CANARIES, REAL = 80, 20
+SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
+CANARIES, REAL, ROUNDS, MULTIPLIER = 100, 20, 60, 25.0
 
 
 class Silent(Plan):
@@ -33,7 +34,7 @@ def real(units: int, seed: int) -> Units:
     return Units(inputs, inputs[:, :, : SHAPE.targets].sin())
 
 
-def audited(kind: type[Plan], multiplier: float, server_momentum: float = 0.5) -> OneRun:
+def audited(kind: type[Plan], multiplier: float) -> OneRun:
     plan = kind(
         units=REAL + CANARIES,
         unit="trajectory",
@@ -41,7 +42,7 @@ def audited(kind: type[Plan], multiplier: float, server_momentum: float = 0.5) -
         noise_multiplier=multiplier,
         clipping_norm=0.5,
         clipping="flat",
-        rounds=40,
+        rounds=ROUNDS,
         delta=1e-5,
         members=SHAPE.members,
         layers=len(SHAPE.layers),
@@ -54,7 +55,7 @@ def audited(kind: type[Plan], multiplier: float, server_momentum: float = 0.5) -
         canaries=CANARIES,
         confidence=0.95,
         local=LocalTraining(learning_rate=0.05, batch_size=4, epochs=1, weight_decay=0.0),
-        server=ServerTraining(momentum=server_momentum, averaging=0.5, look_every=40, patience=None),
+        server=ServerTraining(momentum=0.5, averaging=0.5, look_every=ROUNDS, patience=None),
         max_transitions=None,
         seed=0,
         execution=ON_ONE_CORE,
@@ -63,17 +64,17 @@ def audited(kind: type[Plan], multiplier: float, server_momentum: float = 0.5) -
 
 
 def test_the_true_plan_is_not_refuted() -> None:
-    found = audited(Plan, 12.0)
+    found = audited(Plan, MULTIPLIER)
     assert found.claimed is not None
-    assert 0.5 < found.claimed < 2
+    assert 0.4 < found.claimed < 0.8
     assert not found.refutes_the_claim
 
 
 def test_a_plan_that_forgets_its_noise_is_refuted() -> None:
     """The twin: the same claim, and nothing added to the sum."""
-    found = audited(Silent, 12.0)
+    found = audited(Silent, MULTIPLIER)
     assert found.refutes_the_claim
-    assert found.rounds.correct / found.rounds.guesses > 0.9
+    assert found.rounds.correct / found.rounds.guesses > 0.85
     assert found.epsilon == found.rounds.epsilon > found.claimed  # type: ignore[operator]
 
 
@@ -87,7 +88,7 @@ def test_nothing_is_claimed_of_a_plan_without_noise() -> None:
 def test_no_model_leaves_the_audit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither as a file nor in what is returned, which is numbers."""
     monkeypatch.chdir(tmp_path)
-    found = audited(Plan, 12.0)
+    found = audited(Plan, MULTIPLIER)
     assert list(tmp_path.iterdir()) == []
     values = [getattr(found, field.name) for field in fields(found)]
     assert {type(value) for value in values} <= {int, float, one_run.View}
@@ -103,11 +104,9 @@ def test_canaries_are_far_from_data_and_all_rows_are_one() -> None:
     directions = inputs[:, 0] / 10
     cosines = (directions @ directions.T)[~torch.eye(50, dtype=torch.bool)]
     assert float(cosines.max()) < 0.98  # no two are the same
-    again = canary_trajectories(50, 4, weights, SHAPE, normaliser)
-    assert not torch.equal(again.inputs, canaries.inputs)  # the coins' secrets are nobody's seed
 
 
-def test_too_few_canaries_and_another_k_are_refused() -> None:
+def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
     plan = Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 2, 1e-5, SHAPE.members, len(SHAPE.layers))
     local, server = LocalTraining(0.05, 4, 1, 0.0), ServerTraining(0.0, 0.0, 2, None)
 
@@ -127,7 +126,9 @@ def test_too_few_canaries_and_another_k_are_refused() -> None:
             on_round=lambda: None,
         )
 
-    with pytest.raises(ValueError, match="at least 8 canaries, found 7"):
+    with pytest.raises(PipelineError, match="found 7 canaries, allowed are 8 to 50000"):
         audit(7)
+    with pytest.raises(PipelineError, match="found 50001 canaries"):
+        audit(50_001)
     with pytest.raises(ValueError, match="number of private units differs"):
         audit(8)

@@ -59,7 +59,7 @@ def test_rewards_find_the_policy_that_does_what_paid() -> None:
 
 
 def test_a_likelihood_ratio_takes_away_what_is_hard_for_every_model() -> None:
-    """Scores are difficulty and membership; shadows know difficulty. Any rising map of a model's scores changes nothing."""
+    """Scores are difficulty and membership, and shadows know difficulty. Rising maps of scores change nothing."""
     rng = np.random.default_rng(0)
     member = rng.random(500) < 0.5
     difficulty = 3 * rng.standard_normal(500)

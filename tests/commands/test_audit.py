@@ -1,0 +1,117 @@
+"""``primorl audit``: tables, reports, the alarm, and nothing of the models that were trained for it."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import cli, tracking
+from pipeline.attacks import membership
+from pipeline.attacks.victims import Recipe
+from pipeline.params import Params
+from pipeline.privacy.plan import Plan
+from tests.attacks.recipes import few_units, shortened
+from tests.stages.conftest import small  # noqa: F401
+from tests.stages.test_audit import project, silent  # noqa: F401
+from tests.stages.tiny_policy import RememberingRun
+from tests.trajectories.builders import snapshot
+
+
+@pytest.fixture
+def run(project: Params, monkeypatch: pytest.MonkeyPatch) -> RememberingRun:  # noqa: F811
+    """The run that the command logs to, in a project with a public split."""
+    Path("params.yaml").write_text(yaml.safe_dump(project.model_dump(mode="json")), encoding="utf-8")
+    remembering = RememberingRun()
+
+    @contextmanager
+    def opened(stage: str, params: Params) -> Iterator[RememberingRun]:
+        assert stage == "audit"
+        yield remembering
+
+    monkeypatch.setattr(tracking, "stage_run", opened)
+    return remembering
+
+
+def report(name: str) -> dict[str, Any]:
+    text = Path(f"reports/audit/{name}.json").read_text(encoding="utf-8")
+    content: dict[str, Any] = json.loads(text, parse_constant=pytest.fail)
+    return content
+
+
+def test_mechanism_prints_a_table_or_the_report(run: RememberingRun, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["audit", "mechanism", "--canaries", "64", "--runs", "8"]
+    assert cli.main(words) == 0
+    printed = capsys.readouterr().out
+    found = report("mechanism")
+    assert f"{found['claimed']:.3f}" in printed
+    assert f"{found['epsilon_gaussian']:.3f}" in printed
+    assert found["canaries"] == 64 * 8 / 2
+    assert run.artifacts["mechanism.json"] == Path("reports/audit/mechanism.json").read_bytes()
+    assert cli.main([*words, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == report("mechanism")
+
+
+def test_one_run_says_what_it_trained_on_and_writes_no_model(
+    run: RememberingRun, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = set(snapshot(Path()))
+    assert cli.main(["audit", "one-run", "--canaries", "60"]) == 0
+    printed = capsys.readouterr().out
+    assert "trained on 6 public units and 60 canaries; the model was dropped" in printed
+    assert "of 30 guesses right" in printed
+    assert set(snapshot(Path())) - before == {"reports/audit/one-run.json"}
+    assert run.logged["audit.claimed_epsilon"] == report("one-run")["claimed"]
+
+
+@pytest.mark.parametrize("words", [("mechanism", "--runs", "8"), ("one-run", "--canaries", "100")])
+def test_a_broken_mechanism_ends_in_one_line_and_status_1(
+    run: RememberingRun, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The same claim, no noise; the report is there, too."""
+    monkeypatch.setattr(Plan, "release", silent)
+    assert cli.main(["audit", *words]) == 1
+    captured = capsys.readouterr()
+    (line,) = [line for line in captured.err.splitlines() if line.startswith("error: ")]
+    assert "is claimed" in line
+    assert "release nothing" in line
+    assert report(words[0])["refutes_the_claim"] is True
+
+
+def test_membership_reports_every_variant(
+    run: RememberingRun, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = membership.recipe
+
+    def quick(variant: membership.Variant, epsilon: float | None = None) -> Recipe:
+        return shortened(whole(variant, epsilon))
+
+    few_units(monkeypatch)
+    monkeypatch.setattr(membership, "recipe", quick)
+    assert cli.main(["audit", "membership", "--epsilons", "3", "--shadows", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert [line.split()[0] for line in printed.splitlines()[:4]] == ["variant", "no_clip", "no_privacy", "private"]
+    results = report("membership")["results"]
+    assert [row["epsilon"] is None for row in results] == [True, True, False]
+    for row, name in zip(results, ("no_clip", "no_privacy", "private_3"), strict=True):
+        for kind, attack in membership.HEADLINE.items():
+            assert run.logged[f"attack.{name}.{kind}.auc"] == row["attacks"][kind][attack]["auc"]
+    assert results[0]["attacks"]["model"]["loss"]["auc"] > 0.8
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("mechanism", "--runs", "0"),
+        ("membership", "--epsilons", "inf"),
+        ("membership", "--shadows", "0"),
+        ("membership", "--seeds", "1000000"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["audit", *words])
+    assert "allowed are" in capsys.readouterr().err
