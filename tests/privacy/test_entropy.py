@@ -157,10 +157,8 @@ def test_normals_are_the_formula(count: int) -> None:
 
 def test_uniforms_of_single_precision_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: uniforms rounded to float32, whose law no test of the draws would doubt."""
-    exact = entropy._open_unit_interval
-    monkeypatch.setattr(
-        entropy, "_open_unit_interval", lambda words, out: out.copy_(exact(words, out).float().clamp_(max=1 - 2**-24))
-    )
+    exact = entropy._cells
+    monkeypatch.setattr(entropy, "_cells", lambda words: exact(words).float().clamp_(max=2**53 - 2**29).double())
     drawn = normals(SeededEntropy(5), COUNT).numpy()
     assert doubts(drawn) == set()
     assert np.abs(drawn - slow_normals(5, COUNT)).max() > 1e-9

@@ -1,0 +1,131 @@
+"""Cryptographic normals beside named generators on one thread, and the noise's share of a private round.
+
+python -m benchmarks.noise [--count 4000000]
+"""
+
+import argparse
+import math
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from torch import Tensor
+
+from benchmarks.machine import machine, seconds, write
+from pipeline.dynamics import training
+from pipeline.dynamics.ensemble import Architecture, Normaliser
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.privacy.entropy import SystemEntropy, normals
+from pipeline.privacy.plan import Plan
+
+UNITS, TRANSITIONS = 2940, 200  # of the default dataset: private trajectories of Pendulum
+CHUNK_BYTES = 16 << 20
+REPEATS = 15
+
+
+def main() -> None:
+    """Time all in one run and keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--count", type=int, default=4_000_000)
+    count = parser.parse_args().count
+    torch.set_num_threads(1)
+    generator = np.random.default_rng()
+    entropy = SystemEntropy()
+    peers: dict[str, Callable[[int], object]] = {
+        "the implementation before: whole arrays at once": _whole_arrays,
+        "torch.randn, float64 (one draw, not cryptographic)": lambda n: torch.randn(n, dtype=torch.float64),
+        "numpy Generator.standard_normal (one draw, not cryptographic)": generator.standard_normal,
+    }
+    ours = count / seconds(lambda: normals(entropy, count), REPEATS)
+    rows: list[dict[str, object]] = []
+    for name, draw in peers.items():
+        peer = count / seconds(lambda draw=draw: draw(count), REPEATS)  # type: ignore[misc]
+        rows.append(_row(f"{count} normals, the sum of four draws each", ours, peer, name, ours / peer, "normals/s"))
+
+    plan, work, total = _round()
+    size = sum(part.numel() for part in total)
+    noise, before = (seconds(draw, 50) for draw in (lambda: normals(entropy, size), lambda: _whole_arrays(size)))
+    rows.append(_row(f"noise of one release, {size} parameters", noise, before, next(iter(peers)), before / noise, "s"))
+    release, whole = seconds(lambda: plan.release(total), 50), seconds(work, 5)
+    rows.append(
+        _row(
+            f"release of a round; ratio: its share of the round, K {UNITS}, q 0.1, N 3, 2x64, T {TRANSITIONS}, B 16",
+            release,
+            release + whole,
+            "the whole round: cohort, batches, local updates, release",
+            release / (release + whole),
+            "s",
+        )
+    )
+    write("noise", rows)
+
+
+def _row(what: str, ours: float, peer: float, name: str, ratio: float, unit: str) -> dict[str, object]:
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "peer_name": name,
+        "ratio": ratio,
+        "unit": unit,
+        "machine": machine(),
+        "command": "python -m benchmarks.noise",
+    }
+
+
+def _whole_arrays(count: int) -> Tensor:
+    """Four Box-Muller draws over arrays as long as the answer: the slow reference."""
+    pairs = (count + 1) // 2
+    stream = Cipher(algorithms.ChaCha20(os.urandom(32), bytes(16)), mode=None).encryptor()
+    buffer = bytearray(64 * pairs)
+    stream.update_into(bytes(64 * pairs), buffer)
+    bits = torch.frombuffer(buffer, dtype=torch.int64)
+    mantissa = bits.bitwise_right_shift(11).bitwise_and((1 << 53) - 1)
+    uniform = (mantissa.double().add_(0.5) * 2.0**-53).clamp_(max=1 - 2.0**-53).view(2, 4, pairs)
+    radius = uniform[0].log_().mul_(-2).sqrt_()
+    angle = uniform[1].mul_(2 * math.pi)
+    drawn = torch.cat(((radius * angle.cos()).sum(0), (radius * angle.sin()).sum(0)))
+    return drawn[:count].div_(2)
+
+
+@dataclass(frozen=True)
+class _Recorded:
+    """Units of equal length in memory."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def units(self) -> int:
+        return len(self.inputs)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return torch.full((len(units),), TRANSITIONS)
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+
+def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
+    """The plan of the default config, a round of it up to the sum, and that sum."""
+    shape = Architecture(3, 1, 3, (64, 64), -10.0, 0.5)
+    plan = Plan(UNITS, "trajectory", 0.1, 8.763, 0.35, "flat", 150, 1e-5, shape.members, len(shape.layers))
+    local = LocalTraining(learning_rate=0.005, batch_size=16, epochs=1, weight_decay=0.0)
+    inputs = torch.randn(UNITS, TRANSITIONS, shape.inputs, generator=torch.Generator().manual_seed(0))
+    source = _Recorded(inputs, torch.sin(inputs)[..., : shape.targets])
+    normaliser = Normaliser(
+        torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
+    )
+    execution, weights = training.Execution(torch.device("cpu"), CHUNK_BYTES), shape.initial_weights(0)
+
+    def work() -> list[Tensor]:
+        return training._round_sum(plan, shape, source, weights, normaliser, local, None, execution)
+
+    return plan, work, work()
+
+
+if __name__ == "__main__":
+    main()
