@@ -7,6 +7,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pipeline.errors import PipelineError
+
 if TYPE_CHECKING:
     from pipeline.params import Params
     from pipeline.privacy.ledger import Charge, Ledger, Version
@@ -37,6 +39,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     export.add_argument("file", type=Path, metavar="FILE")
 
 
+def _verify(ledger: "Ledger") -> None:
+    """Check the chain, and what it should know of: the head file, and the charge that paid for the model here."""
+    from pipeline.files import home, read_json
+
+    head, model = home() / ".primorl" / "ledger.head", Path("models/dynamics/privacy.json")
+    if ledger.charges() and not head.exists():
+        raise PipelineError(
+            f"{head}: not there, so nobody can tell whether records were cut off at the end; put it back from its "
+            "backup (the next charge begins a new one)"
+        )
+    records = ledger.verify()
+    named = read_json(model).get("charge") if model.exists() else None
+    if named is not None and named not in {charge.id for charge in ledger.charges()}:
+        raise PipelineError(f"{model}: charge {named} is not in the ledger: records were cut off, or it is another one")
+    print(f"the ledger is whole: {records} records")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Do it; return the exit status."""
     from pipeline.accounts import begun_ledger
@@ -49,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     with closing(ledger):
         if arguments.action == "verify":
-            print(f"the ledger is whole: {ledger.verify()} records")
+            _verify(ledger)
         elif arguments.action == "export":
             _export(ledger, arguments.file)
         else:

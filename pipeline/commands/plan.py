@@ -302,8 +302,12 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     def fits(event: "dp_event.DpEvent") -> bool:
         return compose([*earlier, event], budget.delta).epsilon_pld <= limit
 
-    if fits(asked.event):
-        yield "  this run fits"
+    if params.dynamics.variant != "private":
+        yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
+        return
+    total = compose([*earlier, asked.event], budget.delta).epsilon_pld
+    if total <= limit:
+        yield f"  this run fits: with it ε {_shown(total)} in all (ε compose, they do not add)"
     else:
         multiplier = multiplier_that_fits(asked.event, fits)
         yield "  this run does not fit" + (

@@ -90,9 +90,10 @@ def normals(entropy: Entropy, count: int) -> Tensor:
     - It makes the known attacks infeasible, which is not a proof: the sum, adding it to the private total, and rounding
       the release to float32 are floating-point arithmetic, so the release is Gaussian up to about 1e-16 of the noise,
       not exactly.
-    - The tail: the smallest u is 2⁻⁵⁵, so no single draw exceeds 8.73σ, and the ideal one leaves what these u resolve
-      (8.57σ) with probability 2⁻⁵³. T releases of n coordinates take 2nT of them and so lie within nT·2⁻⁵² of the ideal
-      in total variation, which adds at most (1 + e^ε)·nT·2⁻⁵² to δ: 1.2e-9 at n = 10⁴, T = 200 and ε = 0.5.
+    - The tail: the smallest u is 2⁻⁵⁵, so no draw exceeds 8.73σ, while an ideal one's radius exceeds 8.57σ, up to where
+      these u resolve it, with probability 2⁻⁵³. T releases of n coordinates take 2nT draws, so with probability at most
+      nT·2⁻⁵² an ideal release had any such radius; ignoring them adds at most (1 + e^ε)·nT·2⁻⁵² to δ: 1.2e-9 at
+      n = 10⁴, T = 200 and ε = 0.5.
     - Memory: buffers are given back, not wiped.
     """
     tiles = -(-count // (2 * _TILE))
@@ -112,7 +113,7 @@ def normals(entropy: Entropy, count: int) -> Tensor:
 
 
 def _cells(words: NDArray[np.uint64]) -> Tensor:
-    """k + ¼ for the upper 53 bits k of each word, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
+    """The upper 53 bits k of each word as k + ¼, float64, in the words' own memory: from ¼ to 2⁵³ - 1.
 
     A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
     """

@@ -19,7 +19,7 @@ from pipeline.privacy.plan import Plan
 from pipeline.progress import progress_bar
 from pipeline.stages.compute import chosen_device
 from pipeline.stages.runner import run_stage
-from pipeline.stages.train_model import PARTITIONS, _architecture, _chunk_bytes, make_plan
+from pipeline.stages.train_model import PARTITIONS, architecture, chunk_bytes, make_plan
 from pipeline.tracking import Log, StageRun
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import UnitStore
@@ -99,7 +99,7 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
             ),
             max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, _chunk_bytes(params, device)),
+            execution=Execution(device, chunk_bytes(params, device)),
             on_round=bar.update,
         )
 
@@ -111,7 +111,7 @@ def claimed_plan(params: Params) -> tuple[Plan, Architecture]:
         PipelineError: the variant claims nothing that could be refuted.
     """
     manifest = Manifest.load(PARTITIONS / "manifest.json")
-    shape = _architecture(params, manifest)
+    shape = architecture(params, manifest)
     if params.dynamics.variant != "private":
         raise PipelineError(
             f"params.yaml: dynamics.variant: found {params.dynamics.variant}, which claims no ε that an audit could "

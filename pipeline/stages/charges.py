@@ -154,6 +154,11 @@ def paid(
                     continue
                 kept = replace(kept, taken=kept.taken + 1)
                 checkpoint.write(file, kept, charge.id)
+                print(
+                    f"{wanted.stage}: charge {charge.id} is taken up where it was, after {kept.started} of its rounds; "
+                    "nothing more is spent",
+                    file=sys.stderr,
+                )
             yield Paid(charge, kept, file)
             return
         yield _reserved(ledger, wanted, limit, begin, held)

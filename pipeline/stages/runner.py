@@ -41,7 +41,10 @@ def run_stage(name: str, description: str, body: Body) -> int:
         print(f"error: {wrong}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("error: interrupted; the last good outputs are untouched", file=sys.stderr)
+        print(
+            "error: interrupted; the last good outputs are untouched, and what was paid for is gone on with when run again",
+            file=sys.stderr,
+        )
         return 130
     except OSError as refused:
         if arguments.debug:

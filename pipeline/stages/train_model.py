@@ -55,7 +55,7 @@ def body(params: Params, run: StageRun) -> None:
     """
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     device = chosen_device(params.compute)
-    shape = _architecture(params, manifest)
+    shape = architecture(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
     public = UnitStore.open(PARTITIONS / "public")
     if public.info != manifest.info:
@@ -137,7 +137,7 @@ def _train(
             ),
             max_transitions=local.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, _chunk_bytes(params, device)),
+            execution=Execution(device, chunk_bytes(params, device)),
             progress=paid.progress,
             keep=paid.keep,
             on_round=_reporter(run, bar, plan),
@@ -219,7 +219,8 @@ def _solved(params: Params) -> float:
         ) from None
 
 
-def _architecture(params: Params, manifest: Manifest) -> Architecture:
+def architecture(params: Params, manifest: Manifest) -> Architecture:
+    """The ensemble that params.yaml describes, for the data of the manifest."""
     low, high = params.dynamics.log_variance_bounds
     return Architecture(
         observation_size=manifest.info.spaces.observation_size,
@@ -330,7 +331,8 @@ def _log_look(run: StageRun, look: Look) -> None:
     run.metric("public_error.reward", look.error[-1], look.round)
 
 
-def _chunk_bytes(params: Params, device: torch.device) -> int:
+def chunk_bytes(params: Params, device: torch.device) -> int:
+    """Bound on the buffers of one chunk of a cohort."""
     megabytes = params.compute.memory_mb
     return megabytes << 20 if megabytes is not None else _CHUNK_BYTES[device.type]
 

@@ -215,3 +215,20 @@ def test_an_unusable_url_is_one_line_without_credentials(project: Project, capsy
     told = capsys.readouterr().err
     assert told.count("error: ledger.url: not a database's URL") == 2
     assert "hush" not in told
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_ledger_without_its_head_is_not_called_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who deletes the head and cuts the end needs no secret; so a missing head is an error, also the second time."""
+    Path(".primorl/ledger.head").unlink()
+    for _ in range(2):
+        assert primorl("verify") == 1
+        assert "ledger.head: not there, so nobody can tell" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("ledger")
+def test_a_model_whose_charge_the_ledger_does_not_know_is_noticed(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("models/dynamics").mkdir(parents=True)
+    Path("models/dynamics/privacy.json").write_text('{"charge": "feedbeef"}', encoding="utf-8")
+    assert primorl("verify") == 1
+    assert "charge feedbeef is not in the ledger" in capsys.readouterr().err

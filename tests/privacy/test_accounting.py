@@ -206,9 +206,7 @@ def test_only_the_harmless_warnings_of_rdp_are_hushed(
 
 
 @settings(max_examples=4, deadline=None)
-@given(
-    target=st.floats(0.2, 8.0), q=st.sampled_from([0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300])
-)
+@given(target=st.floats(0.2, 8.0), q=st.sampled_from([0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300]))
 def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
     """The multiplier found keeps the target, and one per cent less would break it."""
     z = accounting.solve_noise_multiplier(target, 1e-5, q, rounds)

@@ -129,10 +129,14 @@ def test_bytes_used_twice_are_told_apart(source: type[Entropy], found: str) -> N
     assert found in doubts(normals(source(), COUNT).numpy())
 
 
-@pytest.mark.parametrize("wave", ["sin", "cos"])
-def test_one_wave_for_both_halves_is_told_apart(wave: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: the sine part is the cosine part again."""
-    monkeypatch.setattr(torch, {"sin": "cos", "cos": "sin"}[wave], getattr(torch, wave))
+@pytest.mark.parametrize(
+    ("owner", "wave", "instead"), [(torch, "cos", torch.sin), (torch.Tensor, "sin_", torch.Tensor.cos_)]
+)
+def test_one_wave_for_both_halves_is_told_apart(
+    owner: object, wave: str, instead: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: the sine part is the cosine part again, or the cosine part the sine part."""
+    monkeypatch.setattr(owner, wave, instead)
     assert "correlation" in doubts(normals(SystemEntropy(), COUNT).numpy())
 
 
