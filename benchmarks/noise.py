@@ -1,11 +1,14 @@
 """Cryptographic normals beside named generators on one thread, and the noise's share of a private round.
 
 python -m benchmarks.noise [--count 4000000]
+
+Seconds are those of the thread's own processor time, so that other work on the machine does not count.
 """
 
 import argparse
 import math
 import os
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -14,7 +17,7 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
-from benchmarks.machine import machine, seconds, write
+from benchmarks.machine import machine, write
 from pipeline.dynamics import training
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
@@ -61,6 +64,17 @@ def main() -> None:
         )
     )
     write("noise", rows)
+
+
+def seconds(work: Callable[[], object], repeats: int) -> float:
+    """The median processor time of ``repeats`` calls, after one to warm up."""
+    work()
+    times = []
+    for _ in range(repeats):
+        started = time.thread_time()
+        work()
+        times.append(time.thread_time() - started)
+    return sorted(times)[len(times) // 2]
 
 
 def _row(what: str, ours: float, peer: float, name: str, ratio: float, unit: str) -> dict[str, object]:

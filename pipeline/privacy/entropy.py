@@ -92,8 +92,8 @@ def normals(entropy: Entropy, count: int) -> Tensor:
       not exactly.
     - The tail: the smallest u is 2⁻⁵⁵, so no draw exceeds 8.73σ, while an ideal one's radius exceeds 8.57σ, up to where
       these u resolve it, with probability 2⁻⁵³. T releases of n coordinates take 2nT draws, so with probability at most
-      nT·2⁻⁵² an ideal release had any such radius; ignoring them adds at most (1 + e^ε)·nT·2⁻⁵² to δ: 1.2e-9 at
-      n = 10⁴, T = 200 and ε = 0.5.
+      nT·2⁻⁵² an ideal release had any such radius; ignoring them adds at most (1 + e^ε)·nT·2⁻⁵² to δ: 1.2e-9
+      at n = 10⁴, T = 200 and ε = 0.5.
     - Memory: buffers are given back, not wiped.
     """
     tiles = -(-count // (2 * _TILE))
