@@ -42,7 +42,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
         return 1
     except KeyboardInterrupt:
         print(
-            "error: interrupted; the last good outputs are untouched, and what was paid for is gone on with when run again",
+            "error: interrupted; the last good outputs are untouched; what was paid for is taken up when run again",
             file=sys.stderr,
         )
         return 130
