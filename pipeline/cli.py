@@ -5,6 +5,7 @@ import importlib
 import sys
 import traceback
 from collections.abc import Sequence
+from typing import NoReturn
 
 from pipeline.errors import PipelineError
 
@@ -39,8 +40,15 @@ def _explained(wrong: Exception, command: str) -> str:
     return f"{command}: unforeseen {type(wrong).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
 
 
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong with the words of a command in one line, as every error here is said."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="primorl", description=__doc__)
+    parser = _Parser(prog="primorl", description="Plan a guarantee, read the ledger, audit, release.")
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
