@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pipeline.accounts import project_ledger
 
 from benchmarks.crashes import CHANGES
 from benchmarks.machine import machine, write
 from benchmarks.small_project import in_process, make, write_params
 from pipeline import params as params_module
+from pipeline.accounts import project_ledger
 from pipeline.privacy import accounting
 from pipeline.stages import train_model
 from pipeline.stages.runner import run_stage
