@@ -107,17 +107,6 @@ def test_every_data_dependency_is_an_output_of_another_stage() -> None:
             assert made[dep] != stage
 
 
-def test_the_audit_is_not_run_by_the_way_and_needs_no_private_data() -> None:
-    """It stands in a file of its own, which plain `dvc repro` leaves alone."""
-    stages = yaml.safe_load((ROOT / "audit" / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-    assert list(stages) == ["audit"]
-    assert "audit" not in STAGES
-    for dep in stages["audit"]["deps"]:
-        assert (ROOT / dep).exists() or within(dep, RELEASED), dep
-        assert not any(touches(dep, private) for private in PRIVATE), dep
-    assert {*stages["audit"]["params"]} <= {*STAGES["train_model"]["params"]}
-
-
 def test_git_sees_no_output() -> None:
     ignored = [line.strip("/") for line in (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines() if line]
     for stage in STAGES:
