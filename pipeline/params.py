@@ -96,6 +96,35 @@ class MinariOptions(Block):
     root: InnerPath | None
 
 
+class D4rlOptions(Block):
+    """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
+
+    file: InnerPath | None
+    name: str | None
+
+
+class TabularOptions(Block):
+    """``source: tabular``: logs in Parquet or CSV."""
+
+    files: InnerPath
+
+
+class IcuSepsisOptions(Block):
+    """``source: icu-sepsis``: simulated patients of the tabular MDP estimated from MIMIC-III."""
+
+    patients: PositiveInt
+    expert_share: Probability
+    observation: Literal["centres", "one_hot"]
+    seed: Seed
+
+
+class PropofolOptions(Block):
+    """``source: propofol``: simulated anaesthesias."""
+
+    patients: PositiveInt
+    seed: Seed
+
+
 class DeclaredBounds(Block):
     """Bounds written down by hand, one number a dimension."""
 
@@ -146,8 +175,12 @@ class Score(Block):
 class DatasetCommon(Block):
     """What every entry of ``datasets`` says."""
 
-    environment: str
-    unit: Literal["trajectory"]
+    environment: str | None
+    unit: Annotated[str, Field(min_length=1)]
+    horizon: PositiveInt | None
+    termination: Name
+    duplicates: Literal["refuse", "allow"]
+    exclude_units: InnerPath | None
     bounds: Bounds
     score: Score | None
 
@@ -166,13 +199,42 @@ class MinariDataset(DatasetCommon):
     options: MinariOptions
 
 
-Dataset = Annotated[ReplayDataset | MinariDataset, Field(discriminator="source")]
+class D4rlDataset(DatasetCommon):
+    """A file in D4RL's layout."""
+
+    source: Literal["d4rl"]
+    options: D4rlOptions
+
+
+class TabularDataset(DatasetCommon):
+    """Logs of any tool, in Parquet or CSV."""
+
+    source: Literal["tabular"]
+    options: TabularOptions
+
+
+class IcuSepsisDataset(DatasetCommon):
+    """Simulated sepsis patients."""
+
+    source: Literal["icu-sepsis"]
+    options: IcuSepsisOptions
+
+
+class PropofolDataset(DatasetCommon):
+    """Simulated anaesthesias."""
+
+    source: Literal["propofol"]
+    options: PropofolOptions
+
+
+AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | IcuSepsisDataset | PropofolDataset
+Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 
 class Partition(Block):
     """How units are split into private and public."""
 
-    public_fraction: Share
+    public_fraction: Fraction
     salt: str
 
 
@@ -181,6 +243,14 @@ class Budget(Block):
 
     epsilon: Positive | None
     delta: Share
+
+
+class Statistics(Block):
+    """What training asks of the private units before its rounds; every query is charged with them."""
+
+    normaliser: Literal["public", "bounds", "private"]
+    starts: bool
+    noise_multiplier: Multiplier
 
 
 class Privacy(Block):
@@ -194,6 +264,7 @@ class Privacy(Block):
     rounds: PositiveInt
     clipping_norm: Positive
     clipping: Literal["flat", "per_layer"]
+    statistics: Statistics
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
@@ -246,7 +317,7 @@ class Policy(Block):
     uncertainty: Literal["max_pairwise_difference", "max_aleatoric"]
     penalty: NonNegative
     horizon: PositiveInt
-    starts: Literal["reset", "public", "pool"]
+    starts: Literal["reset", "public", "pool", "released"]
     pool_reset_fraction: Probability
     epochs: PositiveInt
     updates_per_epoch: PositiveInt
@@ -322,7 +393,7 @@ class Params(Block):
         return self
 
     @property
-    def chosen(self) -> ReplayDataset | MinariDataset:
+    def chosen(self) -> AnyDataset:
         """The entry of ``datasets`` that ``dataset`` names."""
         return self.datasets[self.dataset]
 

@@ -45,7 +45,7 @@ def train_pooled(
     Returns:
         The weights with the best public loss; ``rounds`` are epochs.
     """
-    public_inputs, public_targets = (part.to(device) for part in public)
+    public_inputs, public_targets = public[0].to(device), public[1][:, : shape.targets].to(device)
     normaliser = Normaliser.from_public(public_inputs, public_targets)
     look_at = PublicLook(shape, normaliser, public_inputs, public_targets)
     inputs = normaliser.inputs(private[0].to(device))

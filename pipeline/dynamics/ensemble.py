@@ -136,8 +136,8 @@ class Normaliser:
         return (raw - self.input_mean) / self.input_scale
 
     def targets(self, raw: Tensor) -> Tensor:
-        """Standardise ``[..., S + 1]``."""
-        return (raw - self.target_mean) / self.target_scale
+        """Standardise the first S + 1 columns of ``[..., >= S + 1]``."""
+        return (raw[..., : len(self.target_mean)] - self.target_mean) / self.target_scale
 
     def to(self, device: torch.device) -> "Normaliser":
         """The same maps on ``device``."""

@@ -197,7 +197,7 @@ def train(
     if source is not None and source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
     device = execution.device
-    inputs, targets = (part.to(device) for part in public)
+    inputs, targets = public[0].to(device), public[1][:, : shape.targets].to(device)
     normaliser = Normaliser.from_public(inputs, targets)
     look_at = PublicLook(shape, normaliser, inputs, targets)
     now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)

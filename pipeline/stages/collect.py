@@ -3,15 +3,18 @@
 import sys
 from pathlib import Path
 
+from pipeline.files import replaced_directory
 from pipeline.params import Params
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
-from pipeline.trajectories.collection import collect
+from pipeline.trajectories.sources import source_of
 
 
 def body(params: Params, run: StageRun) -> None:
     """Bring the chosen dataset here; its returns are private and go nowhere."""
-    collect(params.dataset, params.chosen, Path("data/raw"))
+    source = source_of(params.dataset, params.chosen)
+    with replaced_directory(Path("data/raw")) as fresh:
+        source.collect(fresh)
     run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
 
 

@@ -15,9 +15,8 @@ def body(params: Params, run: StageRun) -> None:
     info = ingest(
         Path("data/raw"),
         Path("data/trajectories"),
-        dataset=params.dataset,
-        environment=chosen.environment,
-        unit=chosen.unit,
+        params.dataset,
+        chosen,
     )
     run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
     run.tag("dataset_fingerprint", info.dataset_fingerprint)

@@ -8,13 +8,13 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
+from pipeline import environments
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy.replay import ReplayBuffer
 from pipeline.stages.policy_training import Released, load_model, pointer, write_trained
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
-from pipeline.trajectories import environments
 from pipeline.trajectories.store import UnitStore
 
 PUBLIC = Path("data/partitions/public")

@@ -276,7 +276,7 @@ def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
             f"params.yaml: datasets.{params.dataset}.bounds.observation: found an unbounded observation space, allowed "
             "are finite bounds; set it to public, or declare {low: [..], high: [..]}"
         )
-    rewards = targets[:, -1]
+    rewards = targets[:, size]
     reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
     return Bounds(low, high, torch.tensor(spaces.action_low), torch.tensor(spaces.action_high), *reward)
 

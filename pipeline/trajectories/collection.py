@@ -1,44 +1,23 @@
-"""Bring raw trajectories here: record a behaviour policy's whole training, or copy what is on this machine."""
+"""Record a behaviour policy's whole training."""
 
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import stable_baselines3
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise
 
+from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.files import replaced_directory
-from pipeline.params import MinariDataset, ReplayDataset, ReplayOptions
+from pipeline.params import ReplayOptions
 from pipeline.progress import progress_bar
-from pipeline.trajectories.environments import box_spaces, make
-from pipeline.trajectories.minari_files import EpisodeWriter, copy_local
+from pipeline.trajectories.environments import spaces_of
+from pipeline.trajectories.minari_files import EpisodeWriter
 from pipeline.trajectories.recording import Episode, RecordingEnvs
 
 _FOREVER = 2**62  # time steps; the callback ends the training
-
-
-def collect(name: str, dataset: ReplayDataset | MinariDataset, target: Path) -> None:
-    """Fill ``target`` with one local Minari dataset, whole or not at all.
-
-    Args:
-        name: the dataset's entry in params.yaml.
-        dataset: that entry.
-        target: the folder to replace.
-
-    Raises:
-        PipelineError: the environment cannot be used, or the Minari dataset is not on this machine.
-    """
-    with replaced_directory(target) as fresh:
-        if isinstance(dataset, MinariDataset):
-            copy_local(dataset.options.id, dataset.options.root, fresh)
-        else:
-            minari_name = re.sub(r"[^-\w]", "-", name)  # Minari's ids have no dots
-            record_training(dataset.environment, dataset.options, fresh, f"{minari_name}-v0")
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:
@@ -57,7 +36,7 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
         PipelineError: the environment is unknown, or its spaces are not such boxes with finite actions.
     """
     reference = make(environment)
-    spaces = box_spaces(f"environment {environment!r}", reference.observation_space, reference.action_space)
+    spaces = spaces_of(f"environment {environment!r}", reference.observation_space, reference.action_space)
     if not np.isfinite([*spaces.action_low, *spaces.action_high]).all():
         raise PipelineError(
             f"environment {environment!r}: found an action space without finite bounds; allowed are finite ones; "
@@ -74,7 +53,7 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
                 writer.add(episode)
                 progress.update()
 
-        envs = RecordingEnvs(lambda: gymnasium.make(environment), options.num_envs, finished)
+        envs = RecordingEnvs(lambda: make(environment), options.num_envs, finished)
         try:
             _learner(envs, spaces.action_size, options).learn(_FOREVER, callback=_Until(done), log_interval=None)
         finally:

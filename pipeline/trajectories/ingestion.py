@@ -3,31 +3,30 @@
 from pathlib import Path
 
 from pipeline.files import replaced_directory
-from pipeline.trajectories.environments import declared
+from pipeline.params import AnyDataset
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
-from pipeline.trajectories.minari_files import MinariReader
 from pipeline.trajectories.parquet import PartWriter
 from pipeline.trajectories.schema import DatasetInfo, RowCheck
+from pipeline.trajectories.sources import source_of
 
 
-def ingest(raw: Path, target: Path, *, dataset: str, environment: str, unit: str) -> DatasetInfo:
-    """Read the Minari dataset under ``raw``, check every row and write ``target`` whole or not at all.
+def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
+    """Read what ``collect`` left in ``raw``, check every row and write ``target`` whole or not at all.
 
     Args:
-        raw: the folder with one Minari dataset.
+        raw: the folder of raw files.
         target: the folder of Parquet parts to replace.
-        dataset: the name of the dataset's entry in params.yaml.
-        environment: the Gymnasium id whose spaces the rows must fit.
-        unit: what one privacy unit is.
+        name: the dataset's entry in params.yaml.
+        dataset: that entry.
 
     Returns:
         The facts written into every part.
 
     Raises:
-        PipelineError: the environment or the data are not fit for use; ``target`` is untouched.
+        PipelineError: the entry or the data are not fit for use; ``target`` is untouched.
     """
-    spaces, horizon = declared(environment)
-    reader = MinariReader(raw, spaces)
+    reader = source_of(name, dataset).open(raw)
+    spaces = reader.spaces
     check = RowCheck(spaces, reader.path)
     fingerprint = Fingerprint(spaces)
     with replaced_directory(target) as fresh, PartWriter(fresh, spaces) as writer:
@@ -35,6 +34,15 @@ def ingest(raw: Path, target: Path, *, dataset: str, environment: str, unit: str
             check(table)
             fingerprint.update(table)
             writer.write(table)
-        info = DatasetInfo(dataset, environment, unit, spaces, horizon, fingerprint.keyed(project_secret()))
+        info = DatasetInfo(
+            dataset=name,
+            environment=dataset.environment,
+            unit=dataset.unit,
+            spaces=spaces,
+            horizon=dataset.horizon or reader.horizon,
+            termination=dataset.termination,
+            duplicates=dataset.duplicates,
+            dataset_fingerprint=fingerprint.keyed(project_secret()),
+        )
         writer.finish(info)
     return info

@@ -8,6 +8,7 @@ under another name.
 import hashlib
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from pipeline.trajectories.schema import run_starts, vectors
@@ -23,10 +24,13 @@ class Membership:
     Args:
         secret: the project's, up to 64 bytes.
         dataset: the entry of ``datasets`` within which ids mean the same.
+        by_rows: whether equal rows mean the same unit. False for short records of a small state space, where
+            different people's may well be equal: there the second digest is of the id again.
     """
 
-    def __init__(self, secret: bytes, dataset: str):
+    def __init__(self, secret: bytes, dataset: str, by_rows: bool = True):
         self._secret = secret
+        self._by_rows = by_rows
         self._dataset = f"{len(dataset)}:{dataset}".encode()
         self._digests: list[bytes] = []
 
@@ -39,7 +43,7 @@ class Membership:
         rows = np.hstack(
             [
                 vectors(table["observation"]),
-                vectors(table["action"]),
+                _actions(table),
                 table["reward"].to_numpy()[:, None],
                 vectors(table["next_observation"]),
             ]
@@ -47,7 +51,11 @@ class Membership:
         ends = [*starts[1:].tolist(), table.num_rows]
         for name, start, end in zip(names, starts.tolist(), ends, strict=True):
             self._digests.append(self._digest(b"unit id", self._dataset, name.encode()))
-            self._digests.append(self._digest(b"unit rows", np.ascontiguousarray(rows[start:end]).data.cast("B")))
+            if self._by_rows:
+                content = np.ascontiguousarray(rows[start:end]).data.cast("B")
+                self._digests.append(self._digest(b"unit rows", content))
+            else:
+                self._digests.append(self._digest(b"unit again", self._dataset, name.encode()))
 
     def to_bytes(self) -> bytes:
         """All digests, sorted: their order tells nothing."""
@@ -62,3 +70,11 @@ class Membership:
         for part in parts:
             keyed.update(part)
         return keyed.digest()
+
+
+def _actions(table: pa.Table) -> npt.NDArray[np.float32]:
+    column = table["action"]
+    if pa.types.is_fixed_size_list(column.type):
+        return vectors(column)
+    chosen: npt.NDArray[np.float32] = column.to_numpy()[:, None].astype(np.float32)
+    return chosen

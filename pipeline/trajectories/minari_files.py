@@ -20,7 +20,7 @@ from minari.serialization import deserialize_space
 
 from pipeline.errors import PipelineError
 from pipeline.files import home
-from pipeline.trajectories.environments import box_spaces
+from pipeline.trajectories.environments import spaces_of
 from pipeline.trajectories.recording import Episode
 from pipeline.trajectories.schema import Spaces, trajectory_table
 
@@ -119,13 +119,15 @@ class MinariReader:
     Args:
         root: the folder with exactly one Minari dataset in it, at any depth.
         spaces: what the environment declares.
+        horizon: the step limit that it declares.
 
     Raises:
         PipelineError: no dataset or several, not in HDF5, unreadable, or with spaces of other sizes.
     """
 
-    def __init__(self, root: Path, spaces: Spaces):
-        self._spaces = spaces
+    def __init__(self, root: Path, spaces: Spaces, horizon: int | None = None):
+        self.spaces = self._spaces = spaces
+        self.horizon = horizon
         found = sorted(root.glob("**/data/metadata.json"))
         if len(found) != 1:
             raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
@@ -260,7 +262,7 @@ def _check_spaces(path: Path, metadata: dict[str, Any], spaces: Spaces) -> None:
         stored = [deserialize_space(metadata[name]) for name in ("observation_space", "action_space")]
     except (ValueError, KeyError, TypeError, AssertionError, RecursionError):
         raise PipelineError(f"{path}: spaces that cannot be read; run `dvc repro collect` again") from None
-    own = box_spaces(str(path), *stored)
+    own = spaces_of(str(path), *stored)
     for what in ("observation", "action"):
         in_data, allowed = getattr(own, f"{what}_size"), getattr(spaces, f"{what}_size")
         if in_data != allowed:

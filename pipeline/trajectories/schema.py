@@ -17,18 +17,28 @@ from pipeline.files import finite
 Array = npt.NDArray[Any]
 
 _METADATA_KEY = b"primorl"
-_VECTORS = ("observation", "action", "next_observation")
 _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """The declared bounds of observations [S] and actions [A]; public facts, infinite where open."""
+    """The declared bounds of observations [S] and actions [A]; public facts, infinite where open.
+
+    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1.
+    """
 
     observation_low: tuple[float, ...]
     observation_high: tuple[float, ...]
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
+    discrete_actions: bool = False
+
+    @classmethod
+    def with_discrete_actions(
+        cls, observation_low: tuple[float, ...], observation_high: tuple[float, ...], actions: int
+    ) -> Self:
+        """Spaces with ``actions`` discrete actions."""
+        return cls(observation_low, observation_high, (0.0,) * actions, (1.0,) * actions, discrete_actions=True)
 
     @property
     def observation_size(self) -> int:
@@ -37,24 +47,25 @@ class Spaces:
 
     @property
     def action_size(self) -> int:
-        """A."""
+        """A: dimensions, or the number of discrete actions."""
         return len(self.action_low)
 
-    def to_json(self) -> dict[str, list[float | None]]:
+    def to_json(self) -> dict[str, Any]:
         """Plain JSON, with null for an infinite bound."""
-        return {name: [finite(bound) for bound in bounds] for name, bounds in asdict(self).items()}
+        return {
+            name: [finite(bound) for bound in value] if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
 
     @classmethod
-    def from_json(cls, content: dict[str, list[float | None]]) -> Self:
+    def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of ``to_json``."""
-        return cls(
-            **{
-                name: tuple(
-                    (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in bounds
-                )
-                for name, bounds in content.items()
-            }
-        )
+        bounds = {
+            name: tuple((-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in value)
+            for name, value in content.items()
+            if name != "discrete_actions"
+        }
+        return cls(**bounds, discrete_actions=bool(content["discrete_actions"]))
 
 
 @dataclass(frozen=True)
@@ -63,18 +74,22 @@ class DatasetInfo:
 
     Attributes:
         dataset: its entry of ``datasets`` in params.yaml.
-        environment: the Gymnasium id of its environment.
+        environment: the Gymnasium id of its environment; None: there is no simulator.
         unit: what one privacy unit is.
-        spaces: the environment's declared bounds.
-        horizon: the environment's declared step limit; None without one.
+        spaces: the declared spaces.
+        horizon: the declared step limit; None without one.
+        termination: how model rollouts know an end: ``none``, ``learned`` or a rule's name.
+        duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
     """
 
     dataset: str
-    environment: str
+    environment: str | None
     unit: str
     spaces: Spaces
     horizon: int | None
+    termination: str
+    duplicates: str
     dataset_fingerprint: str
 
     def to_json(self) -> dict[str, Any]:
@@ -116,13 +131,23 @@ def arrow_schema(spaces: Spaces) -> pa.Schema:
             ("trajectory_id", pa.string()),
             ("step", pa.int32()),
             ("observation", observation),
-            ("action", pa.list_(pa.float32(), spaces.action_size)),
+            ("action", pa.int32() if spaces.discrete_actions else pa.list_(pa.float32(), spaces.action_size)),
             ("reward", pa.float32()),
             ("next_observation", observation),
             ("terminated", pa.bool_()),
             ("truncated", pa.bool_()),
         ]
     )
+
+
+def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
+    """The actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
+    if not spaces.discrete_actions:
+        return vectors(table["action"])
+    chosen = table["action"].to_numpy()
+    onehot = np.zeros((len(chosen), spaces.action_size), dtype=np.float32)
+    onehot[np.arange(len(chosen)), chosen] = 1
+    return onehot
 
 
 def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
@@ -155,7 +180,7 @@ def trajectory_table(
         unit_ids: the privacy unit of each trajectory.
         trajectory_ids: a name for each trajectory.
         observations: [T + 1, S] each, the true last observation included: no transition crosses an end.
-        actions: [T, A] each.
+        actions: [T, A] each; whole numbers [T] where they are discrete.
         rewards: [T] each.
         terminated: [T] each.
         truncated: [T] each.
@@ -180,7 +205,9 @@ def trajectory_table(
             text(trajectory_ids),
             pa.array((np.arange(len(trajectory)) - np.repeat(ends - lengths, lengths)).astype(np.int32)),
             matrix(everything[~last]),
-            matrix(np.concatenate(actions)),
+            pa.array(np.concatenate(actions).astype(np.int32))
+            if spaces.discrete_actions
+            else matrix(np.concatenate(actions)),
             pa.array(_float32(np.concatenate(rewards))),
             matrix(everything[~first]),
             pa.array(np.concatenate(terminated)),
@@ -209,6 +236,7 @@ class RowCheck:
     def __init__(self, spaces: Spaces, origin: Path):
         self._spaces = spaces
         self._schema = arrow_schema(spaces)
+        self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
         self._origin = origin
         self._previous: tuple[str, str] | None = None
         self._trajectories: set[str] = set()
@@ -233,7 +261,7 @@ class RowCheck:
             "step numbers not contiguous from 0",
             "0, 1, 2, … in every trajectory; sort the rows by step",
         )
-        for name in _VECTORS:
+        for name in self._vectors:
             bad = ~np.isfinite(vectors(table[name])).all(axis=1)
             where.refuse(bad, f"a non-finite {name}", "finite float32 numbers; drop or repair the trajectory")
         with np.errstate(over="ignore"):
@@ -246,7 +274,15 @@ class RowCheck:
         bad = ~np.isfinite(table["reward"].to_numpy())
         where.refuse(bad, "a non-finite reward", "finite float32 numbers; drop or repair the trajectory")
         self._ends(where, table, starts)
-        self._actions(where, vectors(table["action"]))
+        if self._spaces.discrete_actions:
+            chosen = table["action"].to_numpy()
+            where.refuse(
+                (chosen < 0) | (chosen >= self._spaces.action_size),
+                "an action outside the declared space",
+                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions",
+            )
+        else:
+            self._actions(where, vectors(table["action"]))
 
     def _columns(self, table: pa.Table) -> None:
         for column in self._schema:
@@ -259,7 +295,7 @@ class RowCheck:
                     "check that the dataset belongs to the environment"
                 )
             array = table[column.name]
-            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in _VECTORS else 0
+            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
             if array.null_count + inner > 0:
                 raise PipelineError(
                     f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipeline.errors import PipelineError
 from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.schema import DatasetInfo, run_starts, vectors
+from pipeline.trajectories.schema import DatasetInfo, action_vectors, run_starts, vectors
 
 
 class UnitStore:
@@ -19,7 +19,7 @@ class UnitStore:
 
     U units, R transitions, observations of size S and actions of size A. Units are numbered 0 … U - 1 in
     the order of their ids. An input row is (observation, action), a target row is
-    (next_observation - observation, reward).
+    (next_observation - observation, reward, terminated).
 
     Attributes:
         info: the dataset's public facts.
@@ -33,7 +33,6 @@ class UnitStore:
         info: DatasetInfo,
         inputs: Tensor,
         targets: Tensor,
-        terminated: Tensor,
         unit_starts: Tensor,
         trajectory_starts: Tensor,
     ):
@@ -43,7 +42,6 @@ class UnitStore:
         self.action_size = info.spaces.action_size
         self._inputs = inputs
         self._targets = targets
-        self._terminated = terminated
         self._starts = unit_starts
         self._lengths = torch.diff(unit_starts, append=torch.tensor([len(inputs)]))
         self._trajectory_starts = trajectory_starts
@@ -58,18 +56,17 @@ class UnitStore:
         reader = PartReader(folder, made_by="partition")
         S, A = reader.info.spaces.observation_size, reader.info.spaces.action_size
         inputs = np.empty((reader.rows, S + A), dtype=np.float32)
-        targets = np.empty((reader.rows, S + 1), dtype=np.float32)
-        terminated = np.empty(reader.rows, dtype=bool)
+        targets = np.empty((reader.rows, S + 2), dtype=np.float32)
         units, trajectories = _Runs("unit_id"), _Runs("trajectory_id")
         row = 0
         for table in reader.tables():
             rows = slice(row, row + table.num_rows)
             observation = vectors(table["observation"])
             inputs[rows, :S] = observation
-            inputs[rows, S:] = vectors(table["action"])
+            inputs[rows, S:] = action_vectors(table, reader.info.spaces)
             np.subtract(vectors(table["next_observation"]), observation, out=targets[rows, :S])
             targets[rows, S] = table["reward"].to_numpy()
-            terminated[rows] = table["terminated"].to_numpy()
+            targets[rows, S + 1] = table["terminated"].to_numpy()
             units.add(table, row)
             trajectories.add(table, row)
             row += table.num_rows
@@ -83,7 +80,7 @@ class UnitStore:
             )
         unit_starts = units.starts()
         trajectory_starts = np.union1d(trajectories.starts(), unit_starts)
-        arrays = (inputs, targets, terminated, unit_starts, trajectory_starts)
+        arrays = (inputs, targets, unit_starts, trajectory_starts)
         return cls(reader.info, *(torch.from_numpy(array) for array in arrays))
 
     def lengths(self, units: Tensor) -> Tensor:
@@ -101,13 +98,13 @@ class UnitStore:
             steps: int64 [U, M], from 0, within each unit.
 
         Returns:
-            Inputs [U, M, S + A] and targets [U, M, S + 1], float32.
+            Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
         rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
         return self._inputs[rows], self._targets[rows]
 
     def flat(self) -> tuple[Tensor, Tensor]:
-        """All inputs [R, S + A] and targets [R, S + 1]: views, not copies."""
+        """All inputs [R, S + A] and targets [R, S + 2]: views, not copies."""
         return self._inputs, self._targets
 
     def first_observations(self) -> Tensor:
@@ -116,7 +113,7 @@ class UnitStore:
 
     def terminated(self) -> Tensor:
         """Whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
-        return self._terminated
+        return self._targets[:, -1] > 0
 
 
 class _Runs:

@@ -1,0 +1,22 @@
+"""Where trajectories come from: one module a kind of source, found by ``source:`` in params.yaml."""
+
+from importlib import import_module
+
+from pipeline.params import AnyDataset
+from pipeline.trajectories.source import Source
+
+_MODULES = {
+    "replay": "replay",
+    "minari": "minari",
+    "d4rl": "d4rl",
+    "tabular": "tabular",
+    "icu-sepsis": "icu_sepsis",
+    "propofol": "propofol",
+}
+
+
+def source_of(name: str, dataset: AnyDataset) -> Source:
+    """The source of the entry ``name`` of ``datasets``; only its own module, and what that needs, is imported."""
+    module = import_module(f"{__name__}.{_MODULES[dataset.source]}")
+    source: Source = module.source(name, dataset)
+    return source

@@ -1,0 +1,41 @@
+"""``source: replay``: a behaviour policy's whole training in an environment, recorded."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import PipelineError
+from pipeline.params import ReplayDataset
+from pipeline.trajectories.collection import record_training
+from pipeline.trajectories.environments import declared
+from pipeline.trajectories.minari_files import MinariReader
+from pipeline.trajectories.source import Reader
+
+
+def source(name: str, dataset: ReplayDataset) -> "Replay":
+    """The source of one entry of ``datasets``.
+
+    Raises:
+        PipelineError: the entry names no environment.
+    """
+    if dataset.environment is None:
+        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id")
+    return Replay(name, dataset, dataset.environment)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """See `pipeline.trajectories.source.Source`."""
+
+    name: str
+    dataset: ReplayDataset
+    environment: str
+
+    def collect(self, target: Path) -> None:
+        """Train, and keep every episode as a Minari dataset."""
+        minari_name = re.sub(r"[^-\w]", "-", self.name)  # Minari's ids have no dots
+        record_training(self.environment, self.dataset.options, target, f"{minari_name}-v0")
+
+    def open(self, raw: Path) -> Reader:
+        """Read that dataset."""
+        return MinariReader(raw, *declared(self.environment))
