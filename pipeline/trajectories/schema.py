@@ -17,6 +17,7 @@ from pipeline.files import finite
 Array = npt.NDArray[Any]
 
 _METADATA_KEY = b"primorl"
+_BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
 _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
 
@@ -24,7 +25,8 @@ _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling 
 class Spaces:
     """The declared bounds of observations [S] and actions [A]; public facts, infinite where open.
 
-    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1.
+    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1. ``one_hot`` names the
+    parts of an observation that are one-hot too, a declared category each: (first dimension, number of categories).
     """
 
     observation_low: tuple[float, ...]
@@ -32,6 +34,7 @@ class Spaces:
     action_low: tuple[float, ...]
     action_high: tuple[float, ...]
     discrete_actions: bool = False
+    one_hot: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def with_discrete_actions(
@@ -52,20 +55,20 @@ class Spaces:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with null for an infinite bound."""
-        return {
-            name: [finite(bound) for bound in value] if isinstance(value, tuple) else value
-            for name, value in asdict(self).items()
-        }
+        bounds = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
+        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": [list(block) for block in self.one_hot]}
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of ``to_json``."""
         bounds = {
-            name: tuple((-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in value)
-            for name, value in content.items()
-            if name != "discrete_actions"
+            name: tuple(
+                (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in content[name]
+            )
+            for name in _BOUNDS
         }
-        return cls(**bounds, discrete_actions=bool(content["discrete_actions"]))
+        one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
+        return cls(**bounds, discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot)
 
 
 @dataclass(frozen=True)
