@@ -49,6 +49,17 @@ def _inside_if_file(url: str) -> str:
     return url
 
 
+def _text(value: Any) -> Any:
+    """YAML reads 1 as a number, where a log's category is the text of it."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _different(names: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(names)) < len(names):
+        raise ValueError("found one twice; every category stands once")
+    return names
+
+
 _number = BeforeValidator(_no_truth_value)
 PositiveInt = Annotated[int, Field(gt=0), _number]
 NaturalInt = Annotated[int, Field(ge=0), _number]
@@ -65,6 +76,9 @@ Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 InnerPath = Annotated[str, AfterValidator(_inside)]
 StoreUrl = Annotated[str, AfterValidator(_inside_if_file)]
+Category = Annotated[str, BeforeValidator(_text), Field(min_length=1)]
+Column = Annotated[str, Field(min_length=1)]
+Categories = Annotated[tuple[Category, ...], Field(min_length=2), AfterValidator(_different)]
 Hidden = Annotated[tuple[PositiveInt, ...], Field(min_length=1)]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
@@ -76,10 +90,12 @@ class Block(BaseModel):
 
 
 class ReplayOptions(Block):
-    """``source: replay``: a behaviour policy's whole training, recorded."""
+    """``source: replay``: behaviour policies' whole training, recorded."""
 
-    algorithm: Literal["ddpg", "td3", "sac"]
+    backend: Literal["gymnasium", "envpool"]
+    algorithm: Literal["ddpg", "td3", "sac", "dqn"]
     episodes: PositiveInt
+    runs: PositiveInt
     num_envs: PositiveInt
     gradient_steps: PositiveInt
     learning_starts: NaturalInt
@@ -87,6 +103,12 @@ class ReplayOptions(Block):
     learning_rate: Positive
     action_noise: NonNegative
     seed: Seed
+
+    @model_validator(mode="after")
+    def _episodes_for_all(self) -> Self:
+        if self.episodes < self.runs:
+            raise ValueError("episodes must be at least runs: every run records some")
+        return self
 
 
 class MinariOptions(Block):
@@ -103,10 +125,106 @@ class D4rlOptions(Block):
     name: str | None
 
 
+class Categorical(Block):
+    """A column with one of the declared categories in each row: one-hot, or discrete actions, in the declared order."""
+
+    column: Column
+    categories: Categories
+
+
+class CountedActions(Block):
+    """A column of discrete actions 0 … count - 1."""
+
+    column: Column
+    count: AtLeastTwo
+
+
+class BoxActions(Block):
+    """Columns of a continuous action, with their bounds; null: those of the environment."""
+
+    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
+    low: tuple[Finite, ...] | None
+    high: tuple[Finite, ...] | None
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if (self.low is None) != (self.high is None):
+            raise ValueError("low and high must both be null or both be lists")
+        if self.low is not None and self.high is not None:
+            if not len(self.columns) == len(self.low) == len(self.high):
+                raise ValueError("low and high must have one number for each of columns")
+            if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
+                raise ValueError("low must be below high in every dimension")
+        return self
+
+
+def _kind_of_action(value: Any) -> str:
+    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+    return next((key for key in ("categories", "count") if key in keys), "columns")
+
+
+def _kind_of_observation(value: Any) -> str:
+    return "categories" if isinstance(value, dict | Block) else "name"
+
+
+ObservationColumn = Annotated[
+    Annotated[Column, Tag("name")] | Annotated[Categorical, Tag("categories")], Discriminator(_kind_of_observation)
+]
+ActionColumns = Annotated[
+    Annotated[BoxActions, Tag("columns")]
+    | Annotated[CountedActions, Tag("count")]
+    | Annotated[Categorical, Tag("categories")],
+    Discriminator(_kind_of_action),
+]
+
+
+class TabularColumns(Block):
+    """What the columns of a log mean; null: the log has no such column."""
+
+    unit: Column | None
+    trajectory: Column
+    order: Column
+    observation: Annotated[tuple[ObservationColumn, ...], Field(min_length=1)]
+    action: ActionColumns
+    reward: Column
+    terminated: Column | None
+    truncated: Column | None
+    next_observation: tuple[Column, ...] | None
+
+    @model_validator(mode="after")
+    def _as_many_after(self) -> Self:
+        if self.next_observation is not None and len(self.next_observation) != len(self.observation):
+            raise ValueError("next_observation must be null or name one column for each entry of observation")
+        return self
+
+
+class CsvFormat(Block):
+    """How numbers and fields are written in CSV."""
+
+    delimiter: Annotated[str, Field(pattern=r'^[^\r\n"]$')]
+    decimal_point: Literal[".", ","]
+
+
 class TabularOptions(Block):
-    """``source: tabular``: logs in Parquet or CSV."""
+    """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions."""
 
     files: InnerPath
+    csv: CsvFormat
+    columns: TabularColumns
+    trajectory_ids: Literal["global", "per_unit"]
+    end: Literal["flags", "horizon", "last_row"]
+    sorted: bool
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.trajectory_ids == "per_unit" and self.columns.unit is None:
+            raise ValueError("trajectory_ids: per_unit needs columns.unit; name the column, or set global")
+        if self.end == "flags" and self.columns.terminated is None and self.columns.truncated is None:
+            raise ValueError(
+                "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "
+                "last_row (every recording was cut there) or horizon (the declared step limit was reached)"
+            )
+        return self
 
 
 class IcuSepsisOptions(Block):
@@ -211,6 +329,22 @@ class TabularDataset(DatasetCommon):
 
     source: Literal["tabular"]
     options: TabularOptions
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        columns, action = self.options.columns, self.options.columns.action
+        if self.unit != (columns.unit or "trajectory"):
+            raise ValueError(
+                "unit must be the column that options.columns.unit names, or trajectory where that is null"
+            )
+        if isinstance(action, BoxActions) and (action.low is None) != (self.environment is not None):
+            raise ValueError(
+                "options.columns.action.low and high must be declared where environment is null, and be null where an "
+                "environment declares them"
+            )
+        if self.options.end == "horizon" and self.horizon is None:
+            raise ValueError("options.end: horizon needs a horizon")
+        return self
 
 
 class IcuSepsisDataset(DatasetCommon):
@@ -366,6 +500,7 @@ class Compute(Block):
 
     device: Literal["auto", "cpu", "cuda"]
     memory_mb: PositiveInt | None
+    data_mb: PositiveInt | None
     threads: Annotated[int, Field(gt=0, le=1024), _number] | None
 
 

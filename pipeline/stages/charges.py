@@ -22,8 +22,7 @@ from pipeline.tracking import StageRun, git_commit
 from pipeline.trajectories.fingerprint import project_secret
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.membership import Membership
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.store import UnitStore
+from pipeline.trajectories.store import ShardedStore, UnitStore, open_units
 
 _CODE = Path(__file__).resolve().parent.parent
 
@@ -185,17 +184,23 @@ def _file(charge: str) -> Path:
     return home() / ".primorl" / "checkpoints" / f"{charge}.safetensors"
 
 
-def open_private(manifest: Manifest, version: Version, partitions: Path) -> UnitStore:
+def open_private(
+    manifest: Manifest, version: Version, partitions: Path, keep_bytes: int
+) -> UnitStore | ShardedStore:
     """The private units, which are those that were charged.
+
+    Args:
+        manifest: of the partitions.
+        version: whose account was charged.
+        partitions: their folder.
+        keep_bytes: how much of the rows may stay in memory.
 
     Raises:
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     folder = partitions / "private"
-    store = UnitStore.open(folder)
-    found = Membership(project_secret(), manifest.info.dataset)
-    for table in PartReader(folder, made_by="partition").tables():
-        found.update(table)
+    found = Membership(project_secret(), manifest.info.dataset, by_rows=manifest.info.duplicates == "refuse")
+    store = open_units(folder, keep_bytes, found.update)
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
     return store

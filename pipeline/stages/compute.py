@@ -1,9 +1,17 @@
 """Where a stage computes: the `compute` block of params.yaml, made real."""
 
+import psutil
 import torch
 
 from pipeline.errors import PipelineError
 from pipeline.params import Compute
+
+
+def kept_bytes(compute: Compute) -> int:
+    """How much of the private rows may stay in memory: ``data_mb``, or half of what is free."""
+    if compute.data_mb is not None:
+        return compute.data_mb << 20
+    return int(psutil.virtual_memory().available) // 2
 
 
 def chosen_device(compute: Compute) -> torch.device:

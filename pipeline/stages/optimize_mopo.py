@@ -41,7 +41,8 @@ def body(params: Params, run: StageRun) -> None:
     )
     with closing(project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, charges.budget(params, manifest))
-        data = charges.open_private(manifest, version, PARTITIONS)
+        data = charges.open_private(manifest, version, PARTITIONS, sys.maxsize)
+        assert isinstance(data, UnitStore)
         scaling = Scaling.of(model, params.policy.reward_scale)
         write_trained(
             OUTPUT,

@@ -23,11 +23,11 @@ from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
 from pipeline.progress import Bar, progress_bar
 from pipeline.stages import charges
-from pipeline.stages.compute import chosen_device
+from pipeline.stages.compute import chosen_device, kept_bytes
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 from pipeline.trajectories.manifest import Manifest
-from pipeline.trajectories.store import UnitStore
+from pipeline.trajectories.store import ShardedStore, UnitStore
 
 PARTITIONS = Path("data/partitions")
 OUTPUT = Path("models/dynamics")
@@ -87,11 +87,11 @@ def body(params: Params, run: StageRun) -> None:
                 "restored, and nothing is spent; for another draw of the noise change `seed`",
                 file=sys.stderr,
             )
-        private = None if paid.finished else charges.open_private(manifest, version, PARTITIONS)
+        private = None if paid.finished else _private(params, manifest, version)
         if plan is not None:
             trained, normaliser = _train(params, shape, plan, private, public, device, paid, run)
         else:
-            assert private is not None
+            assert isinstance(private, UnitStore)
             trained, normaliser = _train_mopo(params, shape, private, public, device, run)
         if not all(bool(w.isfinite().all()) for w in trained.weights):
             ledger.abort(paid.charge.id, "training diverged")
@@ -109,11 +109,17 @@ def body(params: Params, run: StageRun) -> None:
         run.metric("epsilon", statement["epsilon"])  # the reservation, also when stopped early
 
 
+def _private(params: Params, manifest: Manifest, version: Version) -> UnitStore | ShardedStore:
+    """The private units; the non-private baseline draws from all rows at once, and so wants them all in memory."""
+    keep = sys.maxsize if params.dynamics.variant == "mopo" else kept_bytes(params.compute)
+    return charges.open_private(manifest, version, PARTITIONS, keep)
+
+
 def _train(
     params: Params,
     shape: Architecture,
     plan: Plan,
-    private: UnitStore | None,
+    private: UnitStore | ShardedStore | None,
     public: UnitStore,
     device: torch.device,
     paid: charges.Paid,

@@ -1,13 +1,21 @@
 """Raw trajectories become one validated Parquet dataset."""
 
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
+from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory
 from pipeline.params import AnyDataset
+from pipeline.trajectories.duplicates import DuplicateCheck
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
 from pipeline.trajectories.parquet import PartWriter
 from pipeline.trajectories.schema import DatasetInfo, RowCheck
 from pipeline.trajectories.sources import source_of
+from pipeline.trajectories.withdrawal import Withdrawals
+
+_Item = TypeVar("_Item")
 
 
 def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
@@ -27,13 +35,25 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     """
     reader = source_of(name, dataset).open(raw)
     spaces = reader.spaces
-    check = RowCheck(spaces, reader.path)
+    withdrawals = Withdrawals(dataset.exclude_units)
+    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none")
+    check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces)
     with replaced_directory(target) as fresh, PartWriter(fresh, spaces) as writer:
-        for table in reader.tables():
+        rows = 0
+        for whole in ahead(reader.tables()):
+            table = withdrawals.drop(whole)
+            if table.num_rows == 0:
+                continue
             check(table)
+            if check_duplicates is not None:
+                check_duplicates(table)
             fingerprint.update(table)
             writer.write(table)
+            rows += table.num_rows
+        withdrawals.check_all_met()
+        if rows == 0:
+            raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
         info = DatasetInfo(
             dataset=name,
             environment=dataset.environment,
@@ -46,3 +66,12 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         )
         writer.finish(info)
     return info
+
+
+def ahead(items: Iterator[_Item]) -> Iterator[_Item]:
+    """The same items, each made in a thread of its own while the one before it is worked on."""
+    with ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = maker.submit(next, items, None)
+            yield item

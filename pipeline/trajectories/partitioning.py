@@ -12,7 +12,7 @@ from pipeline.files import replaced_directory, replaced_file, write_json
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.membership import Membership
-from pipeline.trajectories.parquet import PartReader, PartWriter
+from pipeline.trajectories.parquet import RANDOM, PartReader, PartWriter
 from pipeline.trajectories.schema import RowCheck
 
 _HASH_BITS = 64
@@ -37,7 +37,7 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     Args:
         source: the folder that ``ingest`` wrote.
         target: the folder of the partitions.
-        public_fraction: the expected share of units that are public.
+        public_fraction: the expected share of units that are public; 0: none is, and ``public/`` has no rows.
         salt: separates this draw from others with the same ids.
 
     Raises:
@@ -46,9 +46,10 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     """
     reader = PartReader(source, made_by="ingest")
     spaces = reader.info.spaces
-    check = RowCheck(spaces, source)
+    check = RowCheck(spaces, source, may_terminate=reader.info.termination != "none")
     fingerprint = Fingerprint(spaces)
-    members, public_members = (Membership(project_secret(), reader.info.dataset) for _ in range(2))
+    by_rows = reader.info.duplicates == "refuse"
+    members, public_members = (Membership(project_secret(), reader.info.dataset, by_rows) for _ in range(2))
     counts = {True: 0, False: 0}
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
     # written, and what a kill leaves half exchanged has an old manifest that does not fit.
@@ -59,7 +60,7 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
         replaced_directory(target / "public") as public,
         replaced_directory(target / "private") as private,
     ):
-        with PartWriter(private, spaces) as private_writer, PartWriter(public, spaces) as public_writer:
+        with PartWriter(private, spaces, RANDOM) as private_writer, PartWriter(public, spaces) as public_writer:
             for table in reader.tables():
                 check(table)
                 fingerprint.update(table)
@@ -82,10 +83,11 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
                     "run `dvc repro ingest` again"
                 )
             for side, count in (("private", counts[False]), ("public", counts[True])):
-                if count == 0:
+                if count == 0 and (side == "private" or public_fraction > 0):
                     raise PipelineError(
                         f"partition.public_fraction: found {public_fraction}, which leaves no {side} unit; "
-                        "allowed is a share that leaves both partitions at least one; change it, or partition.salt"
+                        "allowed is 0 (no public split), or a share that leaves both partitions at least one; change it, "
+                        "or partition.salt"
                     )
             private_writer.finish(reader.info)
             public_writer.finish(reader.info)

@@ -234,10 +234,12 @@ class RowCheck:
     Args:
         spaces: what the environment declares.
         origin: the file or folder that errors name.
+        may_terminate: whether an episode may end by termination.
     """
 
-    def __init__(self, spaces: Spaces, origin: Path):
+    def __init__(self, spaces: Spaces, origin: Path, may_terminate: bool = True):
         self._spaces = spaces
+        self._may_terminate = may_terminate
         self._schema = arrow_schema(spaces)
         self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
         self._origin = origin
@@ -329,6 +331,12 @@ class RowCheck:
             self._trajectories.add(key[1])
 
     def _ends(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        if not self._may_terminate:
+            where.refuse(
+                table["terminated"].to_numpy(),
+                "an episode that terminates, while params.yaml says `termination: none`",
+                "ends by truncation only; or set the dataset's termination to learned, or to the environment's rule",
+            )
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
         last[np.append(starts[1:], table.num_rows) - 1] = True

@@ -1,5 +1,8 @@
-"""One partition in memory, ready for gathers: what training reads its cohorts from."""
+"""One partition, ready for gathers: what training reads its cohorts from, in memory or row group by row group."""
 
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Self
 
@@ -10,12 +13,18 @@ import torch
 from torch import Tensor
 
 from pipeline.errors import PipelineError
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.schema import DatasetInfo, action_vectors, run_starts, vectors
+from pipeline.trajectories.parquet import Index, PartReader
+from pipeline.trajectories.schema import DatasetInfo, Spaces, action_vectors, run_starts, vectors
+
+Floats = npt.NDArray[np.float32]
+
+_COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
+_READERS = 4  # decoding lets go of Python's lock
+_GROUPS_AT_ONCE = 16
 
 
 class UnitStore:
-    """The units of one partition, ragged: contiguous float32 rows and the offset of each unit.
+    """The units of one partition in memory, ragged: contiguous float32 rows and the offset of each unit.
 
     U units, R transitions, observations of size S and actions of size A. Units are numbered 0 … U - 1 in
     the order of their ids. An input row is (observation, action), a target row is
@@ -29,12 +38,7 @@ class UnitStore:
     """
 
     def __init__(
-        self,
-        info: DatasetInfo,
-        inputs: Tensor,
-        targets: Tensor,
-        unit_starts: Tensor,
-        trajectory_starts: Tensor,
+        self, info: DatasetInfo, inputs: Tensor, targets: Tensor, unit_starts: Tensor, trajectory_starts: Tensor
     ):
         self.info = info
         self.units = len(unit_starts)
@@ -47,8 +51,12 @@ class UnitStore:
         self._trajectory_starts = trajectory_starts
 
     @classmethod
-    def open(cls, folder: Path) -> Self:
-        """Load the partition in ``folder``, one row group at a time.
+    def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None) -> Self:
+        """Load the partition in ``folder``, batch by batch.
+
+        Args:
+            folder: of one partition.
+            watch: is shown every batch of rows on its way.
 
         Raises:
             PipelineError: files are missing, corrupt or out of order; the message quotes no value.
@@ -61,27 +69,18 @@ class UnitStore:
         row = 0
         for table in reader.tables():
             rows = slice(row, row + table.num_rows)
-            observation = vectors(table["observation"])
-            inputs[rows, :S] = observation
-            inputs[rows, S:] = action_vectors(table, reader.info.spaces)
-            np.subtract(vectors(table["next_observation"]), observation, out=targets[rows, :S])
-            targets[rows, S] = table["reward"].to_numpy()
-            targets[rows, S + 1] = table["terminated"].to_numpy()
+            _fill(table, reader.info.spaces, inputs[rows], targets[rows])
             units.add(table, row)
             trajectories.add(table, row)
+            watch(table)
             row += table.num_rows
         if not units.ascending():
-            raise PipelineError(
-                f"{folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
-            )
+            raise _disordered(folder)
         if not (np.isfinite(inputs).all() and np.isfinite(targets).all()):
-            raise PipelineError(
-                f"{folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the data again"
-            )
+            raise _not_finite(folder)
         unit_starts = units.starts()
         trajectory_starts = np.union1d(trajectories.starts(), unit_starts)
-        arrays = (inputs, targets, unit_starts, trajectory_starts)
-        return cls(reader.info, *(torch.from_numpy(array) for array in arrays))
+        return cls(reader.info, *map(torch.from_numpy, (inputs, targets, unit_starts, trajectory_starts)))
 
     def lengths(self, units: Tensor) -> Tensor:
         """How many transitions each unit has: int64 [U] of unit numbers to int64 [U]."""
@@ -114,6 +113,142 @@ class UnitStore:
     def terminated(self) -> Tensor:
         """Whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
         return self._targets[:, -1] > 0
+
+
+class ShardedStore:
+    """The same units on disk: a cohort touches only the row groups it lies in; the latest of them stay in memory.
+
+    Which row groups are in memory depends on earlier cohorts, so the time of a round does too: the wall time of a run
+    is among what `privacy.json` assumes public.
+
+    Args:
+        folder: of one partition.
+        keep_bytes: how much of it may stay in memory.
+        watch: is shown every batch of rows once, before the store is used.
+
+    Raises:
+        PipelineError: files are missing, corrupt or out of order; the message quotes no value.
+    """
+
+    def __init__(self, folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None] | None = None):
+        self._reader = PartReader(folder, made_by="partition")
+        self._folder = folder
+        self.info = self._reader.info
+        self.observation_size = self.info.spaces.observation_size
+        self.action_size = self.info.spaces.action_size
+        self._index: Index = self._reader.index()
+        self.units = len(self._index.lengths)
+        self._lengths = torch.from_numpy(self._index.lengths)
+        self._kept: OrderedDict[int, tuple[Floats, Floats]] = OrderedDict()
+        self._keep_bytes = keep_bytes
+        self._bytes = 0
+        if watch is not None:
+            self._show(watch)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """See `UnitStore.lengths`."""
+        return self._lengths[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `UnitStore.transitions`.
+
+        Raises:
+            PipelineError: a row group is corrupt.
+        """
+        numbers = units.numpy()
+        groups, place = np.unique(self._index.group_of[numbers], return_inverse=True)
+        parts = self._read(groups.tolist())
+        if not parts:
+            S, A = self.observation_size, self.action_size
+            return torch.empty(*steps.shape, S + A), torch.empty(*steps.shape, S + 2)
+        begins = np.cumsum([0, *(len(inputs) for inputs, _ in parts[:-1])])
+        starts = torch.from_numpy(begins[place] + self._index.start_in_group[numbers])
+        rows = starts[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
+        inputs, targets = (torch.from_numpy(np.concatenate(side)) for side in zip(*parts, strict=True))
+        return inputs[rows], targets[rows]
+
+    def _read(self, groups: list[int]) -> list[tuple[Floats, Floats]]:
+        """Inputs and targets of each row group, from memory or from disk."""
+        missing: dict[int, list[int]] = {}
+        for group in groups:
+            if group in self._kept:
+                self._kept.move_to_end(group)
+            else:
+                missing.setdefault(self._index.groups[group][0], []).append(group)
+        jobs = [own[i : i + _GROUPS_AT_ONCE] for own in missing.values() for i in range(0, len(own), _GROUPS_AT_ONCE)]
+        with ThreadPoolExecutor(_READERS) as pool:
+            for job, decoded in zip(jobs, pool.map(self._decode, jobs), strict=True):
+                self._kept.update(zip(job, decoded, strict=True))
+                self._bytes += sum(inputs.nbytes + targets.nbytes for inputs, targets in decoded)
+        found = [self._kept[group] for group in groups]
+        while self._bytes > self._keep_bytes and self._kept:
+            _, (inputs, targets) = self._kept.popitem(last=False)
+            self._bytes -= inputs.nbytes + targets.nbytes
+        return found
+
+    def _decode(self, groups: list[int]) -> list[tuple[Floats, Floats]]:
+        """Some row groups of one part."""
+        places = [self._index.groups[group] for group in groups]
+        table = self._reader.row_groups(places[0][0], [group for _, group in places], _COLUMNS)
+        inputs = np.empty((table.num_rows, self.observation_size + self.action_size), dtype=np.float32)
+        targets = np.empty((table.num_rows, self.observation_size + 2), dtype=np.float32)
+        _fill(table, self.info.spaces, inputs, targets)
+        if not (np.isfinite(inputs).all() and np.isfinite(targets).all()):
+            raise _not_finite(self._folder)
+        sizes = self._reader.rows_of(places)
+        ends = np.cumsum(sizes).tolist()
+        # Copies, so that dropping one row group from memory lets go of its bytes.
+        return [(inputs[e - n : e].copy(), targets[e - n : e].copy()) for e, n in zip(ends, sizes, strict=True)]
+
+    def _show(self, watch: Callable[[pa.Table], None]) -> None:
+        units, row = _Runs("unit_id"), 0
+        for table in self._reader.tables():
+            units.add(table, row)
+            watch(table)
+            row += table.num_rows
+        if not units.ascending() or not np.array_equal(np.diff([*units.starts(), row]), self._index.lengths):
+            raise _disordered(self._folder)
+
+
+def open_units(folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None]) -> UnitStore | ShardedStore:
+    """The partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as it is needed.
+
+    Args:
+        folder: of one partition.
+        keep_bytes: how much of it may stay in memory.
+        watch: is shown every batch of rows once.
+
+    Raises:
+        PipelineError: files are missing, corrupt or out of order; the message quotes no value.
+    """
+    reader = PartReader(folder, made_by="partition")
+    spaces = reader.info.spaces
+    if 4 * reader.rows * (2 * spaces.observation_size + spaces.action_size + 2) <= keep_bytes:
+        return UnitStore.open(folder, watch)
+    return ShardedStore(folder, keep_bytes, watch)
+
+
+def _fill(table: pa.Table, spaces: Spaces, inputs: Floats, targets: Floats) -> None:
+    """Write the rows of ``table`` into ``inputs`` [R, S + A] and ``targets`` [R, S + 2]."""
+    S = spaces.observation_size
+    observation = vectors(table["observation"])
+    inputs[:, :S] = observation
+    inputs[:, S:] = action_vectors(table, spaces)
+    np.subtract(vectors(table["next_observation"]), observation, out=targets[:, :S])
+    targets[:, S] = table["reward"].to_numpy()
+    targets[:, S + 1] = table["terminated"].to_numpy()
+
+
+def _disordered(folder: Path) -> PipelineError:
+    return PipelineError(
+        f"{folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
+    )
+
+
+def _not_finite(folder: Path) -> PipelineError:
+    return PipelineError(
+        f"{folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the data again"
+    )
 
 
 class _Runs:

@@ -1,17 +1,36 @@
 """Small datasets with known content, for the tests of the data room."""
 
 from pathlib import Path
+from typing import Any
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
+from pipeline.params import MinariDataset
 from pipeline.trajectories.minari_files import EpisodeWriter
 from pipeline.trajectories.recording import Episode
 from pipeline.trajectories.schema import DatasetInfo, Spaces, trajectory_table
 
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
-INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "0" * 64)
+INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
+
+
+def entry(**changes: Any) -> MinariDataset:
+    """An entry of ``datasets`` for what `write_raw` writes; some of its episodes terminate."""
+    plain = {
+        "source": "minari",
+        "environment": "Pendulum-v1",
+        "unit": "trajectory",
+        "horizon": None,
+        "termination": "learned",
+        "duplicates": "refuse",
+        "exclude_units": None,
+        "options": {"id": "small-v0", "root": None},
+        "bounds": {"observation": "space", "reward": "public"},
+        "score": None,
+    }
+    return MinariDataset.model_validate(plain | changes)
 
 
 def episode(length: int, seed: int, terminated: bool = False) -> Episode:

@@ -23,7 +23,7 @@ def write(folder: Path, rows: pa.Table | None = None) -> pa.Table:
 
 def test_parts_hold_whole_units_and_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Any reader gets rows and facts from every part; a unit is never torn between row groups."""
-    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", 8)
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
     monkeypatch.setattr(parquet, "_ROWS_PER_PART", 16)
     rows = write(tmp_path)
     parts = sorted(tmp_path.iterdir())
@@ -52,7 +52,7 @@ def test_missing_truncated_and_altered_files_are_refused(tmp_path: Path) -> None
     spoiled = bytearray(good)
     spoiled[300:340] = bytes(40)
     part.write_bytes(spoiled)
-    with pytest.raises(PipelineError, match="row group 0 is corrupt"):
+    with pytest.raises(PipelineError, match="row group 0: found corrupt pages"):
         list(PartReader(tmp_path, made_by="ingest").tables())
 
 

@@ -9,22 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pipeline.errors import PipelineError
-from pipeline.trajectories import parquet
+from pipeline.trajectories import ingestion, parquet
 from pipeline.trajectories.fingerprint import project_secret
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.membership import DIGEST_BYTES, Membership
 from pipeline.trajectories.parquet import PartReader, PartWriter
 from pipeline.trajectories.partitioning import check_disjoint, is_public, partition
-from tests.trajectories.builders import INFO, SPACES, episode, episodes, snapshot, table, write_raw
+from pipeline.trajectories.schema import arrow_schema
+from tests.trajectories.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
 
 
 @pytest.fixture(params=[2**16, 8], ids=["one row group", "many row groups"])
 def ingested(project: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> pa.Table:
     """Twenty units in ``trajectories/``."""
-    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", request.param)
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", request.param)
     write_raw(Path("raw"), episodes(20))
-    ingest(Path("raw"), Path("trajectories"), dataset="small", environment="Pendulum-v1", unit="trajectory")
+    ingest(Path("raw"), Path("trajectories"), "small", entry())
     return read(Path("trajectories"))
 
 
@@ -33,7 +34,8 @@ def run(public_fraction: float = 0.4, salt: str = "salt") -> Manifest:
 
 
 def read(folder: Path) -> pa.Table:
-    return pa.concat_tables(PartReader(folder, made_by="partition").tables())
+    tables = PartReader(folder, made_by="partition").tables()
+    return pa.concat_tables([arrow_schema(SPACES).empty_table(), *tables])
 
 
 def test_the_partitions_are_disjoint_and_together_everything(ingested: pa.Table) -> None:
@@ -58,14 +60,33 @@ def test_the_private_units_are_listed_for_the_ledger_and_no_public_one_is(ingest
     assert len(expected.to_bytes()) == 2 * DIGEST_BYTES * manifest.private_units
 
 
-def test_the_same_rows_on_both_sides_are_refused(project: Path) -> None:
+def test_the_same_rows_on_both_sides_are_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One person's trajectory, recorded twice under two ids, must not be protected here and published there."""
     twice = [episode(5, 1)] * 20
     write_raw(Path("raw"), twice)
-    ingest(Path("raw"), Path("trajectories"), dataset="small", environment="Pendulum-v1", unit="trajectory")
+    monkeypatch.setattr(ingestion, "DuplicateCheck", lambda origin: lambda table: None)  # it would refuse them before
+    ingest(Path("raw"), Path("trajectories"), "small", entry())
     with pytest.raises(PipelineError, match="rows are also those of another unit, and one is drawn private"):
         run()
     assert not Path("partitions/private").exists()
+
+
+def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(project: Path) -> None:
+    """Short records of a small state space: there people are known by their ids alone."""
+    write_raw(Path("raw"), [episode(5, 1)] * 20)
+    ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
+    manifest = run()
+    assert manifest.private_units + manifest.public_units == 20
+    digests = Path("partitions/units.bin").read_bytes()
+    assert len({digests[i : i + DIGEST_BYTES] for i in range(0, len(digests), DIGEST_BYTES)}) == len(digests) // 16
+
+
+def test_without_a_public_split_its_part_is_there_and_empty(ingested: pa.Table) -> None:
+    manifest = run(public_fraction=0)
+    assert (manifest.public_units, manifest.private_units) == (0, 20)
+    assert read(Path("partitions/private")).equals(ingested)
+    assert read(Path("partitions/public")).num_rows == 0
+    assert Path("partitions/public_units.bin").read_bytes() == b""
 
 
 def test_the_same_split_comes_out_again_and_another_salt_moves_it(ingested: pa.Table) -> None:
@@ -87,6 +108,8 @@ def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
         "unit",
         "spaces",
         "horizon",
+        "termination",
+        "duplicates",
         "dataset_fingerprint",
         "observation_size",
         "action_size",

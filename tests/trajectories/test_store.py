@@ -1,16 +1,20 @@
 import ast
+import base64
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import pipeline.trajectories.store as module
 from pipeline.errors import PipelineError
 from pipeline.trajectories import parquet
 from pipeline.trajectories.parquet import PartWriter
 from pipeline.trajectories.recording import Episode
-from pipeline.trajectories.store import UnitStore
+from pipeline.trajectories.store import ShardedStore, UnitStore, open_units
 from tests.trajectories.builders import INFO, SPACES, episode, episodes, table
 
 
@@ -29,13 +33,15 @@ def expected(item: Episode) -> tuple[torch.Tensor, torch.Tensor]:
     observations, actions = np.stack(item.observations), np.stack(item.actions)
     rewards = np.array(item.rewards, dtype=np.float32)[:, None]
     inputs = np.hstack([observations[:-1], actions])
-    targets = np.hstack([observations[1:] - observations[:-1], rewards])
+    ended = np.zeros_like(rewards)
+    ended[-1] = item.terminated
+    targets = np.hstack([observations[1:] - observations[:-1], rewards, ended])
     return torch.from_numpy(inputs), torch.from_numpy(targets)
 
 
 @pytest.fixture(params=[2**16, 4], ids=["one row group", "many row groups"])
 def content(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Episode]:
-    monkeypatch.setattr(parquet, "ROWS_PER_GROUP", request.param)
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", request.param)
     return episodes(9)
 
 
@@ -79,7 +85,7 @@ def test_an_empty_cohort_is_an_empty_answer(tmp_path: Path, content: list[Episod
     opened = store(tmp_path, content)
     inputs, targets = opened.transitions(none, torch.empty(0, 5, dtype=torch.int64))
     assert inputs.shape == (0, 5, 4)
-    assert targets.shape == (0, 5, 4)
+    assert targets.shape == (0, 5, 5)
     assert opened.lengths(none).shape == (0,)
 
 
@@ -111,6 +117,100 @@ def test_missing_damaged_and_non_finite_data_is_refused(tmp_path: Path) -> None:
     part.write_bytes(part.read_bytes()[:-20])
     with pytest.raises(PipelineError, match="not a readable Parquet file"):
         UnitStore.open(tmp_path / "good")
+
+
+def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
+    return ShardedStore(folder, keep_bytes, watch=lambda table: None)
+
+
+@given(data=st.data())
+def test_reading_row_groups_gives_what_reading_everything_gives(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """However units lie in row groups, and however little stays in memory: the cohort's rows are the same."""
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    per_group = data.draw(st.sampled_from([1, 4, 100]))
+    folder = tmp_path_factory.mktemp("part")
+    names = [f"{i:03d}" for i in range(len(lengths))]
+    with PartWriter(folder, SPACES, per_group) as writer:
+        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
+        writer.finish(INFO)
+    whole, parts = UnitStore.open(folder), sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])))
+    assert (parts.units, parts.info) == (whole.units, whole.info)
+    for _ in range(3):
+        units = torch.tensor(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8)), dtype=torch.int64)
+        steps = torch.randint(0, 12, (len(units), 5))
+        assert torch.equal(parts.lengths(units), whole.lengths(units))
+        for found, true in zip(parts.transitions(units, steps), whole.transitions(units, steps), strict=True):
+            assert torch.equal(found, true)
+
+
+def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
+    """Damage in the row groups of others goes unnoticed, in one's own it does not: nothing else was read."""
+    with PartWriter(tmp_path, SPACES, 1) as writer:
+        writer.write(table([episode(50, i) for i in range(4)]))
+        writer.finish(INFO)
+    store = ShardedStore(tmp_path, keep_bytes=0)
+    part = tmp_path / "part-00000.parquet"
+    place = pq.read_metadata(part).row_group(2).column(5)
+    content = bytearray(part.read_bytes())
+    content[place.data_page_offset + 60 : place.data_page_offset + 100] = bytes(40)
+    part.write_bytes(content)
+    steps = torch.arange(50).expand(3, 50)
+    store.transitions(torch.tensor([0, 1, 3]), steps)
+    with pytest.raises(PipelineError, match=r"part-00000\.parquet: row groups 0 to 2: found corrupt pages; run"):
+        store.transitions(torch.tensor([0, 1, 2]), steps)
+
+
+def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
+    """Each unit here takes 50 · 4 · (4 + 5) = 1800 bytes; two of them may stay."""
+    with PartWriter(tmp_path, SPACES, 1) as writer:
+        writer.write(table([episode(50, i) for i in range(6)]))
+        writer.finish(INFO)
+    store = sharded(tmp_path, keep_bytes=4000)
+    for _ in range(2):
+        store.transitions(torch.arange(6), torch.zeros(6, 1, dtype=torch.int64))
+        assert len(store._kept) == 2
+        assert store._bytes == 3600
+
+
+def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(9)))
+        writer.finish(INFO)
+    rows = UnitStore.open(tmp_path).flat()[0].shape[0]
+    size = rows * 4 * (4 + 5)
+    assert isinstance(open_units(tmp_path, size, lambda table: seen.append(table.num_rows)), UnitStore)
+    assert isinstance(open_units(tmp_path, size - 1, lambda table: seen.append(table.num_rows)), ShardedStore)
+    assert seen == [rows, rows]
+
+
+def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """It decides whose rows are whose: a file whose index was exchanged must not be read by it."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(5)))
+        writer.finish(INFO)
+    part = tmp_path / "part-00000.parquet"
+    good = pq.read_table(part)
+    for index in (b"", base64.b64encode(np.array([3, 3], "<i8").tobytes())):
+        metadata = good.schema.metadata | {b"primorl.units": index}
+        pq.write_table(good.replace_schema_metadata(metadata), part)
+        with pytest.raises(PipelineError, match="no index of its units, or one that does not fit"):
+            ShardedStore(tmp_path, 0)
+    swapped = base64.b64encode(np.array([4, 1, 7, 3, 6], "<i8").tobytes())
+    pq.write_table(good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": swapped}), part)
+    with pytest.raises(PipelineError, match="units are out of order"):
+        sharded(tmp_path)
+
+
+def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
+    """A dataset without a public split has an empty public part."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.finish(INFO)
+    opened = UnitStore.open(tmp_path)
+    assert (opened.units, opened.flat()[0].shape, opened.flat()[1].shape) == (0, (0, 4), (0, 5))
+    assert opened.first_observations().shape == (0, 3)
 
 
 def test_the_store_knows_nothing_of_training() -> None:
