@@ -14,7 +14,7 @@ from torch import Tensor
 
 from pipeline.attacks.units import Units, WithCanaries
 from pipeline.dynamics.cohort import CohortSource, local_batches
-from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, forward, negative_log_likelihood
+from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, forward, row_losses
 from pipeline.dynamics.local_update import LocalTraining, updates_of_units
 from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, train
 from pipeline.errors import PipelineError
@@ -91,10 +91,13 @@ def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architec
     """
     direction = torch.randn(count, shape.inputs)
     far = _RADIUS * direction / direction.norm(dim=1, keepdim=True)
-    predicted, _ = _predict(weights, far, shape)
+    known = far.expand(shape.members, -1, -1)
+    predicted, _ = forward(weights, known, shape.log_variance_low, shape.log_variance_high)
     wanted = predicted.mean(0) + _GAP * torch.randn(count, shape.targets).sign()
     inputs = far * normaliser.input_scale + normaliser.input_mean
     targets = wanted * normaliser.target_scale + normaliser.target_mean
+    if shape.learned_termination:
+        targets = torch.cat((targets, torch.randint(2, (count, 1)).float()), dim=1)
     return Units(inputs.unsqueeze(1).repeat(1, rows, 1), targets.unsqueeze(1).repeat(1, rows, 1))
 
 
@@ -140,7 +143,7 @@ def audit_one_run(
             f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"
         )
     initial = shape.initial_weights(seed)
-    normaliser = Normaliser.from_public(*public)
+    normaliser = Normaliser.from_public(public[0], public[1][:, : shape.columns], shape.learned_termination)
     planted = canary_trajectories(canaries, local.batch_size, initial, shape, normaliser)
     included = np.random.default_rng().random(canaries) < 0.5
     witness = Witness(plan, shape, planted, normaliser, local, server, execution)
@@ -258,14 +261,8 @@ class Witness:
 def _likelihood(weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser) -> Floats:
     """Log-likelihood of each canary's transition under the released weights, made finite."""
     inputs, targets = normaliser.inputs(canaries.inputs[:, 0]), normaliser.targets(canaries.targets[:, 0])
-    mean, log_variance = _predict(weights, inputs, shape)
-    loss = negative_log_likelihood(mean, log_variance, targets).mean(0)
-    return np.asarray((-loss).double().nan_to_num(nan=-1e300, neginf=-1e300).numpy())
-
-
-def _predict(weights: Weights, inputs: Tensor, shape: Architecture) -> tuple[Tensor, Tensor]:
-    known = inputs.expand(shape.members, -1, -1)
-    return forward(weights, known, shape.log_variance_low, shape.log_variance_high)
+    losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets)
+    return np.asarray((-losses.mean(0)).double().nan_to_num(nan=-1e300, neginf=-1e300).numpy())
 
 
 def _flat(weights: Weights) -> Tensor:

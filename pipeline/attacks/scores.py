@@ -31,7 +31,8 @@ def model_scores(model: GaussianEnsemble, units: Units) -> dict[str, Floats]:
     known = model.normaliser.inputs(inputs).expand(shape.members, -1, -1)
     mean, log_variance = forward(model.weights, known, shape.log_variance_low, shape.log_variance_high)
     loss = negative_log_likelihood(mean, log_variance, model.normaliser.targets(targets)).mean(0)
-    doubt = max_pairwise_difference(*model.predict(inputs[:, :size], inputs[:, size:]))
+    predicted, std, _ = model.predict(inputs[:, :size], inputs[:, size:])
+    doubt = max_pairwise_difference(predicted, std)
     return {"loss": _by_unit(-loss, units).mean(1), "disagreement": _by_unit(-doubt, units).mean(1)}
 
 

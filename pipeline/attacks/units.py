@@ -75,7 +75,11 @@ class WithCanaries:
         real, canary = self._split(units)
         inputs = torch.empty(*steps.shape, self.canaries.inputs.shape[-1])
         targets = torch.empty(*steps.shape, self.canaries.targets.shape[-1])
-        inputs[real], targets[real] = self.source.transitions(units[real], steps[real])
+        known, following = self.source.transitions(units[real], steps[real])
+        inputs[real], targets[real] = (
+            known,
+            following[..., : targets.shape[-1]],
+        )  # a flag that is not learned is left out
         inputs[canary], targets[canary] = self.canaries.transitions(units[canary] - self.source.units, steps[canary])
         return inputs, targets
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.ensemble import Architecture, Normaliser, forward, negative_log_likelihood
+from pipeline.dynamics.ensemble import Architecture, Normaliser, row_losses
 from pipeline.dynamics.training import Look, PublicLook, Trained
 
 
@@ -35,7 +35,7 @@ def train_pooled(
 
     Args:
         shape: sizes of the ensemble.
-        private: inputs ``[R, S + A]`` and targets ``[R, S + 1]`` of every private transition.
+        private: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of every private transition.
         public: the same of the public split; makes the normaliser and the looks.
         pooled: batches, step size, epochs.
         seed: of the initial weights and the batches.
@@ -45,8 +45,8 @@ def train_pooled(
     Returns:
         The weights with the best public loss; ``rounds`` are epochs.
     """
-    public_inputs, public_targets = public[0].to(device), public[1][:, : shape.targets].to(device)
-    normaliser = Normaliser.from_public(public_inputs, public_targets)
+    public_inputs, public_targets = public[0].to(device), public[1][:, : shape.columns].to(device)
+    normaliser = Normaliser.from_public(public_inputs, public_targets, shape.learned_termination)
     look_at = PublicLook(shape, normaliser, public_inputs, public_targets)
     inputs = normaliser.inputs(private[0].to(device))
     targets = normaliser.targets(private[1].to(device))
@@ -58,8 +58,8 @@ def train_pooled(
     for epoch in range(1, pooled.max_epochs + 1):
         for _ in range(max(1, len(inputs) // pooled.batch_size)):
             rows = torch.randint(len(inputs), (shape.members, pooled.batch_size), generator=generator, device=device)
-            mean, log_variance = forward(weights, inputs[rows], shape.log_variance_low, shape.log_variance_high)
-            loss = negative_log_likelihood(mean, log_variance, targets[rows]).mean(1).sum()
+            losses, _ = row_losses(shape, weights, inputs[rows], targets[rows])
+            loss = losses.mean(1).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()

@@ -36,7 +36,7 @@ class LocalBatches:
 
     Attributes:
         inputs: standardised, ``[J, U, B, S + A]``, J local steps.
-        targets: standardised, ``[J, U, B, S + 1]``.
+        targets: standardised, ``[J, U, B, S + 1]``; one column more with a learned termination, its flag.
         weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a step is a
             mean over the unit's own rows and a batch of padding alone moves nothing.
     """
@@ -133,11 +133,15 @@ def _descend(
 
 
 def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
-    """∂/∂(mean, raw) of the negative log-likelihood of every row, ``[P, B, 2(S + 1)]``.
+    """∂/∂(mean, raw, logit) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
 
-    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2.
+    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
+    of a flag f, ∂/∂logit = sigmoid(logit) - f.
     """
     low, high = shape.log_variance_low, shape.log_variance_high
+    if shape.learned_termination:
+        ends = torch.sigmoid(output[..., -1:]) - y[..., -1:]
+        output, y = output[..., :-1], y[..., :-1]
     mean, raw = output.chunk(2, dim=-1)
     below_high = high - softplus(high - raw)
     log_variance = low + softplus(below_high - low)
@@ -145,7 +149,8 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
     miss = mean - y
     scaled = miss * precision
     slope = torch.sigmoid(below_high - low) * torch.sigmoid(high - raw)
-    return torch.cat((scaled, 0.5 * slope * (1 - miss * scaled)), dim=-1)
+    spread = 0.5 * slope * (1 - miss * scaled)
+    return torch.cat((scaled, spread, ends) if shape.learned_termination else (scaled, spread), dim=-1)
 
 
 def _clip(

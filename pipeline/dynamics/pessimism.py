@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
 
@@ -51,11 +52,16 @@ UNCERTAINTIES: dict[str, Uncertainty] = {
 
 @dataclass(frozen=True)
 class Step:
-    """One step of B rollouts: ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``."""
+    """One step of B rollouts.
+
+    ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool ``terminated [B]``: None
+    where episodes never end by termination.
+    """
 
     next_observation: Tensor
     reward: Tensor
     uncertainty: Tensor
+    terminated: Tensor | None
 
 
 class PessimisticModel:
@@ -64,17 +70,23 @@ class PessimisticModel:
     A post-processing of the released ensemble: no data enters. States and rewards are held within the
     ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away.
     u is measured in the data's units, over (next_observation - observation, reward), as in the paper.
+
+    A learned termination is drawn from the probability of the member that gives the state and the reward (over
+    the draw of the member that is the members' mean); a declared rule sees the predicted state before it
+    is held within the bounds, which may be narrower than the range where the task goes on.
     """
 
     def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
         self._ensemble = ensemble
         self._uncertainty = UNCERTAINTIES[uncertainty]
         self._penalty = penalty
+        self._rule = RULES.get(ensemble.termination)
         self.observation_size = ensemble.architecture.observation_size
         self.action_size = ensemble.architecture.action_size
         bounds = ensemble.bounds
         self.observation_low, self.observation_high = bounds.observation_low, bounds.observation_high
         self.action_low, self.action_high = bounds.action_low, bounds.action_high
+        self.discrete_actions = bounds.discrete_actions
         self.observation_mean = ensemble.normaliser.input_mean[: self.observation_size]
         self.observation_scale = ensemble.normaliser.input_scale[: self.observation_size]
 
@@ -86,7 +98,7 @@ class PessimisticModel:
     @torch.no_grad()
     def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> Step:
         """Advance B rollouts: ``observation [B, S]``, ``action [B, A]``, both on the model's device."""
-        mean, std = self._ensemble.predict(observation, action)
+        mean, std, ends = self._ensemble.predict(observation, action)
         members, rollouts = mean.shape[:2]
         device = observation.device
         member = torch.randint(members, (rollouts,), generator=generator, device=device)
@@ -96,7 +108,13 @@ class PessimisticModel:
         # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
         drawn = torch.nan_to_num(drawn, nan=0.0)
         bounds = self._ensemble.bounds
-        following = torch.clamp(observation + drawn[:, :-1], bounds.observation_low, bounds.observation_high)
+        predicted = observation + drawn[:, :-1]
+        following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
         reward = drawn[:, -1].clamp(bounds.reward_low, bounds.reward_high)
         doubt = self._uncertainty(mean, std)
-        return Step(following, reward - self._penalty * doubt, doubt)
+        terminated = None
+        if ends is not None:
+            terminated = torch.rand(rollouts, generator=generator, device=device) < ends[member, row]
+        elif self._rule is not None:
+            terminated = self._rule(observation, action, predicted)
+        return Step(following, reward - self._penalty * doubt, doubt, terminated)

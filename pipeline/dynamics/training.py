@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipeline.dynamics.cohort import CohortSource, local_batches
-from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, forward, negative_log_likelihood
+from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 from pipeline.dynamics.local_update import LocalTraining, sum_of_updates
 from pipeline.privacy.plan import Plan
 
@@ -38,7 +38,7 @@ class Look:
     """What the public split says of the released weights after ``round`` rounds.
 
     ``loss`` is the mean negative log-likelihood of standardised targets; ``error`` is the mean squared error
-    of the members' mean prediction, one number a target, in units of the public variance.
+    of the members' mean prediction, one number a target (`Architecture.target_names`), in units of the public variance.
     """
 
     round: int
@@ -79,10 +79,9 @@ class PublicLook:
         """Look at ``weights`` after ``after`` rounds (or epochs)."""
         shape = self._shape
         inputs = self._inputs.expand(shape.members, -1, -1)
-        mean, log_variance = forward(weights, inputs, shape.log_variance_low, shape.log_variance_high)
-        loss = negative_log_likelihood(mean, log_variance, self._targets).mean()
-        error = (mean.mean(0) - self._targets).square().mean(0) / self._variance
-        return Look(after, float(loss), tuple(error.tolist()))
+        losses, predicted = row_losses(shape, weights, inputs, self._targets)
+        error = (predicted.mean(0) - self._targets).square().mean(0) / self._variance
+        return Look(after, float(losses.mean()), tuple(error.tolist()))
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ def train(
         plan: sampler, clip, noise and what they cost; the only thing here that touches privacy.
         shape: sizes of the ensemble.
         source: the private units; None is enough where ``progress`` is finished.
-        public: inputs ``[R, S + A]`` and targets ``[R, S + 1]`` of the public split: the normaliser and the
+        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split: the normaliser and the
             looks are made from these alone.
         local: the units' local steps.
         server: what follows a release.
@@ -197,8 +196,8 @@ def train(
     if source is not None and source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
     device = execution.device
-    inputs, targets = public[0].to(device), public[1][:, : shape.targets].to(device)
-    normaliser = Normaliser.from_public(inputs, targets)
+    inputs, targets = public[0].to(device), public[1][:, : shape.columns].to(device)
+    normaliser = Normaliser.from_public(inputs, targets, shape.learned_termination)
     look_at = PublicLook(shape, normaliser, inputs, targets)
     now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)
     while not now.finished:

@@ -29,7 +29,7 @@ def test_loss_is_the_likelihood_of_the_whole_trajectory() -> None:
     """A unit that moves as the model predicts is likelier than the same unit with other targets."""
     model, units = untrained(), population(20, 5, 0)
     inputs = units.inputs.flatten(0, 1)
-    mean, _ = model.predict(inputs[:, :OBSERVATION_SIZE], inputs[:, OBSERVATION_SIZE:])
+    mean, _, _ = model.predict(inputs[:, :OBSERVATION_SIZE], inputs[:, OBSERVATION_SIZE:])
     predicted = replace(units, targets=mean.mean(0).view_as(units.targets))
     moved = replace(units, targets=predicted.targets + 1.0)
     assert (model_scores(model, predicted)["loss"] > model_scores(model, moved)["loss"]).all()

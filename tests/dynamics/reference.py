@@ -10,17 +10,20 @@ from pipeline.dynamics.local_update import LocalBatches, LocalTraining
 
 
 def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture) -> Tensor:
-    """Mean over rows of the Gaussian negative log-likelihood, written as the textbook has it."""
+    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the textbook has it."""
     hidden = x
     for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
         z = hidden @ weight + bias
         hidden = z * torch.sigmoid(z)
     output = hidden @ parameters[-2] + parameters[-1]
-    mean, raw = output[:, : shape.targets], output[:, shape.targets :]
+    mean, raw = output[:, : shape.targets], output[:, shape.targets : 2 * shape.targets]
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
     log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
-    return (-normal.log_prob(y) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
+    loss = (-normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
+    if shape.learned_termination:
+        loss = loss - torch.distributions.Bernoulli(logits=output[:, -1]).log_prob(y[:, -1]).mean()
+    return loss
 
 
 def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[Tensor]:

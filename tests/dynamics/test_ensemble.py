@@ -1,6 +1,7 @@
 """What is saved is what is loaded; the normaliser survives rare jumps; files that lie are refused."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,10 @@ def test_round_trip(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
     loaded = GaussianEnsemble.load(tmp_path, CPU)
     assert loaded.architecture == ensemble.architecture
     observation, action = torch.randn(7, 3), torch.randn(7, 1)
-    for ours, theirs in zip(loaded.predict(observation, action), ensemble.predict(observation, action), strict=True):
-        assert torch.equal(ours, theirs)
+    (*ours, ends), (*theirs, _) = loaded.predict(observation, action), ensemble.predict(observation, action)
+    assert ends is None
+    for mine, original in zip(ours, theirs, strict=True):
+        assert torch.equal(mine, original)
     assert torch.equal(loaded.bounds.observation_high, ensemble.bounds.observation_high)
 
 
@@ -34,11 +37,49 @@ def test_prediction_is_in_the_datas_units(ensemble: GaussianEnsemble) -> None:
     """An ensemble of zeros predicts the targets' centre, and its spread within the log-variance bounds."""
     zeros = tuple(torch.zeros_like(w) for w in ensemble.weights)
     flat = GaussianEnsemble(ensemble.architecture, zeros, ensemble.normaliser, ensemble.bounds)
-    mean, std = flat.predict(torch.randn(5, 3), torch.randn(5, 1))
+    mean, std, _ = flat.predict(torch.randn(5, 3), torch.randn(5, 1))
     assert mean.shape == std.shape == (3, 5, 4)
     torch.testing.assert_close(mean, ensemble.normaliser.target_mean.expand(3, 5, 4))
     assert torch.all(std > 0)
     assert torch.all(std <= ensemble.normaliser.target_scale * 1.3)
+
+
+def test_a_learned_termination_is_saved_with_its_head(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
+    """The head's output is one more of the last layer, and begins at a probability of 1% whatever the input."""
+    shape = replace(ensemble.architecture, learned_termination=True)
+    learned = replace(ensemble, architecture=shape, weights=shape.initial_weights(1), termination="learned")
+    learned.save(tmp_path)
+    loaded = GaussianEnsemble.load(tmp_path, CPU)
+    assert (loaded.termination, loaded.architecture) == ("learned", shape)
+    mean, std, ends = loaded.predict(torch.randn(7, 3), torch.randn(7, 1))
+    assert mean.shape == std.shape == (3, 7, 4)
+    torch.testing.assert_close(ends, torch.full((3, 7), 0.01))
+    assert sum(w.numel() for w in loaded.weights) == shape.parameters
+    assert shape.parameters == ensemble.architecture.parameters + 3 * 13
+
+
+def test_a_rule_and_discrete_actions_are_saved_by_name(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
+    ruled = replace(ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True))
+    ruled.save(tmp_path)
+    loaded = GaussianEnsemble.load(tmp_path, CPU)
+    assert (loaded.termination, loaded.bounds.discrete_actions) == ("hopper", True)
+
+
+def test_one_member_predicts_what_it_predicts_among_others(ensemble: GaussianEnsemble) -> None:
+    observation, action = torch.randn(7, 3), torch.randn(7, 1)
+    everyone, alone = (model.predict(observation, action) for model in (ensemble, ensemble.member(2)))
+    for all_members, one in zip(everyone[:2], alone[:2], strict=True):
+        torch.testing.assert_close(one, all_members[2:])
+
+
+def rename_the_rule(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"termination": "os.system"}))
+
+
+def claim_a_head(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"termination": "learned"}))
 
 
 def truncate(folder: Path) -> None:
@@ -63,6 +104,8 @@ def drop_a_key(folder: Path) -> None:
         (truncate, "not a dynamics model"),
         (lie_about_size, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
         (drop_a_key, "not a dynamics model"),
+        (rename_the_rule, "not a dynamics model"),
+        (claim_a_head, r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)"),
         (lambda folder: (folder / "config.json").unlink(), "config.json: not there"),
         (lambda folder: (folder / "config.json").write_text("{"), "not a dynamics model"),
     ],

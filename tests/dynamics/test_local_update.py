@@ -22,6 +22,14 @@ def joint_norm(parts: list[torch.Tensor]) -> float:
     return math.sqrt(sum(float(p.double().square().sum()) for p in parts))
 
 
+def with_ends(source: Ragged) -> Ragged:
+    """The same units with a column of flags: the last step of each, and every seventh from some step on."""
+    flags = [(torch.arange(len(y)) % 7 == len(y) % 3) | (torch.arange(len(y)) == len(y) - 1) for y in source.targets]
+    return Ragged(
+        source.inputs, [torch.cat((y, f.unsqueeze(1)), 1) for y, f in zip(source.targets, flags, strict=True)]
+    )
+
+
 def batches_of(source: Ragged, normaliser: Normaliser, batch_size: int, epochs: int, seed: int = 0) -> LocalBatches:
     return local_batches(
         source,
@@ -34,15 +42,19 @@ def batches_of(source: Ragged, normaliser: Normaliser, batch_size: int, epochs: 
     )
 
 
+@pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("norm", [0.05, 0.5, math.inf])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_agrees_with_the_reference(
-    shape: Architecture, identity: Normaliser, mode: str, epochs: int, norm: float, weight_decay: float
+    shape: Architecture, identity: Normaliser, learned: bool, mode: str, epochs: int, norm: float, weight_decay: float
 ) -> None:
     """Uneven lengths (1 and batch ± 1 among them), E > 1, both clippings, clipped, partly clipped and unclipped."""
     source = make_units(shape, [40, 1, 16, 17, 15, 33, 8])
+    if learned:
+        shape, identity = dataclasses.replace(shape, learned_termination=True), dataclasses.replace(identity, flag=True)
+        source = with_ends(source)
     batches = batches_of(source, identity, batch_size=16, epochs=epochs)
     local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=epochs, weight_decay=weight_decay)
     weights = shape.initial_weights(3)
@@ -52,6 +64,20 @@ def test_agrees_with_the_reference(
     assert scale > 0.01
     for ours, theirs in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * scale)
+
+
+def test_the_agreement_sees_the_termination(shape: Architecture, identity: Normaliser) -> None:
+    """The twin: flags that are turned round give another sum, by far more than the tolerance."""
+    shape, identity = dataclasses.replace(shape, learned_termination=True), dataclasses.replace(identity, flag=True)
+    batches = batches_of(with_ends(make_units(shape, [40, 33, 48])), identity, batch_size=16, epochs=1)
+    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=1, weight_decay=0.0)
+    weights = shape.initial_weights(3)
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    turned = dataclasses.replace(batches, targets=batches.targets.clone())
+    turned.targets[..., -1] = 1 - turned.targets[..., -1]
+    slow = reference_sum(weights, batches, shape, local, 0.5, "flat")
+    fast = sum_of_updates(weights, turned, shape, local, clip)
+    assert joint_norm([a - b for a, b in zip(fast, slow, strict=True)]) > 20 * 5e-5 * joint_norm(slow)
 
 
 def test_the_agreement_can_fail(shape: Architecture, identity: Normaliser) -> None:
@@ -97,14 +123,20 @@ ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.
     length=st.integers(1, 40),
     mode=st.sampled_from(["flat", "per_layer"]),
     rate=st.sampled_from([0.03, 1.0, 100.0]),
+    learned=st.booleans(),
 )
-def test_no_unit_moves_the_sum_by_more_than_the_clip(values: list[float], length: int, mode: str, rate: float) -> None:
+def test_no_unit_moves_the_sum_by_more_than_the_clip(
+    values: list[float], length: int, mode: str, rate: float, learned: bool
+) -> None:
     """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's data: huge, zero, NaN, infinite, one row."""
-    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
-    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5, learned)
+    identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4), learned)
     ordinary = make_units(shape, [20, 9])
-    cycle = torch.tensor(values).repeat(4 * length)
+    cycle = torch.tensor(values).repeat(5 * length)
     odd = Ragged([cycle[: 4 * length].view(length, 4)], [cycle.flip(0)[: 4 * length].view(length, 4)])
+    if learned:  # whatever stands where a flag belongs
+        ordinary = with_ends(ordinary)
+        odd.targets = [cycle.flip(0)[: 5 * length].view(length, 5)]
     both = Ragged([*ordinary.inputs, *odd.inputs], [*ordinary.targets, *odd.targets])
     local = LocalTraining(learning_rate=rate, batch_size=8, epochs=1, weight_decay=0.0)
     clip = EnsembleClip(0.5, mode, shape.members, len(shape.layers))

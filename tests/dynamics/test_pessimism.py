@@ -6,6 +6,7 @@ from torch import Tensor
 
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
+from pipeline.dynamics.termination import RULES, Rule
 
 MEMBERS, BATCH, TARGETS = 4, 5, 3
 
@@ -38,20 +39,23 @@ def test_max_aleatoric_by_hand(predictions: tuple[Tensor, Tensor]) -> None:
 
 
 class Announcing(GaussianEnsemble):
-    """Member i predicts a change of 10·i in every state and a reward of i, without doubt of its own."""
+    """Member i predicts a change of 10·i in every state, a reward of i and an end with probability i/2, surely."""
 
-    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         member = torch.arange(3.0).view(3, 1, 1)
         mean = torch.cat((10 * member.expand(3, len(observation), 3), member.expand(3, len(observation), 1)), dim=-1)
-        return mean, torch.zeros_like(mean)
+        ends = member.squeeze(-1).expand(3, len(observation)) / 2 if self.architecture.learned_termination else None
+        return mean, torch.zeros_like(mean), ends
 
 
-def model(reward_high: float = 100.0, limit: float = 1000.0, penalty: float = 0.0) -> PessimisticModel:
-    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
+def model(
+    reward_high: float = 100.0, limit: float = 1000.0, penalty: float = 0.0, termination: str = "none"
+) -> PessimisticModel:
+    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5, termination == "learned")
     normaliser = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     box = torch.full((3,), limit)
     bounds = Bounds(-box, box, torch.tensor([-1.0]), torch.tensor([1.0]), -1.0, reward_high)
-    ensemble = Announcing(shape, shape.initial_weights(0), normaliser, bounds)
+    ensemble = Announcing(shape, shape.initial_weights(0), normaliser, bounds, termination)
     return PessimisticModel(ensemble, uncertainty="max_pairwise_difference", penalty=penalty)
 
 
@@ -87,3 +91,38 @@ def test_a_prediction_that_is_not_a_number_does_not_spread() -> None:
     )
     step = broken.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), torch.Generator())
     assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
+
+
+def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:
+    """Member 0 never ends an episode, member 2 always does, member 1 every other time; over all, their mean."""
+    step = model(termination="learned").step(
+        torch.zeros(3000, 3), torch.zeros(3000, 1), torch.Generator().manual_seed(0)
+    )
+    assert step.terminated is not None
+    member = step.reward.long()
+    shares = [step.terminated[member == i].float().mean().item() for i in range(3)]
+    assert shares[0] == 0.0
+    assert shares[1] == pytest.approx(0.5, abs=0.06)
+    assert shares[2] == 1.0
+    assert step.terminated.float().mean().item() == pytest.approx(0.5, abs=0.04)
+
+
+def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bounds narrower than the range where the task goes on must not make a rollout immortal."""
+    far = Rule(3, lambda observation, action, following: following[:, 0] > 15)
+    monkeypatch.setitem(RULES, "far", far)
+    step = model(limit=7.0, termination="far").step(
+        torch.zeros(300, 3), torch.zeros(300, 1), torch.Generator().manual_seed(0)
+    )
+    assert step.terminated is not None
+    assert torch.equal(step.terminated, step.reward == 2)
+    assert step.next_observation.max() == 7
+
+
+def test_without_a_termination_nothing_more_is_drawn() -> None:
+    """The same seed gives the same rollouts as before there were terminations."""
+    generator, again = (torch.Generator().manual_seed(0) for _ in range(2))
+    assert model().step(torch.zeros(5, 3), torch.zeros(5, 1), generator).terminated is None
+    torch.randint(3, (5,), generator=again)
+    torch.randn(5, 4, generator=again)
+    assert torch.equal(generator.get_state(), again.get_state())

@@ -1,0 +1,67 @@
+"""When an episode ends: rules that are declared public, as pure functions of one transition.
+
+A rule is a fact about the task that was known before any data, such as the range in which a robot counts as upright.
+It is named in params.yaml (``datasets.*.termination``), stated in ``privacy.json``, and costs nothing. Where
+nobody knows a rule there is ``learned``: a head of the ensemble, inside the clipped and noised vector.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+NONE, LEARNED = "none", "learned"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A declared rule.
+
+    Attributes:
+        observation_size: S, of the observations it can read.
+        ends: (observation ``[B, S]``, action ``[B, A]``, next_observation ``[B, S]``) to bool ``[B]``.
+    """
+
+    observation_size: int
+    ends: Callable[[Tensor, Tensor, Tensor], Tensor]
+
+    def __call__(self, observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+        """Whether each transition ends its episode, bool ``[B]``."""
+        return self.ends(observation, action, next_observation)
+
+
+def _cartpole(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+    """CartPole-v1: the cart leaves |x| ≤ 2.4, or the pole |θ| ≤ 12°."""
+    position, angle = next_observation[:, 0], next_observation[:, 2]
+    return ~((position.abs() <= 2.4) & (angle.abs() <= math.radians(12)))
+
+
+def _inverted_pendulum(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+    """InvertedPendulum-v5: the pole leaves |θ| ≤ 0.2."""
+    return ~(next_observation[:, 1].abs() <= 0.2)
+
+
+def _hopper(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+    """Hopper-v5: z > 0.7, |angle| < 0.2, and everything after z within ±100, or it has fallen.
+
+    The observation has velocities cut to ±10, so an end by a velocity beyond ±100 alone cannot be seen here.
+    """
+    height, angle, state = next_observation[:, 0], next_observation[:, 1], next_observation[:, 1:]
+    return ~((height > 0.7) & (angle.abs() < 0.2) & (state.abs() < 100).all(dim=1))
+
+
+def _walker2d(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
+    """Walker2d-v5: 0.8 < z < 2 and |angle| < 1, or it has fallen."""
+    height, angle = next_observation[:, 0], next_observation[:, 1]
+    return ~((height > 0.8) & (height < 2.0) & (angle.abs() < 1.0))
+
+
+# Each says when an episode goes on and takes the opposite, so that what is not a number ends it.
+RULES: dict[str, Rule] = {
+    "cartpole": Rule(4, _cartpole),
+    "hopper": Rule(11, _hopper),
+    "inverted_pendulum": Rule(4, _inverted_pendulum),
+    "walker2d": Rule(17, _walker2d),
+}
+"""Observations are Gymnasium's, with its default arguments (for the robots: without the x position)."""
