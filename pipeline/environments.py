@@ -1,5 +1,7 @@
 """Gymnasium environments as every room sees them: observations are one flat vector."""
 
+import os
+from importlib.util import find_spec
 from typing import Any
 
 import gymnasium
@@ -19,6 +21,8 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         PipelineError: no such id is registered, or what it needs is not installed.
     """
     try:
+        if environment.startswith("dm_control/"):
+            _register_dm_control()
         env = gymnasium.make(environment)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
@@ -29,3 +33,11 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
     space = env.observation_space
     flat = isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
     return env if flat else FlattenObservation(env)
+
+
+def _register_dm_control() -> None:
+    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered here."""
+    os.environ.setdefault("MUJOCO_GL", "disable")
+    if find_spec("dm_control") is None or find_spec("shimmy") is None:
+        raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
+    import shimmy  # noqa: F401

@@ -33,6 +33,12 @@ def _increasing(pair: tuple[float, float]) -> tuple[float, float]:
     return pair
 
 
+def _ordered(pair: tuple[float | None, float | None]) -> tuple[float | None, float | None]:
+    if pair[0] is not None and pair[1] is not None and pair[0] > pair[1]:
+        raise ValueError(f"found {list(pair)}; must be [low, high] with low <= high, or null for an open end")
+    return pair
+
+
 def _inside(path: str) -> str:
     if leaves_project(path):
         raise ValueError("leaves the project; allowed are paths within it, or an absolute path")
@@ -73,6 +79,7 @@ Share = Annotated[float, Field(gt=0, lt=1), _number]
 Fraction = Annotated[float, Field(ge=0, lt=1), _number]
 Seed = Annotated[int, Field(ge=0, lt=2**31), _number]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
+OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
 InnerPath = Annotated[str, AfterValidator(_inside)]
 StoreUrl = Annotated[str, AfterValidator(_inside_if_file)]
@@ -111,18 +118,52 @@ class ReplayOptions(Block):
         return self
 
 
-class MinariOptions(Block):
-    """``source: minari``: a dataset on this machine, by id under ``root`` (null: Minari's own folder)."""
+class EpisodeFilter(Block):
+    """Which episodes to keep. Both ends of a range belong to it; null leaves an end, or the whole range, open.
 
-    id: str
+    An episode's own rows decide, never the other episodes: a quantile of the dataset would tell of all of them.
+    """
+
+    returns: OpenRange | None
+    lengths: OpenRange | None
+    episodes: OpenRange | None
+
+
+class MinariPart(Block):
+    """One dataset of a mixture, by Minari's id."""
+
+    id: Annotated[str, Field(pattern=r"^[-\w][-\w/]*-v[0-9]+$")]
+    filter: EpisodeFilter | None
+
+
+class MinariOptions(Block):
+    """``source: minari``: datasets under ``root`` (null: Minari's own folder), fetched if they may be."""
+
     root: InnerPath | None
+    remote: bool
+    parts: Annotated[tuple[MinariPart, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _ids_once(self) -> Self:
+        ids = [part.id for part in self.parts]
+        if len(set(ids)) < len(ids):
+            raise ValueError("an id is given twice; name each once, with the filter that keeps all its episodes")
+        return self
 
 
 class D4rlOptions(Block):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
     file: InnerPath | None
-    name: str | None
+    name: Annotated[str, Field(min_length=1)] | None
+    remote: bool
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.file is None) == (self.name is None):
+            found = "neither" if self.file is None else "both"
+            raise ValueError(f"found {found} of file and name; give exactly one and set the other to null")
+        return self
 
 
 class Categorical(Block):

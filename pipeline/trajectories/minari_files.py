@@ -3,7 +3,7 @@
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import minari
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
 from minari.dataset.minari_storage import MinariStorage
@@ -28,6 +29,7 @@ Array = npt.NDArray[Any]
 
 _ROWS_PER_BATCH = 2**16
 _EPISODES_PER_WRITE = 250
+_MAIN_FILE = "main_data.hdf5"
 
 
 class EpisodeWriter:
@@ -45,7 +47,7 @@ class EpisodeWriter:
         data.mkdir(parents=True)
         self._storage = MinariStorage.new(
             data,
-            env_spec=env.spec,
+            env_spec=_storable(env.spec),
             observation_space=env.observation_space,
             action_space=env.action_space,
             data_format="hdf5",
@@ -70,12 +72,40 @@ class EpisodeWriter:
 def _buffer(episode: Episode) -> EpisodeBuffer:
     last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
     return EpisodeBuffer(
-        observations=np.stack(episode.observations),
-        actions=np.stack(episode.actions),
-        rewards=np.array(episode.rewards),
+        observations=episode.observations,
+        actions=episode.actions,
+        rewards=episode.rewards,
         terminations=last & episode.terminated,
         truncations=last & episode.truncated,
     )
+
+
+def _storable(spec: EnvSpec | None) -> EnvSpec | None:
+    """None for an environment built by a function (dm_control): Minari cannot write it down, and says so at length."""
+    return None if spec is None or callable(spec.entry_point) else spec
+
+
+def join_parts(parts: Sequence[Path], target: Path) -> None:
+    """Write the episodes of several Minari datasets of the same spaces, in order, as the one at ``target``.
+
+    Minari's own joining opens the file anew for every episode; this copies what is stored as it is.
+    """
+    data = target.resolve() / "data"
+    data.mkdir(parents=True)
+    for name in ("metadata.json", _MAIN_FILE):
+        shutil.copyfile(parts[0] / "data" / name, data / name)
+    whole = MinariStorage.read(data)
+    episodes, steps = whole.total_episodes, whole.total_steps
+    with h5py.File(data / _MAIN_FILE, "a", track_order=True) as file:
+        for part in parts[1:]:
+            storage = MinariStorage.read(part.resolve() / "data")
+            with h5py.File(part / "data" / _MAIN_FILE, "r") as source:
+                for index in range(storage.total_episodes):
+                    source.copy(f"episode_{index}", file, f"episode_{episodes}")
+                    file[f"episode_{episodes}"].attrs["id"] = episodes
+                    episodes += 1
+            steps += storage.total_steps
+    whole.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": whole.get_size()})
 
 
 def copy_local(dataset_id: str, root: str | None, target: Path) -> None:
@@ -132,7 +162,7 @@ class MinariReader:
         if len(found) != 1:
             raise PipelineError(f"{root}: found {len(found)} Minari datasets, allowed is one; run `dvc repro collect`")
         metadata = _metadata(found[0])
-        self.path = found[0].with_name("main_data.hdf5")
+        self.path = found[0].with_name(_MAIN_FILE)
         if {"observation_space", "action_space"} <= metadata.keys():
             _check_spaces(found[0], metadata, spaces)
         self._episodes: int = metadata["total_episodes"]
