@@ -76,10 +76,8 @@ class WithCanaries:
         inputs = torch.empty(*steps.shape, self.canaries.inputs.shape[-1])
         targets = torch.empty(*steps.shape, self.canaries.targets.shape[-1])
         known, following = self.source.transitions(units[real], steps[real])
-        inputs[real], targets[real] = (
-            known,
-            following[..., : targets.shape[-1]],
-        )  # a flag that is not learned is left out
+        # A source's rows may have a flag behind that is not learned.
+        inputs[real], targets[real] = known, following[..., : targets.shape[-1]]
         inputs[canary], targets[canary] = self.canaries.transitions(units[canary] - self.source.units, steps[canary])
         return inputs, targets
 

@@ -1,0 +1,76 @@
+"""The declared rules say of real transitions what the real environments say."""
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline.dynamics.termination import RULES, Rule
+
+ENVIRONMENTS = {
+    "cartpole": "CartPole-v1",
+    "hopper": "Hopper-v5",
+    "inverted_pendulum": "InvertedPendulum-v5",
+    "walker2d": "Walker2d-v5",
+}
+STEPS = 3000
+
+
+def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(observation, action, next_observation, terminated) of random actions, held for a while so that it gets far."""
+    if not environment.startswith("CartPole"):
+        pytest.importorskip("mujoco")
+    env = gymnasium.make(environment)
+    env.action_space.seed(0)
+    before, actions, after, ends = [], [], [], []
+    observation, _ = env.reset(seed=0)
+    for step in range(STEPS):
+        if step % 3 == 0:
+            action = env.action_space.sample()
+        following, _, terminated, truncated, _ = env.step(action)
+        before.append(observation)
+        actions.append(np.atleast_1d(action))
+        after.append(following)
+        ends.append(terminated)
+        observation = env.reset()[0] if terminated or truncated else following
+    env.close()
+    flags = torch.tensor(ends)
+    assert 30 < flags.sum() < STEPS / 3
+    return (*(torch.from_numpy(np.stack(part)).float() for part in (before, actions, after)), flags)
+
+
+def test_every_rule_is_judged_here() -> None:
+    assert set(ENVIRONMENTS) <= set(RULES)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_a_rule_is_the_environments_own(name: str) -> None:
+    """On every one of some thousand transitions, with and without an end."""
+    observation, action, following, flags = rollout(ENVIRONMENTS[name])
+    assert observation.shape[1] == RULES[name].observation_size
+    assert torch.equal(RULES[name](observation, action, following), flags)
+
+
+@pytest.mark.parametrize("name", ["cartpole", "inverted_pendulum"])
+def test_a_misplaced_parenthesis_would_be_seen(name: str) -> None:
+    """The twin: ``abs(x <= limit)`` for ``abs(x) <= limit``, as in public code, misses half of the ends."""
+    observation, action, following, flags = rollout(ENVIRONMENTS[name])
+    limits = {"cartpole": {0: 2.4, 2: np.radians(12)}, "inverted_pendulum": {1: 0.2}}[name]
+    on = torch.ones(len(flags), dtype=torch.bool)
+    for column, limit in limits.items():
+        on &= (following[:, column] <= limit).int().abs() == 1
+    assert not torch.equal(~on, flags)
+
+
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+def test_the_state_before_is_not_the_state_after(name: str) -> None:
+    """The twin: a rule that looks at the observation before the step finds none of the ends."""
+    observation, action, _, flags = rollout(ENVIRONMENTS[name])
+    assert not RULES[name](observation, action, observation)[flags].any()
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=RULES)
+def test_what_is_not_a_number_ends_an_episode(rule: Rule) -> None:
+    nowhere = torch.full((2, rule.observation_size), torch.nan)
+    assert bool(rule(nowhere, torch.zeros(2, 1), nowhere).all())
