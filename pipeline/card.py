@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pipeline.evaluation.figure import guarantee
+from pipeline.privacy.rounding import at_most
 
 EXACT_EPSILON = "ε, exactly"
 _EXACT_IN_CARD = re.compile(
@@ -206,7 +207,7 @@ def _spent(ledger: Mapping[str, Any]) -> Section:
     else:
         total = (
             f"{runs} used these data, this one included. To somebody who sees the results of all of them the bound is "
-            f"ε = {_rounded_up(ledger['epsilon'])} at δ = {ledger['delta']:.3g}: odds change by "
+            f"ε = {at_most(ledger['epsilon'])} at δ = {ledger['delta']:.3g}: odds change by "
             f"{_factor(ledger['epsilon'])}."
         )
     groups: dict[tuple[Any, ...], list[str]] = {}
@@ -220,7 +221,7 @@ def _charge(
     stage: str, epsilon: float | None, delta: float, state: str, same_version: bool, *, days: Sequence[str]
 ) -> Row:
     when = days[0] if min(days) == max(days) else f"{min(days)} to {max(days)}"
-    cost = "no guarantee" if epsilon is None else f"ε = {_rounded_up(epsilon)}, δ = {delta:.3g} each"
+    cost = "no guarantee" if epsilon is None else f"ε = {at_most(epsilon)}, δ = {delta:.3g} each"
     where = "" if same_version else ", on another version that shares data with this one"
     outcome = {"committed": "done", "reserved": "begun", "aborted": "failed, counted all the same"}[state]
     return f"{len(days)} × {stage}", f"{cost}; {outcome}{where}; {when}"
@@ -287,15 +288,7 @@ def _certainty(epsilon: float) -> float:
 def _factor(epsilon: float) -> str:
     if epsilon > _NO_PROTECTION:
         return "factors of 480 million and more, which is next to no protection"
-    return f"a factor of at most {_rounded_up(math.exp(epsilon))}"
-
-
-def _rounded_up(value: float) -> str:
-    """Three significant digits, never below ``value``: no line may promise more than the statement."""
-    if value == 0:
-        return "0"
-    digit = 10.0 ** (math.floor(math.log10(value)) - 2)
-    return f"{math.ceil(value / digit - 1e-9) * digit:,.3g}" if value < 1000 else f"{math.ceil(value):,}"
+    return f"a factor of at most {at_most(math.exp(epsilon))}"
 
 
 def _count(number: int, what: str) -> str:

@@ -245,11 +245,9 @@ def _as_json(asked: Asked) -> dict[str, Any]:
 
 
 def _shown(epsilon: float) -> str:
-    """Four digits, rounded up: no line may promise more than the accountant."""
-    if not 0 < epsilon < math.inf:
-        return "0" if epsilon == 0 else "∞"
-    digit = 10.0 ** (math.floor(math.log10(epsilon)) - 3)
-    return f"{math.ceil(epsilon / digit) * digit:.4g}"
+    from pipeline.privacy.rounding import at_most
+
+    return at_most(epsilon, digits=4)
 
 
 def _text(settings: Settings, asked: Asked) -> Iterator[str]:

@@ -1,18 +1,18 @@
 """The curve of returns, and the privacy statement in the words people read."""
 
-import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from pipeline.evaluation.statistics import MeanInterval
+from pipeline.privacy.rounding import at_most
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
     """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
-    text = f"{_at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    text = f"ε = {at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
 
 
@@ -22,12 +22,7 @@ def account(summary: Mapping[str, Any]) -> str:
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    return f"{_at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
-
-
-def _at_most(epsilon: float) -> str:
-    digit = 10.0 ** (math.floor(math.log10(max(epsilon, 1e-9))) - 2)
-    return f"ε = {math.ceil(epsilon / digit) * digit:.3g}"  # up: no line may promise more than the statement
+    return f"ε = {at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
 
 
 def draw_returns(path: Path, curve: Sequence[MeanInterval], summary: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -12,6 +12,8 @@ import attrs
 import dp_accounting
 from dp_accounting import dp_event, pld, rdp
 from scipy.optimize import brentq
+
+from pipeline.privacy.rounding import at_most
 
 Relation = Literal["add_or_remove_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
@@ -23,6 +25,7 @@ _MOST_ROUNDS = 1_000_000
 _LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 _PRECISION = 2e-5  # of a search, relative
 _ROUGH = 0.05
+_MOST_PARTS = 16  # of a composed event
 _WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 
@@ -35,13 +38,62 @@ class Spent:
     delta: float
 
 
-def training_event(sampling_probability: float, noise_multiplier: float, rounds: int) -> dp_event.DpEvent:
-    """``rounds`` Poisson-sampled Gaussian releases: PriMORL's Algorithm 2 as the accountant sees it.
+@dataclass(frozen=True)
+class Training:
+    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
 
-    The multiplier is the noise over the clipping norm C, under either neighbouring relation (see `spent`).
+    Attributes:
+        sampling_probability: q.
+        noise_multiplier: z, the noise over the clipping norm C, under either neighbouring relation (see `spent`).
+        rounds: T.
+        queries: noise multipliers of Gaussian releases of sums over all units (`queries.GaussianQuery`).
     """
-    gaussian = dp_event.GaussianDpEvent(noise_multiplier)
-    return dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(sampling_probability, gaussian), rounds)
+
+    sampling_probability: float
+    noise_multiplier: float
+    rounds: int
+    queries: tuple[float, ...] = ()
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
+        gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
+        sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
+        rounds = dp_event.SelfComposedDpEvent(sampled, self.rounds)
+        if not self.queries:
+            return rounds
+        return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
+
+    @property
+    def releases(self) -> int:
+        """How many there are in all."""
+        return self.rounds + len(self.queries)
+
+    @classmethod
+    def of(cls, event: dp_event.DpEvent) -> "Training | None":
+        """The run that ``event`` is of; None if it is of none."""
+        *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        if not (
+            isinstance(rounds, dp_event.SelfComposedDpEvent)
+            and isinstance(rounds.event, dp_event.PoissonSampledDpEvent)
+            and isinstance(rounds.event.event, dp_event.GaussianDpEvent)
+            and all(isinstance(query, dp_event.GaussianDpEvent) for query in queries)
+        ):
+            return None
+        inner = rounds.event
+        multipliers = tuple(query.noise_multiplier for query in queries)
+        return cls(inner.sampling_probability, inner.event.noise_multiplier, rounds.count, multipliers)
+
+    def spent(self, delta: float, relation: "Relation" = RELATION_NAME) -> "Spent":
+        """ε at ``delta``."""
+        return spent(self.event, delta, rounds=self.releases, relation=relation)
+
+
+def training_event(
+    sampling_probability: float, noise_multiplier: float, rounds: int, queries: tuple[float, ...] = ()
+) -> dp_event.DpEvent:
+    """See `Training.event`."""
+    return Training(sampling_probability, noise_multiplier, rounds, queries).event
 
 
 def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relation = RELATION_NAME) -> Spent:
@@ -88,7 +140,7 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
-    for event in events:
+    for event in _flat(events):
         if isinstance(event, dp_event.NonPrivateDpEvent):
             return Spent(math.inf, math.inf, delta)
         inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
@@ -99,15 +151,25 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
     return spent(merged, delta, rounds=sum(rounds.values()), relation=relation)
 
 
-def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probability: float, rounds: int) -> float:
-    """Smallest noise multiplier (to four digits, rounded up) whose PLD ε is at most the target.
+def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+    for event in events:
+        yield from _flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+
+
+def solve_noise_multiplier(
+    target_epsilon: float, delta: float, sampling_probability: float, rounds: int, queries: tuple[float, ...] = ()
+) -> float:
+    """Smallest noise multiplier of the rounds (to four digits, rounded up) whose PLD ε is at most the target.
+
+    The ε is that of rounds and ``queries`` together; see `Training`.
 
     Raises:
-        ValueError: no multiplier below 100,000 reaches the target.
+        ValueError: the queries alone cost more, or no multiplier below 100,000 reaches the target.
     """
+    _refuse_costly(target_epsilon, delta, queries)
 
     def event(multiplier: float) -> dp_event.DpEvent:
-        return training_event(sampling_probability, multiplier, rounds)
+        return training_event(sampling_probability, multiplier, rounds, queries)
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
     rough = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
@@ -118,7 +180,7 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
     @cache
     def too_small(scaled: int) -> bool:
-        return spent(event(scaled / scale), delta, rounds=rounds).epsilon_pld > target_epsilon
+        return spent(event(scaled / scale), delta, rounds=rounds + len(queries)).epsilon_pld > target_epsilon
 
     scaled, largest = math.ceil(round(near * scale, 6)), round(_LARGEST_MULTIPLIER * scale)
     if too_small(scaled):
@@ -128,18 +190,27 @@ def solve_noise_multiplier(target_epsilon: float, delta: float, sampling_probabi
     return float(scaled / scale)
 
 
-def solve_rounds(target_epsilon: float, delta: float, sampling_probability: float, noise_multiplier: float) -> int:
+def solve_rounds(
+    target_epsilon: float,
+    delta: float,
+    sampling_probability: float,
+    noise_multiplier: float,
+    queries: tuple[float, ...] = (),
+) -> int:
     """Largest number of rounds whose PLD ε is at most the target, at most 1,000,000; beyond 10,000 to one in 10,000.
+
+    The ε is that of rounds and ``queries`` together; see `Training`.
 
     Raises:
         ValueError: one round already costs more.
     """
+    _refuse_costly(target_epsilon, delta, queries)
 
     def event(rounds: int) -> dp_event.DpEvent:
-        return training_event(sampling_probability, noise_multiplier, rounds)
+        return training_event(sampling_probability, noise_multiplier, rounds, queries)
 
     def fits(rounds: int) -> bool:
-        return spent(event(rounds), delta, rounds=rounds).epsilon_pld <= target_epsilon
+        return spent(event(rounds), delta, rounds=rounds + len(queries)).epsilon_pld <= target_epsilon
 
     bounds = 1, _MOST_ROUNDS
     rough = _crossing(
@@ -152,6 +223,12 @@ def solve_rounds(target_epsilon: float, delta: float, sampling_probability: floa
     if rounds == 0:
         raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
     return rounds
+
+
+def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
+    alone = compose([dp_event.GaussianDpEvent(multiplier) for multiplier in queries], delta).epsilon_pld
+    if alone > target_epsilon:
+        raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
 
 
 def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str) -> dict[str, Any]:
@@ -170,6 +247,7 @@ def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str
         "clipping_norm": None,
         "clipping": None,
         "rounds": None,
+        "queries": [],
         "units": units,
         "public_assumptions": [],
         "dataset_fingerprint": dataset_fingerprint,
@@ -185,8 +263,13 @@ def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:
     """
     _known(type(event).__name__)
     fields = {field.name: getattr(event, field.name) for field in attrs.fields(type(event))}
-    inner = {name: event_to_json(value) for name, value in fields.items() if isinstance(value, dp_event.DpEvent)}
-    return {"type": type(event).__name__, **fields, **inner}
+    return {"type": type(event).__name__, **{name: _plain(value) for name, value in fields.items()}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dp_event.DpEvent):
+        return event_to_json(value)
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
 
 
 def event_from_json(content: dict[str, Any]) -> dp_event.DpEvent:
@@ -231,7 +314,20 @@ def _inner(*kinds: str) -> Callable[[Any], dp_event.DpEvent]:
     return read
 
 
+def _several(read: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def read_all(content: Any) -> Any:
+        if not isinstance(content, list) or not 1 <= len(content) <= _MOST_PARTS:
+            found = len(content) if isinstance(content, list) else type(content).__name__
+            raise ValueError(f"found {found!r}; a list of 1 to {_MOST_PARTS} events is needed")
+        return tuple(read(part) for part in content)  # a tuple, unlike a list, can be counted
+
+    return read_all
+
+
 _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
+    "ComposedDpEvent": {
+        "events": _several(_inner("SelfComposedDpEvent", "PoissonSampledDpEvent", "GaussianDpEvent")),
+    },
     "SelfComposedDpEvent": {
         "event": _inner("PoissonSampledDpEvent", "GaussianDpEvent"),
         "count": _number("a whole number from 1 is needed", lambda n: n >= 1, int),

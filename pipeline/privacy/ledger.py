@@ -20,7 +20,7 @@ from typing import Any, Self
 from dp_accounting import dp_event
 
 from pipeline.errors import PipelineError
-from pipeline.privacy.accounting import ACCOUNTANT, Spent, compose, event_from_json, event_to_json
+from pipeline.privacy.accounting import ACCOUNTANT, Spent, Training, compose, event_from_json, event_to_json
 from pipeline.privacy.headroom import multiplier_that_fits, rounds_that_fit
 from pipeline.privacy.ledger_anchor import Anchor, Head
 from pipeline.privacy.ledger_chain import Chain, canonical
@@ -419,13 +419,21 @@ def _advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, spent:
     def fits(other: dp_event.DpEvent) -> bool:
         return _composed([*earlier, other], budget.delta).epsilon_pld <= budget.epsilon
 
-    multiplier, rounds = multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
+    run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
     found = []
-    if multiplier is not None:
-        found.append(f"noise_multiplier {multiplier:.6g} with these {event.count} rounds")
-    if rounds is not None:
-        found.append(f"{rounds} rounds with this noise_multiplier {event.event.event.noise_multiplier:.6g}")
+    if run is not None and multiplier is not None:
+        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {_settings(multiplier)}")
+    if run is not None and rounds is not None:
+        kept = f"{run.noise_multiplier:.6g}"
+        found.append(f"{rounds} rounds with this noise_multiplier {kept}: {_settings(run.noise_multiplier, rounds)}")
     return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
+
+
+def _settings(multiplier: float, rounds: int | None = None) -> str:
+    """The words for `dvc exp run` that make it so."""
+    words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
+    words += [] if rounds is None else [f"privacy.rounds={rounds}"]
+    return " ".join(f"-S {word}" for word in words)
 
 
 def _shown(epsilon: float) -> str:

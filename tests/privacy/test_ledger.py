@@ -96,8 +96,10 @@ def test_a_version_is_registered_once(one_file: Ledger) -> None:
 
 def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None:
     repeated = dp_event.ComposedDpEvent([GAUSSIAN])
-    with pytest.raises(ValueError, match="unknown event type 'ComposedDpEvent'"):
+    with pytest.raises(ValueError, match="does not survive being written down"):  # a list cannot be counted
         one_file.reserve(request(version(ANA), repeated), None)
+    with pytest.raises(ValueError, match="unknown event type 'NoOpDpEvent'"):
+        one_file.reserve(request(version(ANA), dp_event.NoOpDpEvent()), None)
     with pytest.raises(ValueError, match="found inf"):
         one_file.reserve(request(version(ANA), dp_event.GaussianDpEvent(float("inf"))), None)
     for members in (b"", b"x" * 17):
@@ -169,12 +171,14 @@ def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledge
         one_file.reserve(request(version(ANA), event), budget)
     said = re.fullmatch(
         r"dataset 'pendulum': privacy.budget is ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is "
-        r"left; with this run it would be (\S+); still fitting: noise_multiplier (\S+) with these 150 rounds or (\d+) "
-        r"rounds with this noise_multiplier 20",
+        r"left; with this run it would be (\S+); still fitting: noise_multiplier (\S+) with these 150 rounds: "
+        r"-S privacy.target_epsilon=null -S privacy.noise_multiplier=(\S+) or (\d+) rounds with this noise_multiplier "
+        r"20: -S privacy.target_epsilon=null -S privacy.noise_multiplier=20.0 -S privacy.rounds=(\d+)",
         str(refused.value),
     )
     assert said is not None
-    spent, left, total, multiplier, rounds = map(float, said.groups())
+    spent, left, total, multiplier, pasted, rounds, same = map(float, said.groups())
+    assert (pasted, same) == (multiplier, rounds), "what is to be pasted is what is said"
     assert spent == pytest.approx(epsilon(event, event), rel=1e-5)
     assert left == pytest.approx(0.35 - spent, abs=1e-5)
     assert total == pytest.approx(epsilon(event, event, event), rel=1e-5)
