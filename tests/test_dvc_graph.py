@@ -39,6 +39,7 @@ EDGES = {
     "pipeline.files",
     "pipeline.errors",
     "pipeline.progress",
+    "pipeline.restoration",
     "pipeline.accounts",
     "pipeline.privacy.ledger",
     "pipeline.stages",
@@ -92,9 +93,10 @@ def test_evaluation_reads_only_released_things() -> None:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_private_outputs_stay_off_remotes_and_all_outputs_outlive_a_failing_stage(stage: str) -> None:
+def test_private_outputs_stay_off_remotes_and_every_run_can_come_back(stage: str) -> None:
+    """DVC's run cache passes over a stage with an output that persists: swapping a dataset back would recompute it."""
     for output, flags in outputs(stage).items():
-        assert flags.get("persist") is True, f"{stage}: {output} would be removed before the stage runs"
+        assert "persist" not in flags, f"{stage}: {output}"
         private = any(touches(output, place) for place in PRIVATE)
         assert (flags.get("push") is False) == private, f"{stage}: {output}: push"
 
@@ -103,6 +105,8 @@ def test_every_data_dependency_is_an_output_of_another_stage() -> None:
     made = {output: stage for stage in STAGES for output in outputs(stage)}
     for stage in STAGES:
         for dep in data_deps(stage):
+            if dep == "data/withdrawals":
+                continue  # the user's: who is to be left out
             assert dep in made, f"{stage} depends on {dep}, which no stage makes"
             assert made[dep] != stage
 

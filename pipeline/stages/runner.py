@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
@@ -13,6 +14,7 @@ from pipeline import params
 from pipeline.errors import PipelineError
 from pipeline.files import write_json
 from pipeline.params import Params
+from pipeline.restoration import restore_outputs
 from pipeline.tracking import StageRun, stage_run
 
 Body = Callable[[Params, StageRun], None]
@@ -29,6 +31,14 @@ def run_stage(name: str, description: str, body: Body) -> int:
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
+    status = _run(name, body, debug=arguments.debug)
+    if status != 0:
+        with suppress(OSError):  # a full disk may not have room for them; `dvc checkout` brings them back later
+            restore_outputs(name)
+    return status
+
+
+def _run(name: str, body: Body, *, debug: bool) -> int:
     try:
         checked = params.load(Path("params.yaml"))
         started = time.perf_counter()
@@ -36,7 +46,7 @@ def run_stage(name: str, description: str, body: Body) -> int:
             body(checked, run)
         write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
     except PipelineError as wrong:
-        if arguments.debug:
+        if debug:
             traceback.print_exc()
         print(f"error: {wrong}", file=sys.stderr)
         return 1
@@ -47,12 +57,12 @@ def run_stage(name: str, description: str, body: Body) -> int:
         )
         return 130
     except OSError as refused:
-        if arguments.debug:
+        if debug:
             traceback.print_exc()
         print(f"error: {refused.filename or name}: {refused.strerror or type(refused).__name__}", file=sys.stderr)
         return 1
     except Exception as unforeseen:
-        if arguments.debug:
+        if debug:
             traceback.print_exc()
         frame = traceback.extract_tb(unforeseen.__traceback__)[-1]
         print(
