@@ -26,7 +26,7 @@ def entry(**changes: Any) -> MinariDataset:
         "termination": "learned",
         "duplicates": "refuse",
         "exclude_units": None,
-        "options": {"id": "small-v0", "root": None},
+        "options": {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]},
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
     }
@@ -37,9 +37,9 @@ def episode(length: int, seed: int, terminated: bool = False) -> Episode:
     """An episode of random numbers in Pendulum's spaces; no two numbers agree by chance."""
     rng = np.random.default_rng([length, seed])
     return Episode(
-        observations=list(rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32)),
-        actions=list(rng.uniform(-2, 2, (length, 1)).astype(np.float32)),
-        rewards=rng.uniform(-16, 0, length).tolist(),
+        observations=rng.uniform(-1, 1, (length + 1, 3)).astype(np.float32),
+        actions=rng.uniform(-2, 2, (length, 1)).astype(np.float32),
+        rewards=rng.uniform(-16, 0, length),
         terminated=terminated,
         truncated=not terminated,
     )

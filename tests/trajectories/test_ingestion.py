@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.trajectories import minari_files, parquet
+from pipeline.trajectories import minari_reading, parquet
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.parquet import PartReader
 from pipeline.trajectories.schema import DatasetInfo, arrow_schema
@@ -21,13 +21,13 @@ def run(environment: str = "Pendulum-v1") -> DatasetInfo:
 @pytest.mark.parametrize("rows", [2**16, 10])
 def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raw to Parquet keeps each value, the last step of each episode, and the order of numbers in text."""
-    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", rows)
+    monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", rows)
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", rows)
     content = episodes(12)
     write_raw(Path("raw"), content)
     info = run()
     written = pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
-    assert written.equals(table(content, names=[f"{i:09d}" for i in range(12)]))
+    assert written.equals(table(content, names=[f"small-v0/{i:09d}" for i in range(12)]))
     assert written.schema.equals(arrow_schema(SPACES))
     assert DatasetInfo.from_schema(pq.read_schema("trajectories/part-00000.parquet"), Path("x")) == info
     assert (info.dataset, info.environment, info.unit, info.horizon) == ("small", "Pendulum-v1", "trajectory", 200)
@@ -37,7 +37,7 @@ def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.
 def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
     """A model that knows of no end would roll on past it; the choice is the user's, and is made before any training."""
     write_raw(Path("raw"), episodes(2))
-    with pytest.raises(PipelineError, match="'000000000', step 0: found an episode that terminates") as wrong:
+    with pytest.raises(PipelineError, match="'small-v0/000000000', step 0: found an episode that terminates") as wrong:
         ingest(Path("raw"), Path("trajectories"), "small", entry(termination="none"))
     assert "set the dataset's termination to learned" in str(wrong.value)
     assert not Path("trajectories").exists()
@@ -49,7 +49,7 @@ def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
 def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
     """Its owner would count twice, and be protected half as well."""
     write_raw(Path("raw"), [*episodes(3), episodes(3)[1]])
-    with pytest.raises(PipelineError, match="'000000003': found the very rows of trajectory '000000001'"):
+    with pytest.raises(PipelineError, match="'small-v0/000000003': found the very rows of trajectory 'small-v0/000000001'"):
         run()
     assert not Path("trajectories").exists()
     ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
@@ -68,12 +68,12 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Pa
     write_raw(Path("raw"), content)
     before = run().dataset_fingerprint
     info = ingest(
-        Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("000000003", "", "000000007"))
+        Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("small-v0/000000003", "", "small-v0/000000007"))
     )
     assert info.dataset_fingerprint != before
     left = [i for i in range(12) if i not in (3, 7)]
     written = pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
-    assert written.equals(table([content[i] for i in left], names=[f"{i:09d}" for i in left]))
+    assert written.equals(table([content[i] for i in left], names=[f"small-v0/{i:09d}" for i in left]))
 
 
 @pytest.mark.parametrize(
@@ -96,10 +96,10 @@ def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
     run()
     before = snapshot(Path("trajectories"))
     with pytest.raises(PipelineError, match=r"gone\.txt: line 2: found an id that no unit has") as wrong:
-        ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("000000001", "000000099")))
-    assert "000000099" not in str(wrong.value)
+        ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("small-v0/000000001", "small-v0/000000099")))
+    assert "small-v0/000000099" not in str(wrong.value)
     assert snapshot(Path("trajectories")) == before
-    everybody = withdraw(*(f"{i:09d}" for i in range(4)))
+    everybody = withdraw(*(f"small-v0/{i:09d}" for i in range(4)))
     with pytest.raises(PipelineError, match="found no transitions"):
         ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=everybody))
 
@@ -107,7 +107,7 @@ def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
 def test_the_fingerprint_is_the_contents_and_not_the_batches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_raw(Path("raw"), episodes(8))
     first = run().dataset_fingerprint
-    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
     assert run().dataset_fingerprint == first
     with h5py.File("raw/small-v0/data/main_data.hdf5", "a") as file:
         file["episode_5/rewards"][0] -= 0.5
@@ -128,20 +128,20 @@ def test_rewards_in_a_column_are_accepted(project: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "index", "value", "message"),
     [
-        ("observations", (2, 1), np.nan, "trajectory '000000005', step 1: found a non-finite next_observation"),
-        ("observations", (0, 1), 1e300, "trajectory '000000005', step 0: found a non-finite observation"),
+        ("observations", (2, 1), np.nan, "trajectory 'small-v0/000000005', step 1: found a non-finite next_observation"),
+        ("observations", (0, 1), 1e300, "trajectory 'small-v0/000000005', step 0: found a non-finite observation"),
         (
             "actions",
             (1, 0),
             -3.0,
-            "trajectory '000000005', step 1: found an action outside the declared space (dimension 0)",
+            "trajectory 'small-v0/000000005', step 1: found an action outside the declared space (dimension 0)",
         ),
-        ("truncations", -1, False, "trajectory '000000005', step 1: found end flags missing"),
+        ("truncations", -1, False, "trajectory 'small-v0/000000005', step 1: found end flags missing"),
         (
             "terminations",
             0,
             True,
-            "trajectory '000000005', step 0: found an end (terminated or truncated) before the last step",
+            "trajectory 'small-v0/000000005', step 0: found an end (terminated or truncated) before the last step",
         ),
     ],
 )
@@ -149,7 +149,7 @@ def test_a_bad_episode_late_in_the_file_changes_nothing(
     project: Path, array: str, index: tuple[int, ...], value: float, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The last good dataset stays, whole, and nothing half-written is left beside it."""
-    monkeypatch.setattr(minari_files, "_ROWS_PER_BATCH", 1)
+    monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 1)
     path = write_raw(Path("raw"), episodes(8))
     run()
@@ -172,7 +172,7 @@ def test_a_bad_episode_late_in_the_file_changes_nothing(
     ("environment", "message"),
     [
         ("Pendulum-v77", "environment 'Pendulum-v77': Gymnasium cannot build it"),
-        ("MountainCarContinuous-v0", "observation space: found 3 dimensions, the environment declares 2"),
+        ("MountainCarContinuous-v0", "observation space: found 3 dimensions, declared are 2"),
     ],
 )
 def test_the_declared_environment_must_fit(project: Path, environment: str, message: str) -> None:

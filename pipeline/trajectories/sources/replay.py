@@ -8,7 +8,7 @@ from pipeline.errors import PipelineError
 from pipeline.params import ReplayDataset
 from pipeline.trajectories.collection import record_training
 from pipeline.trajectories.environments import declared
-from pipeline.trajectories.minari_files import MinariReader
+from pipeline.trajectories.minari_reading import MinariReader
 from pipeline.trajectories.source import Reader
 
 

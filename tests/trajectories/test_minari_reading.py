@@ -10,7 +10,7 @@ import pytest
 from minari.serialization import serialize_space
 
 from pipeline.errors import PipelineError
-from pipeline.trajectories.minari_files import MinariReader
+from pipeline.trajectories.minari_reading import MinariReader
 from tests.trajectories.builders import SPACES, episodes, write_raw
 
 
@@ -49,15 +49,15 @@ def empty(file: h5py.File) -> None:
     [
         (
             replaced("observations", np.zeros((8, 4))),
-            "observations: found 4 dimensions a step, the environment declares 3",
+            "observations: found shape (4,) a step, declared is (3,)",
         ),
-        (replaced("observations", np.zeros(8)), "observations: found no dimensions a step"),
+        (replaced("observations", np.zeros(8)), "observations: found shape () a step"),
         (replaced("observations", np.zeros((8, 3), dtype=int)), "observations: found type int64; allowed: floating"),
         (
             replaced("observations", np.zeros((7, 3))),
             "observations: wrong number of rows; allowed: one more than rewards",
         ),
-        (replaced("actions", np.zeros((7, 2))), "actions: found 2 dimensions a step, the environment declares 1"),
+        (replaced("actions", np.zeros((7, 2))), "actions: found shape (2,) a step, declared is (1,)"),
         (replaced("actions", np.zeros((6, 1))), "actions: wrong number of rows; allowed: as many as rewards"),
         (replaced("rewards", np.zeros((7, 2))), "rewards: found an array of 2 axes"),
         (replaced("rewards", np.array([b"x"] * 7)), "rewards: found type |S1; allowed: real numbers"),
@@ -99,24 +99,30 @@ def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"data_format": "arrow"}, "data_format: found 'arrow', allowed is 'hdf5'"),
+        ({"data_format": "zarr"}, "data_format: found 'zarr'; allowed are hdf5, arrow, parquet"),
         ({"total_episodes": 0}, "found no episodes"),
         ({"total_episodes": None}, "not the metadata of a Minari dataset"),
         (
-            {"observation_space": serialize_space(gymnasium.spaces.Dict(a=gymnasium.spaces.Box(0, 1, (1,))))},
-            "observation space: found Dict, which is not supported yet",
+            {"observation_space": serialize_space(gymnasium.spaces.Text(4))},
+            "observation space: found Text; allowed are Box, Discrete",
         ),
         (
             {"observation_space": serialize_space(gymnasium.spaces.Box(0, 1, (2, 2), np.float32))},
-            "observation space: found a Box of shape (2, 2)",
+            "observation space: found 4 dimensions, declared are 3",
         ),
+        (
+            {"action_space": serialize_space(gymnasium.spaces.Discrete(1))},
+            "action space: found discrete actions, declared are a box",
+        ),
+        ({"action_space": '{"type": "Box"}'}, "spaces that cannot be read"),
+        ({"action_space": '{"type": "os.system"}'}, "spaces that cannot be read"),
         (
             {"action_space": serialize_space(gymnasium.spaces.Box(0, 9, (1,), np.int64))},
             "action space: found a Box of shape (1,) and type int64",
         ),
         (
             {"action_space": serialize_space(gymnasium.spaces.Box(-1, 1, (2,), np.float32))},
-            "action space: found 2 dimensions, the environment declares 1",
+            "action space: found 2 dimensions, declared are 1",
         ),
     ],
 )
