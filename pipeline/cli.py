@@ -1,4 +1,4 @@
-"""``primorl``: plan a guarantee, read the ledger, audit, release."""
+"""``primorl``: look at the data, plan a guarantee, read the ledger, audit, release."""
 
 import argparse
 import importlib
@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from pipeline.errors import PipelineError
 
-COMMANDS = ("plan", "ledger", "audit", "release")
+COMMANDS = ("data", "plan", "ledger", "audit", "release")
 
 
 def main(words: Sequence[str] | None = None) -> int:
@@ -48,7 +48,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="primorl", description="Plan a guarantee, read the ledger, audit, release.")
+    parser = _Parser(prog="primorl", description="Look at the data, plan a guarantee, read the ledger, audit, release.")
     common = _Parser(add_help=False)
     common.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
