@@ -68,6 +68,17 @@ def replaced_directory(target: Path) -> Iterator[Path]:
         shutil.rmtree(fresh, ignore_errors=True)
 
 
+@contextmanager
+def scratch_directory(beside: Path) -> Iterator[Path]:
+    """Give an empty folder on the disk of ``beside``, gone when the block ends; what a kill leaves, the next drops."""
+    _drop_leftovers(beside)
+    scratch = Path(tempfile.mkdtemp(prefix=_temporary(beside), dir=beside.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
 def _exchange(fresh: Path, target: Path) -> None:
     if not target.exists():
         fresh.replace(target)

@@ -1,0 +1,62 @@
+"""Write the log that the entry `csv-log` of params.yaml reads: invented patients on insulin, as a ward's system logs them.
+
+python examples/insulin_log.py [--patients 1000]
+
+Rows come in order of time, those of all patients together; every patient has one to four stays, numbered from 0; a stay is
+twelve hours, and its last row tells only what was observed then. Nobody real is in it.
+"""
+
+import argparse
+import csv
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import numpy as np
+
+FOLDER = Path(__file__).resolve().parent / "insulin-log"
+HEADER = ["time", "patient", "stay", "glucose", "insulin_on_board", "meal", "dose", "reward"]
+HOURS = 12
+MEALS = {"none": 0.0, "snack": 1.5, "meal": 4.0}  # mmol/L that the next hour adds
+
+
+def main() -> None:
+    """Invent the patients and write one file for each year."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--patients", type=int, default=1000)
+    generator = np.random.default_rng(0)
+    rows = [
+        row
+        for patient in range(parser.parse_args().patients)
+        for stay in range(generator.integers(1, 5))
+        for row in _stay(generator, patient, stay)
+    ]
+    rows.sort(key=lambda row: row[0])
+    FOLDER.mkdir(exist_ok=True)
+    for year in sorted({row[0].year for row in rows}):
+        with (FOLDER / f"{year}.csv").open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(HEADER)
+            writer.writerows([[row[0].isoformat(), *row[1:]] for row in rows if row[0].year == year])
+
+
+def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[object]]:
+    """One stay: glucose falls with insulin on board and drifts home, and a meal lifts it."""
+    start = datetime(2023, 1, 1, 7) + timedelta(days=180 * stay + int(generator.integers(180)))
+    glucose, on_board = generator.uniform(5, 15), 0.0
+    rows: list[list[object]] = []
+    for hour in range(HOURS + 1):
+        meal = str(generator.choice(list(MEALS), p=[0.6, 0.2, 0.2]))
+        observed = [start + timedelta(hours=hour), patient, stay, round(glucose, 2), round(on_board, 2), meal]
+        if hour == HOURS:
+            rows.append([*observed, "", ""])
+            break
+        dose = float(np.clip(0.08 * (glucose - 6) + 0.1 * MEALS[meal] + generator.normal(0, 0.2), 0, 1))
+        on_board = 0.6 * on_board + dose
+        drift = 0.1 * (8 - glucose) + MEALS[meal] - 2.2 * on_board + generator.normal(0, 0.3)
+        glucose = float(np.clip(glucose + drift, 2, 25))
+        rows.append([*observed, round(dose, 3), round(-min(abs(glucose - 6) / 10, 1), 4)])
+    return rows
+
+
+if __name__ == "__main__":
+    main()
