@@ -189,12 +189,52 @@ def trajectory_table(
         truncated: [T] each.
     """
     lengths = np.array([len(steps) for steps in rewards])
-    ends = np.cumsum(lengths)
     everything = _float32(np.concatenate(observations))
     last = np.zeros(len(everything), dtype=bool)
-    last[ends + np.arange(len(ends))] = True
+    last[np.cumsum(lengths) + np.arange(len(lengths))] = True
     first = np.roll(last, 1)  # the row after a trajectory's last observation opens the next one
+    return transition_table(
+        spaces,
+        unit_ids,
+        trajectory_ids,
+        lengths,
+        everything[~last],
+        np.concatenate(actions),
+        np.concatenate(rewards),
+        everything[~first],
+        np.concatenate(terminated),
+        np.concatenate(truncated),
+    )
+
+
+def transition_table(
+    spaces: Spaces,
+    unit_ids: Sequence[str],
+    trajectory_ids: Sequence[str],
+    lengths: npt.NDArray[np.int64],
+    observation: Array,
+    action: Array,
+    reward: Array,
+    next_observation: Array,
+    terminated: Array,
+    truncated: Array,
+) -> pa.Table:
+    """Transitions of whole trajectories, one after the other, as one table in the dataset's schema.
+
+    Args:
+        spaces: the declared sizes S and A.
+        unit_ids: the privacy unit of each trajectory.
+        trajectory_ids: a name for each trajectory.
+        lengths: how many transitions each trajectory has; together R.
+        observation: [R, S].
+        action: [R, A]; whole numbers [R] where they are discrete.
+        reward: [R].
+        next_observation: [R, S].
+        terminated: [R].
+        truncated: [R].
+    """
     trajectory = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    first = np.cumsum(lengths) - lengths
 
     def text(values: Sequence[str]) -> pa.Array:
         return pa.array(values, pa.string()).take(pa.array(trajectory))
@@ -206,15 +246,13 @@ def trajectory_table(
         [
             text(unit_ids),
             text(trajectory_ids),
-            pa.array((np.arange(len(trajectory)) - np.repeat(ends - lengths, lengths)).astype(np.int32)),
-            matrix(everything[~last]),
-            pa.array(np.concatenate(actions).astype(np.int32))
-            if spaces.discrete_actions
-            else matrix(np.concatenate(actions)),
-            pa.array(_float32(np.concatenate(rewards))),
-            matrix(everything[~first]),
-            pa.array(np.concatenate(terminated)),
-            pa.array(np.concatenate(truncated)),
+            pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
+            matrix(observation),
+            pa.array(action.astype(np.int32)) if spaces.discrete_actions else matrix(action),
+            pa.array(_float32(reward)),
+            matrix(next_observation),
+            pa.array(terminated),
+            pa.array(truncated),
         ],
         schema=arrow_schema(spaces),
     )
