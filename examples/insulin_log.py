@@ -1,9 +1,9 @@
-"""Write the log that the entry `csv-log` of params.yaml reads: invented patients on insulin, as a ward's system logs them.
+"""Write the log that the entry `csv-log` of params.yaml reads: invented patients on insulin, as a ward would log them.
 
 python examples/insulin_log.py [--patients 1000]
 
-Rows come in order of time, those of all patients together; every patient has one to four stays, numbered from 0; a stay is
-twelve hours, and its last row tells only what was observed then. Nobody real is in it.
+Rows come in order of time, those of all patients together. Every patient has one to four stays, numbered from 0. A stay
+is twelve hours, and its last row tells only what was observed then. Nobody real is in it.
 """
 
 import argparse

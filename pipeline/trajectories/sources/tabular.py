@@ -14,7 +14,6 @@ import pyarrow as pa
 from pipeline.errors import PipelineError
 from pipeline.files import home
 from pipeline.params import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
-from pipeline.trajectories.ahead import ahead
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.schema import Spaces
 from pipeline.trajectories.source import Reader
@@ -108,14 +107,11 @@ class TabularReader:
         self._log = Log(raw, self._fields, dataset.options.csv)
 
     def tables(self) -> Iterator[pa.Table]:
-        """Batches of whole units, ascending, read ahead in a thread.
+        """Batches of whole units, ascending.
 
         Raises:
             PipelineError: names the file and the row, what was found, what is allowed, what to do.
         """
-        return ahead(self._tables())
-
-    def _tables(self) -> Iterator[pa.Table]:
         options = self._options
         unit = "trajectory" if options.columns.unit is None else "unit"
         transitions = Transitions(
