@@ -505,6 +505,7 @@ class Policy(Block):
     discount: Share
     target_rate: Probability
     target_entropy: Finite
+    discrete_target_entropy: Share
     reward_scale: Positive
     mopo_real_fraction: Share
 

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from pipeline.errors import PipelineError
 from pipeline.files import read_json, write_json
@@ -38,12 +39,15 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
 class DeterministicPolicy:
     """P policies of one shape side by side: low + (high - low)·(tanh MLP(standardised observation) + 1)/2.
 
+    With discrete actions: the one whose output is largest, as a one-hot vector.
+
     Attributes:
         layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn; ReLU between layers.
         observation_mean: ``[S]``, of the public normaliser.
         observation_scale: ``[S]``, of the public normaliser.
         action_low: ``[A]``.
         action_high: ``[A]``.
+        discrete_actions: whether actions are 0 … A - 1; the bounds are then 0 and 1.
     """
 
     layers: Layers
@@ -51,6 +55,7 @@ class DeterministicPolicy:
     observation_scale: Tensor
     action_low: Tensor
     action_high: Tensor
+    discrete_actions: bool = False
 
     @property
     def policies(self) -> int:
@@ -69,8 +74,11 @@ class DeterministicPolicy:
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units, inside its bounds: ``[P, B, S]`` to ``[P, B, A]``."""
-        unit = mlp(self.layers, (observation - self.observation_mean) / self.observation_scale).tanh_()
+        """Actions in the environment's units, inside its bounds, or one-hot: ``[P, B, S]`` to ``[P, B, A]``."""
+        output = mlp(self.layers, (observation - self.observation_mean) / self.observation_scale)
+        if self.discrete_actions:
+            return one_hot(output.argmax(-1), self.action_size).to(output.dtype)
+        unit = output.tanh_()
         action = self.action_low + (unit + 1) * 0.5 * (self.action_high - self.action_low)
         return action.clamp(self.action_low, self.action_high)  # rounding can step over a bound
 
@@ -78,7 +86,7 @@ class DeterministicPolicy:
     def stacked(cls, parts: Sequence["DeterministicPolicy"]) -> "DeterministicPolicy":
         """The policies of ``parts``, which share their scales, side by side."""
         layers = tuple(torch.cat(same) for same in zip(*(part.layers for part in parts), strict=True))
-        return cls(layers, *(getattr(parts[0], name) for name in _SCALES))
+        return replace(parts[0], layers=layers)
 
     @classmethod
     def load(cls, folder: Path) -> "DeterministicPolicy":
@@ -100,14 +108,21 @@ class DeterministicPolicy:
         config = read_json(folder / CONFIG)
         try:
             tensors = load_file(path)
-            shapes = _shapes(config, policies)
+            shapes, discrete = _shapes(config, policies), bool(config["discrete_actions"])
             _check(tensors, shapes)
         except FileNotFoundError:
             raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
         except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again") from None
-        return cls(tuple(tensors[layer] for layer in shapes if layer not in _SCALES), *(tensors[k] for k in _SCALES))
+        return cls(
+            tuple(tensors[layer] for layer in shapes if layer not in _SCALES),
+            tensors["observation_mean"],
+            tensors["observation_scale"],
+            tensors["action_low"],
+            tensors["action_high"],
+            discrete,
+        )
 
 
 def save(folder: Path, epochs: Sequence[DeterministicPolicy], **about: Any) -> None:
@@ -121,7 +136,8 @@ def save(folder: Path, epochs: Sequence[DeterministicPolicy], **about: Any) -> N
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
     hidden = [weight.shape[1] for weight in last.layers[:-2:2]]
     sizes = {"observation_size": last.observation_size, "action_size": last.action_size, "hidden": hidden}
-    write_json(folder / CONFIG, {"format": 1, **about, **sizes, "epochs": len(epochs)})
+    kind = {"discrete_actions": last.discrete_actions}
+    write_json(folder / CONFIG, {"format": 1, **about, **sizes, **kind, "epochs": len(epochs)})
 
 
 def _tensors(policy: DeterministicPolicy) -> dict[str, Tensor]:

@@ -21,9 +21,17 @@ class Step(Protocol):
     def uncertainty(self) -> Tensor:
         """u, ``[B]``."""
 
+    @property
+    def terminated(self) -> Tensor | None:
+        """Whether the episode ended in a terminal state, bool ``[B]``; None: this model's episodes never do."""
+
 
 class Model(Protocol):
     """What the policy room asks of a model: `pipeline.dynamics.pessimism.PessimisticModel` is one."""
+
+    @property
+    def discrete_actions(self) -> bool:
+        """Whether actions are one-hot vectors of size A."""
 
     @property
     def action_low(self) -> Tensor:

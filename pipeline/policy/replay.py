@@ -15,8 +15,9 @@ class Columns:
     """Where the parts of a transition lie in its row.
 
     One row a transition makes a batch a single gather; next_observation comes first so that the critics'
-    input (observation, action) is one slice. Observations are standardised, actions lie in [-1, 1], rewards are
-    multiplied by the reward scale, and ``continues`` is 0 after a termination, 1 otherwise.
+    input (observation, action) is one slice. Observations are standardised, actions lie in [-1, 1] or are one-hot
+    (0 and 1) where they are discrete, rewards are multiplied by the reward scale, and ``continues`` is 0 after a
+    termination, 1 otherwise.
     """
 
     observation_size: int
@@ -36,6 +37,11 @@ class Columns:
     def observation(self) -> slice:
         """S columns."""
         return slice(self.observation_size, 2 * self.observation_size)
+
+    @property
+    def action(self) -> slice:
+        """A columns."""
+        return slice(2 * self.observation_size, 2 * self.observation_size + self.action_size)
 
     @property
     def observation_action(self) -> slice:
@@ -63,6 +69,7 @@ class Scaling:
         action_low: ``[A]``, finite.
         action_high: ``[A]``, finite.
         reward_scale: multiplies rewards; SAC's entropy bonus is measured against them.
+        discrete_actions: actions are one-hot vectors, the same here and there.
     """
 
     observation_mean: Tensor
@@ -70,6 +77,7 @@ class Scaling:
     action_low: Tensor
     action_high: Tensor
     reward_scale: float
+    discrete_actions: bool = False
 
     @classmethod
     def of(cls, model: Model, reward_scale: float) -> "Scaling":
@@ -83,7 +91,7 @@ class Scaling:
             raise PipelineError(
                 "models/dynamics: found actions without finite bounds; SAC needs a low and a high for each"
             )
-        return cls(model.observation_mean, model.observation_scale, low, high, reward_scale)
+        return cls(model.observation_mean, model.observation_scale, low, high, reward_scale, model.discrete_actions)
 
     @property
     def columns(self) -> Columns:
@@ -95,7 +103,9 @@ class Scaling:
         return (observation - self.observation_mean) / self.observation_scale
 
     def environment_action(self, action: Tensor) -> Tensor:
-        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``."""
+        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot ones as they are."""
+        if self.discrete_actions:
+            return action
         raw = self.action_low + (action + 1) * 0.5 * (self.action_high - self.action_low)
         return raw.clamp(self.action_low, self.action_high)
 
@@ -114,9 +124,10 @@ class Scaling:
         Returns:
             ``[B, 2 S + A + 2]``, see `Columns`.
         """
-        unit_action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+        if not self.discrete_actions:
+            action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
         tail = torch.stack((reward * self.reward_scale, 1 - terminated.to(reward.dtype)), dim=1)
-        return torch.cat((self.observation(next_observation), self.observation(observation), unit_action, tail), dim=1)
+        return torch.cat((self.observation(next_observation), self.observation(observation), action, tail), dim=1)
 
 
 class ReplayBuffer:

@@ -10,7 +10,7 @@ from pipeline.policy.model import Model
 from pipeline.policy.replay import Scaling
 
 Act = Callable[[Tensor], Tensor]
-"""A stochastic policy: standardised observations ``[B, S]`` to actions ``[B, A]`` in [-1, 1]."""
+"""A stochastic policy: standardised observations ``[B, S]`` to actions ``[B, A]`` in [-1, 1], or one-hot."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,8 @@ class Rollouts:
 
     Each rollout begins at a start state with probability ``reset_fraction`` and otherwise where the same
     rollout of the previous batch ended, so that episodes go on beyond H: with 1 every rollout is
-    fresh. Rollouts never terminate; their last transitions are bootstrapped like all others.
+    fresh. A rollout that terminates is not bootstrapped there and begins again at a start state; the last
+    transition of one that is cut off at H is bootstrapped like all others.
 
     Args:
         model: where they run.
@@ -67,10 +68,13 @@ class Rollouts:
         for _ in range(self._horizon):
             action = self._scaling.environment_action(act(self._scaling.observation(observation)))
             step = self._model.step(observation, action, self._generator)
-            rows.append(self._scaling.rows(observation, action, step.reward, step.next_observation, never))
+            ended = never if step.terminated is None else step.terminated
+            rows.append(self._scaling.rows(observation, action, step.reward, step.next_observation, ended))
             rewards.append(step.reward)
             uncertainties.append(step.uncertainty)
             observation = step.next_observation
+            if step.terminated is not None:
+                observation = torch.where(ended.unsqueeze(1), self._draw_starts(len(ended)), observation)
         self._ends = observation
         return Batch(torch.cat(rows), torch.stack(rewards).mean(), torch.stack(uncertainties).mean())
 

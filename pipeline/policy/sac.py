@@ -1,17 +1,22 @@
-"""Soft actor-critic on a model's transitions (Haarnoja et al. 2018; PriMORL, Algorithm 4)."""
+"""Soft actor-critic on a model's transitions (Haarnoja et al. 2018; PriMORL, Algorithm 4).
 
-import itertools
+`Sac` is for actions in a box. `DiscreteSac` (Christodoulou 2019) is for finitely many: its critics have a value for
+each, so that where the other samples an action it takes the exact expectation over all of them.
+"""
+
 import math
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import one_hot, softplus
 
 from pipeline.errors import PipelineError
 from pipeline.policy.exported import DeterministicPolicy, Layers, mlp
 from pipeline.policy.model import Model
+from pipeline.policy.networks import Adam, Parameters
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
 from pipeline.policy.rollouts import Rollouts
 
@@ -36,7 +41,7 @@ class SacConfig:
         learning_rate: Adam's, of actor, critics and log α.
         discount: γ.
         target_rate: τ in target ← target + τ (critic - target).
-        target_entropy: H̄, of actions scaled to [-1, 1].
+        target_entropy: H̄, of actions scaled to [-1, 1], or of discrete ones.
         reward_scale: multiplies every reward before the critics see it.
         batch_size: transitions an update.
         epochs: how often training reports.
@@ -75,70 +80,9 @@ class Epoch:
     policy: DeterministicPolicy
 
 
-class Parameters:
-    """One vector of parameters and its layers, which are views of it.
-
-    A few kernels then update all of a network at once, where small layers would each cost a launch.
-    """
-
-    def __init__(self, vector: Tensor, shapes: Sequence[tuple[int, ...]]) -> None:
-        self.vector = vector
-        parts = torch.split(vector, [math.prod(shape) for shape in shapes])
-        self.layers: Layers = tuple(
-            part.view(shape).detach().requires_grad_() for part, shape in zip(parts, shapes, strict=True)
-        )
-
-    @classmethod
-    def initial(cls, sizes: Sequence[int], batch: tuple[int, ...], generator: torch.Generator) -> "Parameters":
-        """MLPs of the given layer sizes, U(-1/√in, 1/√in) throughout, as ``torch.nn.Linear`` begins.
-
-        ``batch`` leads every shape: () is one network, (2,) are twins. Drawn on the CPU whatever the
-        device, so that a seed means the same weights everywhere.
-        """
-        shapes: list[tuple[int, ...]] = []
-        draws = []
-        for inputs, outputs in itertools.pairwise(sizes):
-            shapes += [(*batch, outputs, inputs), (*batch, 1, outputs)]
-            draw = torch.rand(math.prod(batch) * outputs * (inputs + 1), generator=generator)
-            draws.append((2 * draw - 1) / math.sqrt(inputs))
-        return cls(torch.cat(draws), shapes)
-
-    def to(self, device: torch.device) -> "Parameters":
-        """A copy on ``device``."""
-        return Parameters(self.vector.to(device, copy=True), [tuple(layer.shape) for layer in self.layers])
-
-    def gradient(self, loss: Tensor) -> Tensor:
-        """∂loss/∂vector, a vector of the same length."""
-        return torch.cat([part.flatten() for part in torch.autograd.grad(loss, self.layers)])
-
-
-class Adam:
-    """Adam (Kingma and Ba 2015) on one vector, with the usual β = (0.9, 0.999) and ε = 1e-8.
-
-    Half the time of ``torch.optim.Adam(fused=True)``, whose bookkeeping outweighs a small network's arithmetic.
-    """
-
-    def __init__(self, vector: Tensor, learning_rate: float) -> None:
-        self._vector = vector
-        self._learning_rate = learning_rate
-        self._first = torch.zeros_like(vector)
-        self._second = torch.zeros_like(vector)
-        self._steps = 0
-
-    def step(self, gradient: Tensor) -> None:
-        """Move the vector along ``gradient``, in place."""
-        self._steps += 1
-        self._first.lerp_(gradient, 1 - 0.9)
-        self._second.mul_(0.999).addcmul_(gradient, gradient, value=1 - 0.999)
-        correction = math.sqrt(1 - 0.999**self._steps)
-        scale = self._second.sqrt().add_(1e-8 * correction)
-        rate = self._learning_rate * correction / (1 - 0.9**self._steps)
-        self._vector.addcdiv_(self._first, scale, value=-rate)
-
-
-def twin_values(layers: Layers, observation_action: Tensor) -> Tensor:
-    """Q₁ and Q₂, two MLPs in one batched product: ``[B, S + A]`` to ``[2, B]``."""
-    return mlp(layers, observation_action.expand(2, -1, -1)).squeeze(-1)
+def twin_values(layers: Layers, inputs: Tensor) -> Tensor:
+    """Q₁ and Q₂, two MLPs in one batched product: ``[B, in]`` to ``[2, B, out]``."""
+    return mlp(layers, inputs.expand(2, -1, -1))
 
 
 def squashed_sample(layers: Layers, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -163,24 +107,33 @@ def squashed_sample(layers: Layers, observation: Tensor, noise: Tensor) -> tuple
     return x.tanh(), log_density.sum(-1) - constant
 
 
-class Sac:
+class ActorCritic(ABC):
     """Actor, twin critics, their targets and α, and the one step that improves them.
 
     Args:
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
         device: where the networks live.
-        generator: of action noise, on ``device``.
+        generator: of the actions' randomness, on ``device``.
+        outputs: of the actor.
+        values: input and output size of each critic.
     """
 
-    def __init__(self, config: SacConfig, columns: Columns, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(
+        self,
+        config: SacConfig,
+        columns: Columns,
+        device: torch.device,
+        generator: torch.Generator,
+        outputs: int,
+        values: tuple[int, int],
+    ) -> None:
         self._config = config
         self._columns = columns
         self._generator = generator
-        S, A = columns.observation_size, columns.action_size
         initial = torch.Generator().manual_seed(config.seed)
-        self.actor = Parameters.initial((S, *config.hidden, 2 * A), (), initial).to(device)
-        self.critic = Parameters.initial((S + A, *config.hidden, 1), (2,), initial).to(device)
+        self.actor = Parameters.initial((columns.observation_size, *config.hidden, outputs), (), initial).to(device)
+        self.critic = Parameters.initial((values[0], *config.hidden, values[1]), (2,), initial).to(device)
         self.target = self.critic.to(device)
         self.log_alpha = torch.zeros(1, device=device)
         self._actor_adam = Adam(self.actor.vector, config.learning_rate)
@@ -189,53 +142,32 @@ class Sac:
         self._sums = torch.zeros(len(_FIGURES), device=device)
         self._updates = 0
 
+    @abstractmethod
     def act(self, observation: Tensor) -> Tensor:
-        """Sample actions in [-1, 1] for standardised observations: ``[B, S]`` to ``[B, A]``."""
-        return squashed_sample(self.actor.layers, observation, self._noise(len(observation)))[0]
+        """Sample actions for standardised observations: ``[B, S]`` to ``[B, A]``, in [-1, 1] or one-hot."""
 
-    def critic_loss(self, rows: Tensor, noise: Tensor) -> Tensor:
-        """Σ_i E (Q_i(s, a) - y)², y = r + γ (min_j Q̄_j(s', a') - α log π(a'|s')), a' ~ π(s').
+    @abstractmethod
+    def critic_loss(self, rows: Tensor) -> Tensor:
+        """Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), on ``rows [B, width]``, see `Columns`; 0-d."""
 
-        Args:
-            rows: ``[B, width]``, see `Columns`.
-            noise: of a', ``[B, A]``.
-        """
-        columns = self._columns
-        with torch.no_grad():
-            following = rows[:, columns.next_observation]
-            action, log_density = squashed_sample(self.actor.layers, following, noise)
-            value = twin_values(self.target.layers, torch.cat((following, action), dim=1)).amin(0)
-            value -= self.log_alpha.exp() * log_density
-            wanted = rows[:, columns.reward] + self._config.discount * rows[:, columns.continues] * value
-        values = twin_values(self.critic.layers, rows[:, columns.observation_action])
-        return (values - wanted).square().sum(0).mean()
-
-    def actor_loss(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s).
-
-        Args:
-            rows: ``[B, width]``, see `Columns`.
-            noise: of a, ``[B, A]``.
+    @abstractmethod
+    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), on ``rows [B, width]``.
 
         Returns:
             The loss, E log π(a|s) and E min_j Q_j(s, a), all 0-d.
         """
-        observation = rows[:, self._columns.observation]
-        action, log_density = squashed_sample(self.actor.layers, observation, noise)
-        value = twin_values(self.critic.layers, torch.cat((observation, action), dim=1)).amin(0).mean()
-        log_density = log_density.mean()
-        return self.log_alpha[0].exp() * log_density - value, log_density, value
 
     def update(self, rows: Tensor) -> None:
         """One step of critics, targets, actor and α on ``rows [B, width]``.
 
         α descends -log α (E log π + H̄), the form whose step does not shrink with α itself.
         """
-        critic_loss = self.critic_loss(rows, self._noise(len(rows)))
+        critic_loss = self.critic_loss(rows)
         self._critic_adam.step(self.critic.gradient(critic_loss))
         self.target.vector.lerp_(self.critic.vector, self._config.target_rate)
 
-        actor_loss, log_density, value = self.actor_loss(rows, self._noise(len(rows)))
+        actor_loss, log_density, value = self.actor_loss(rows)
         self._actor_adam.step(self.actor.gradient(actor_loss))
         log_density = log_density.detach()
         self._alpha_adam.step(-(log_density + self._config.target_entropy).view(1))
@@ -253,7 +185,7 @@ class Sac:
         return dict(zip(_FIGURES, means, strict=True))
 
     def snapshot(self, scaling: Scaling) -> DeterministicPolicy:
-        """The actor's mean as a policy of its own, a copy on the CPU."""
+        """The actor's mean (or its logits) as a policy of its own, a copy on the CPU."""
         *hidden, weight, bias = (layer.detach().cpu() for layer in self.actor.layers)
         A = self._columns.action_size
         return DeterministicPolicy(
@@ -262,10 +194,89 @@ class Sac:
             scaling.observation_scale.cpu(),
             scaling.action_low.cpu(),
             scaling.action_high.cpu(),
+            scaling.discrete_actions,
         )
+
+    def _squared_error(self, rows: Tensor, values: Tensor, following_value: Tensor) -> Tensor:
+        """Σ_i E (values_i - y)² for ``values [2, B]`` and V̄(s') ``[B]``, which is worth nothing after a termination."""
+        columns = self._columns
+        wanted = rows[:, columns.reward] + self._config.discount * rows[:, columns.continues] * following_value
+        return (values - wanted).square().sum(0).mean()
+
+
+class Sac(ActorCritic):
+    """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
+
+    def __init__(self, config: SacConfig, columns: Columns, device: torch.device, generator: torch.Generator) -> None:
+        S, A = columns.observation_size, columns.action_size
+        super().__init__(config, columns, device, generator, outputs=2 * A, values=(S + A, 1))
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Sample actions in [-1, 1]."""
+        return squashed_sample(self.actor.layers, observation, self._noise(len(observation)))[0]
+
+    def critic_loss(self, rows: Tensor, noise: Tensor | None = None) -> Tensor:
+        """`ActorCritic.critic_loss`; ``noise [B, A]`` is that of a', drawn where it is not given."""
+        columns = self._columns
+        noise = self._noise(len(rows)) if noise is None else noise
+        with torch.no_grad():
+            following = rows[:, columns.next_observation]
+            action, log_density = squashed_sample(self.actor.layers, following, noise)
+            value = twin_values(self.target.layers, torch.cat((following, action), dim=1)).amin(0).squeeze(-1)
+            value -= self.log_alpha.exp() * log_density
+        values = twin_values(self.critic.layers, rows[:, columns.observation_action]).squeeze(-1)
+        return self._squared_error(rows, values, value)
+
+    def actor_loss(self, rows: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """`ActorCritic.actor_loss`; ``noise [B, A]`` is that of a, drawn where it is not given."""
+        noise = self._noise(len(rows)) if noise is None else noise
+        observation = rows[:, self._columns.observation]
+        action, log_density = squashed_sample(self.actor.layers, observation, noise)
+        value = twin_values(self.critic.layers, torch.cat((observation, action), dim=1)).amin(0).mean()
+        log_density = log_density.mean()
+        return self.log_alpha[0].exp() * log_density - value, log_density, value
 
     def _noise(self, rows: int) -> Tensor:
         return torch.randn(rows, self._columns.action_size, generator=self._generator, device=self.log_alpha.device)
+
+
+class DiscreteSac(ActorCritic):
+    """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
+
+    def __init__(self, config: SacConfig, columns: Columns, device: torch.device, generator: torch.Generator) -> None:
+        S, A = columns.observation_size, columns.action_size
+        super().__init__(config, columns, device, generator, outputs=A, values=(S, A))
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Sample one-hot actions: the first of A exponential clocks, running at the rates π(a|s), to ring."""
+        log_policy = self._log_policy(observation)
+        clocks = torch.empty_like(log_policy).exponential_(generator=self._generator)
+        return one_hot((log_policy - clocks.log()).argmax(-1), self._columns.action_size).to(observation.dtype)
+
+    def critic_loss(self, rows: Tensor) -> Tensor:
+        """`ActorCritic.critic_loss`."""
+        columns = self._columns
+        with torch.no_grad():
+            following = rows[:, columns.next_observation]
+            log_policy = self._log_policy(following)
+            values = twin_values(self.target.layers, following).amin(0) - self.log_alpha.exp() * log_policy
+            value = (log_policy.exp() * values).sum(-1)
+        values = twin_values(self.critic.layers, rows[:, columns.observation])
+        return self._squared_error(rows, (values * rows[:, columns.action]).sum(-1), value)
+
+    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """`ActorCritic.actor_loss`."""
+        observation = rows[:, self._columns.observation]
+        log_policy = self._log_policy(observation)
+        policy = log_policy.exp()
+        with torch.no_grad():
+            values = twin_values(self.critic.layers, observation).amin(0)
+        value, log_density = ((policy * part).sum(-1).mean() for part in (values, log_policy))
+        return self.log_alpha[0].exp() * log_density - value, log_density, value
+
+    def _log_policy(self, observation: Tensor) -> Tensor:
+        """Logarithms of π(·|s), ``[B, A]``."""
+        return mlp(self.actor.layers, observation).log_softmax(-1)
 
 
 def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> Iterator[Epoch]:
@@ -286,7 +297,8 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
     """
     generator = torch.Generator(starts.device).manual_seed(config.seed)
     scaling = Scaling.of(model, config.reward_scale)
-    sac = Sac(config, scaling.columns, starts.device, generator)
+    algorithm = DiscreteSac if scaling.discrete_actions else Sac
+    sac = algorithm(config, scaling.columns, starts.device, generator)
     rollouts = Rollouts(
         model,
         scaling,

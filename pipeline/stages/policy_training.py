@@ -1,5 +1,6 @@
 """What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ _ONE_THREAD_UP_TO = 128  # units of a layer
 
 @dataclass(frozen=True)
 class Released:
-    """What ``train_model`` says of its model: the environment's id and the privacy statement."""
+    """What ``train_model`` says of its model: the environment's id (None: no simulator) and the privacy statement."""
 
-    environment: str
+    environment: str | None
     statement: dict[str, Any]
 
     @classmethod
@@ -93,7 +94,7 @@ def write_trained(
     for key in _TAGS:
         run.tag(key, str(released.statement[key]))
 
-    config = _config(params, reset_fraction)
+    config = _config(params, model, reset_fraction)
     policies = []
     with progress_bar(config.epochs, output.name, "epoch") as bar:
         for epoch in train(model, starts, config, sampler):
@@ -120,14 +121,15 @@ def pointer(params: Params, target: Path) -> dict[str, Any]:
     return {"variant": params.dynamics.variant, "policy": target.as_posix()}
 
 
-def _config(params: Params, reset_fraction: float) -> SacConfig:
+def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> SacConfig:
     chosen = params.policy
+    discrete_entropy = chosen.discrete_target_entropy * math.log(model.action_size)
     return SacConfig(
         hidden=chosen.hidden,
         learning_rate=chosen.learning_rate,
         discount=chosen.discount,
         target_rate=chosen.target_rate,
-        target_entropy=chosen.target_entropy,
+        target_entropy=discrete_entropy if model.discrete_actions else chosen.target_entropy,
         reward_scale=chosen.reward_scale,
         batch_size=chosen.batch_size,
         epochs=chosen.epochs,

@@ -1,5 +1,7 @@
 """The declared rules say of real transitions what the real environments say."""
 
+from pathlib import Path
+
 import gymnasium
 import numpy as np
 import pytest
@@ -15,6 +17,12 @@ ENVIRONMENTS = {
     "walker2d": "Walker2d-v5",
 }
 STEPS = 3000
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MuJoCo writes its warnings to a file in the working directory."""
+    monkeypatch.chdir(tmp_path)
 
 
 def rollout(environment: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:

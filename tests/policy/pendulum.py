@@ -33,12 +33,14 @@ class PendulumStep:
     next_observation: Tensor
     reward: Tensor
     uncertainty: Tensor
+    terminated: Tensor | None = None
 
 
 @dataclass(frozen=True)
 class Pendulum:
     """Satisfies `pipeline.policy.model.Model`; the uncertainty is zero, for the dynamics are known."""
 
+    discrete_actions = False
     action_low: Tensor = field(default_factory=lambda: torch.tensor([-2.0]))
     action_high: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
     observation_mean: Tensor = field(default_factory=lambda: torch.zeros(3))

@@ -1,14 +1,14 @@
 """SAC written the slow, obvious way: one module a network, ``torch.distributions``, ``torch.optim``, loops."""
 
-import copy
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Independent, Normal, TransformedDistribution
+from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
 from pipeline.policy.replay import Columns
-from pipeline.policy.sac import Sac, SacConfig
+from pipeline.policy.sac import ActorCritic, SacConfig
 
 
 def module(layers: tuple[Tensor, ...], network: int | None = None) -> nn.Sequential:
@@ -37,14 +37,14 @@ def sampled(actor: nn.Module, observation: Tensor, noise: Tensor) -> tuple[Tenso
     return action, policy.log_prob(action)
 
 
-class Reference:
-    """Starts from a `Sac`'s weights; ``update`` takes the noise that the other draws for itself."""
+class Networks:
+    """Starts from the fast one's weights; the order of the steps, the targets and α."""
 
-    def __init__(self, sac: Sac, config: SacConfig, columns: Columns) -> None:
+    def __init__(self, sac: ActorCritic, config: SacConfig, columns: Columns) -> None:
         self.config, self.columns = config, columns
         self.actor = module(sac.actor.layers)
         self.critics = [module(sac.critic.layers, i) for i in range(2)]
-        self.targets = copy.deepcopy(self.critics)
+        self.targets = [module(sac.target.layers, i) for i in range(2)]
         self.log_alpha = sac.log_alpha.clone().requires_grad_()
         rate = config.learning_rate
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), rate)
@@ -56,6 +56,26 @@ class Reference:
         S, A = self.columns.observation_size, self.columns.action_size
         following, observation, action, reward, continues = torch.split(rows, [S, S, A, 1, 1], dim=1)
         return following, observation, action, reward[:, 0], continues[:, 0]
+
+    def step(self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]) -> None:
+        self.critic_adam.zero_grad()
+        critic_loss().backward()
+        self.critic_adam.step()
+        with torch.no_grad():
+            for target, critic in zip(self.targets, self.critics, strict=True):
+                for old, new in zip(target.parameters(), critic.parameters(), strict=True):
+                    old.copy_((1 - self.config.target_rate) * old + self.config.target_rate * new)
+        self.actor_adam.zero_grad()
+        loss, log_density = actor_loss()
+        loss.backward()
+        self.actor_adam.step()
+        self.alpha_adam.zero_grad()
+        (-self.log_alpha * (log_density + self.config.target_entropy)).mean().backward()
+        self.alpha_adam.step()
+
+
+class Reference(Networks):
+    """SAC for actions in a box; ``update`` takes the noise that the other draws for itself."""
 
     def critic_loss(self, rows: Tensor, noise: Tensor) -> Tensor:
         following, observation, action, reward, continues = self.split(rows)
@@ -75,17 +95,41 @@ class Reference:
         return (alpha * log_density - torch.minimum(first, second)).mean(), log_density.detach()
 
     def update(self, rows: Tensor, critic_noise: Tensor, actor_noise: Tensor) -> None:
-        self.critic_adam.zero_grad()
-        self.critic_loss(rows, critic_noise).backward()
-        self.critic_adam.step()
-        with torch.no_grad():
-            for target, critic in zip(self.targets, self.critics, strict=True):
-                for old, new in zip(target.parameters(), critic.parameters(), strict=True):
-                    old.copy_((1 - self.config.target_rate) * old + self.config.target_rate * new)
-        self.actor_adam.zero_grad()
-        loss, log_density = self.actor_loss(rows, actor_noise)
-        loss.backward()
-        self.actor_adam.step()
-        self.alpha_adam.zero_grad()
-        (-self.log_alpha * (log_density + self.config.target_entropy)).mean().backward()
-        self.alpha_adam.step()
+        self.step(lambda: self.critic_loss(rows, critic_noise), lambda: self.actor_loss(rows, actor_noise))
+
+
+class DiscreteReference(Networks):
+    """SAC for discrete actions: one row and one action at a time, with ``torch.distributions.Categorical``."""
+
+    def policy(self, observation: Tensor) -> Categorical:
+        return Categorical(logits=self.actor(observation))
+
+    def critic_loss(self, rows: Tensor) -> Tensor:
+        losses = []
+        for following, observation, action, reward, continues in zip(*self.split(rows), strict=True):
+            value = torch.zeros(())
+            with torch.no_grad():
+                policy = self.policy(following)
+                first, second = (target(following) for target in self.targets)
+                for a in range(self.columns.action_size):
+                    bonus = self.log_alpha[0].exp() * policy.log_prob(torch.tensor(a))
+                    value = value + policy.probs[a] * (min(first[a], second[a]) - bonus)
+                wanted = reward + self.config.discount * continues * value
+            chosen = int(action.argmax())
+            losses += [(critic(observation)[chosen] - wanted) ** 2 for critic in self.critics]
+        return torch.stack(losses).sum() / len(rows)
+
+    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        losses, log_densities = [], []
+        alpha = self.log_alpha[0].exp().detach()
+        for observation in self.split(rows)[1]:
+            policy = self.policy(observation)
+            first, second = (critic(observation).detach() for critic in self.critics)
+            for a in range(self.columns.action_size):
+                log_density = policy.log_prob(torch.tensor(a))
+                losses.append(policy.probs[a] * (alpha * log_density - min(first[a], second[a])))
+                log_densities.append(policy.probs[a] * log_density)
+        return torch.stack(losses).sum() / len(rows), torch.stack(log_densities).sum().detach() / len(rows)
+
+    def update(self, rows: Tensor) -> None:
+        self.step(lambda: self.critic_loss(rows), lambda: self.actor_loss(rows))

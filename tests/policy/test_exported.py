@@ -49,6 +49,7 @@ def test_the_folder_says_what_it_holds(folder: Path) -> None:
         "observation_size": 3,
         "action_size": 2,
         "hidden": [16, 8],
+        "discrete_actions": False,
         "epochs": 4,
     }
 
@@ -113,6 +114,17 @@ def test_epochs_that_config_does_not_count_are_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(config | {"epochs": 3}), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
         DeterministicPolicy.load_epochs(tmp_path)
+
+
+def test_a_discrete_policy_is_saved_as_one(tmp_path: Path) -> None:
+    """It answers with one-hot vectors, before and after, alone and among others."""
+    discrete = [replace(one, discrete_actions=True) for one in EPOCHS]
+    save(tmp_path, discrete)
+    observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
+    found = DeterministicPolicy.load_epochs(tmp_path).act(observation)
+    assert torch.equal(found.sum(-1), torch.ones(4, 30))
+    assert set(found.unique().tolist()) == {0.0, 1.0}
+    assert torch.equal(DeterministicPolicy.load(tmp_path).act(observation[3:]), found[3:])
 
 
 def test_stacking_keeps_the_scales() -> None:

@@ -1,7 +1,8 @@
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import gymnasium
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -14,6 +15,7 @@ from tests.policy.pendulum import Pendulum, PendulumStep, resets
 class Counter:
     """Every step adds 1 to the state; the reward is ten times the state, the uncertainty the action."""
 
+    discrete_actions = False
     action_low: Tensor = field(default_factory=lambda: torch.tensor([0.0]))
     action_high: Tensor = field(default_factory=lambda: torch.tensor([4.0]))
     observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
@@ -23,10 +25,11 @@ class Counter:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
-def rollouts(batch: int, horizon: int, reset_fraction: float) -> tuple[Rollouts, Scaling]:
-    scaling = Scaling.of(Counter(), reward_scale=0.1)
+def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
+    model = model or Counter()
+    scaling = Scaling.of(model, reward_scale=0.1)
     made = Rollouts(
-        Counter(),
+        model,
         scaling,
         torch.zeros(7, 1),
         batch=batch,
@@ -87,6 +90,32 @@ def test_the_pool_mixes_resets_with_states_carried_on() -> None:
     third = begins(made, scaling, 4000)
     assert set(third.tolist()) == {0.0, 5.0, 10.0}
     assert abs((third == 10).float().mean().item() - 0.75**2) < 0.035
+
+
+@dataclass(frozen=True)
+class Mortal(Counter):
+    """Ends where the state reaches 3."""
+
+    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
+        step = super().step(observation, action, generator)
+        return replace(step, terminated=step.next_observation[:, 0] >= 3)
+
+
+@pytest.mark.parametrize("reset_fraction", [1.0, 0.5])
+def test_a_rollout_that_terminates_is_not_bootstrapped_and_begins_again(reset_fraction: float) -> None:
+    """0 → 1 → 2 → 3, its end, then 0 again; what H cuts off goes on, in the pool too."""
+    made, scaling = rollouts(batch=400, horizon=8, reset_fraction=reset_fraction, model=Mortal())
+    columns = scaling.columns
+    for number in range(3):
+        rows = made.collect(halfway).rows.view(8, 400, columns.width)
+        before = rows[..., columns.observation][..., 0] * 2 + 1
+        after = rows[..., columns.next_observation][..., 0] * 2 + 1
+        torch.testing.assert_close(after, before + 1)
+        assert torch.equal(rows[..., columns.continues] == 0, after >= 3)
+        assert torch.equal(before[1:], torch.where(after[:-1] >= 3, 0.0, after[:-1]))
+        # A fresh one was at 2 after the 8 steps, and after 8 more at 1.
+        carried_on = {0.0, 2.0, 1.0} if number == 2 else {0.0, 2.0} if number == 1 else {0.0}
+        assert set(before[0].tolist()) == ({0.0} if reset_fraction == 1.0 else carried_on)
 
 
 def test_the_stand_in_is_gymnasiums_pendulum() -> None:

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from pipeline.errors import PipelineError
 from pipeline.policy.exported import DeterministicPolicy
+from pipeline.policy.networks import Adam
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
-from pipeline.policy.sac import Adam, Sac, squashed_sample, train
+from pipeline.policy.sac import Sac, squashed_sample, train
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import Reference, distribution, module
 
@@ -29,9 +30,7 @@ def made(columns: Columns = COLUMNS) -> tuple[Sac, Reference]:
     sac = Sac(CONFIG, columns, CPU, torch.Generator().manual_seed(1))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.fill_(-0.7)
-    reference = Reference(sac, CONFIG, columns)
-    reference.targets = [module(sac.target.layers, i) for i in range(2)]
-    return sac, reference
+    return sac, Reference(sac, CONFIG, columns)
 
 
 def some_rows(count: int, seed: int = 0, columns: Columns = COLUMNS) -> Tensor:
