@@ -75,7 +75,7 @@ def _process(work: str, folder: str, arguments: argparse.Namespace) -> dict[str,
 
 def _work(work: str, folder: Path, units: int, steps: int) -> None:
     raw, target = folder / "raw", folder / "trajectories"
-    started = time.perf_counter()
+    started, before = time.perf_counter(), time.process_time()
     if work == "make":
         _make(raw, units, steps)
     elif work == "ingest":
@@ -90,7 +90,7 @@ def _work(work: str, folder: Path, units: int, steps: int) -> None:
             with pq.ParquetWriter(folder / "copy.parquet", file.schema_arrow) as writer:
                 for group in range(file.num_row_groups):
                     writer.write_table(file.read_row_group(group))
-    taken, worked = time.perf_counter() - started, time.process_time()
+    taken, worked = time.perf_counter() - started, time.process_time() - before
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     print(json.dumps({"seconds": taken, "processor_seconds": worked, "gigabytes": peak / 1e9}))
 

@@ -9,7 +9,7 @@ import pytest
 
 from pipeline.errors import PipelineError
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
-from tests.trajectories.builders import SPACES, episodes, table
+from tests.trajectories.builders import SPACES, episode, episodes, table
 
 SECRET = bytes(range(32))
 
@@ -49,6 +49,12 @@ def test_any_changed_value_changes_it(column: str) -> None:
 def test_text_cannot_be_shifted_between_rows() -> None:
     """Without separators, units 'ab', 'c' and 'a', 'bc' would look alike."""
     assert keyed(table(episodes(2), names=["ab", "c"])) != keyed(table(episodes(2), names=["a", "bc"]))
+
+
+def test_long_runs_of_an_id_and_single_rows_give_the_same() -> None:
+    """Runs of one id are hashed another way than ids that change with every row; both must be the same bytes."""
+    rows = table([episode(30, seed) for seed in range(3)], names=["a", "bé", "c"])
+    assert keyed(rows) == keyed(*(rows.slice(row, 1) for row in range(rows.num_rows)))
 
 
 def test_the_secret_is_made_once_and_kept_private(project: Path) -> None:
