@@ -85,7 +85,9 @@ class ModelConfig(_Strict):
     log_variance_high: float
     reward_low: float
     reward_high: float
-    environment: Text
+    discrete_actions: bool
+    termination: Text
+    environment: Text | None
     variant: Variant
     rounds: Count
     """After early stopping, which looks at the public split and released weights only."""
@@ -97,10 +99,11 @@ class PolicyConfig(_Strict):
     format: Literal[1]
     variant: Variant
     policy: Literal["models/policy"]
-    environment: Text
+    environment: Text | None
     observation_size: Count
     action_size: Count
     hidden: tuple[Count, ...]
+    discrete_actions: bool
     epochs: Count
 
 
@@ -136,6 +139,8 @@ class Statement(_Strict):
     clipping_norm: Annotated[float, Field(gt=0)] | None
     clipping: Literal["flat", "per_layer"]
     rounds: Annotated[int, Field(ge=1, le=_MOST_ROUNDS)]
+    termination: Text
+    """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
     units: Count
     public_assumptions: tuple[Text, ...]
     dataset_fingerprint: Hexadecimal
@@ -301,13 +306,15 @@ def _check_tensors(folder: Path, config: ModelConfig) -> None:
 
 
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
-    for key in ("environment", "variant", "observation_size", "action_size"):
+    for key in ("environment", "variant", "observation_size", "action_size", "discrete_actions"):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(
                 f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"
             )
     if statement.private != (model.variant == "private"):
         raise PipelineError(f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}")
+    if model.termination != statement.termination:
+        raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
     if model.rounds > statement.rounds:
         raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {statement.rounds} that were paid for")
 

@@ -4,6 +4,8 @@ import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +16,17 @@ from pipeline.accounts import dataset_version, project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, train
+from pipeline.dynamics.starts import StartModel, StartQuery
+from pipeline.dynamics.statistics import Columns, NormaliserQuery, normaliser_of_bounds
+from pipeline.dynamics.termination import LEARNED, NONE, RULES
+from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
 from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
+from pipeline.privacy.queries import GaussianQuery
 from pipeline.progress import Bar, progress_bar
 from pipeline.stages import charges
 from pipeline.stages.compute import chosen_device, kept_bytes
@@ -36,13 +42,17 @@ _CODE = (
     "dynamics/cohort.py",
     "dynamics/ensemble.py",
     "dynamics/local_update.py",
+    "dynamics/starts.py",
+    "dynamics/statistics.py",
     "dynamics/training.py",
     "privacy/clipping.py",
     "privacy/entropy.py",
     "privacy/plan.py",
+    "privacy/queries.py",
     "privacy/sampling.py",
     "trajectories/store.py",
 )
+_NORMALISER, _STARTS = "normaliser", "starts"  # queries
 # Chunks that stay in a core's share of the cache run fastest; a GPU wants its memory filled.
 _CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
 
@@ -56,12 +66,14 @@ def body(params: Params, run: StageRun) -> None:
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     device = chosen_device(params.compute)
     shape = architecture(params, manifest)
+    _refuse_what_needs_public_units(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
     public = UnitStore.open(PARTITIONS / "public")
     if public.info != manifest.info:
         raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
     bounds = _bounds(params, manifest, public)
-    _refuse_terminations(public)
+    columns = _columns(manifest)
+    _check_termination(params, manifest, public)
     run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
 
     version = dataset_version(manifest, PARTITIONS)
@@ -88,11 +100,19 @@ def body(params: Params, run: StageRun) -> None:
                 file=sys.stderr,
             )
         private = None if paid.finished else _private(params, manifest, version)
+        starts = None
         if plan is not None:
-            trained, normaliser = _train(params, shape, plan, private, public, device, paid, run)
+            progress = paid.progress or Progress.begin(shape.initial_weights(params.seed))
+            progress = ask(plan, _totals(columns, bounds, private), progress, paid.keep)
+            normaliser = _normaliser(params, shape, columns, bounds, public, progress)
+            trained = _train(params, shape, plan, private, public, normaliser, device, paid, progress, run)
+            if _STARTS in progress.answers:
+                starts = StartQuery(columns, bounds).model(progress.answers[_STARTS])
         else:
             assert isinstance(private, UnitStore)
-            trained, normaliser = _train_mopo(params, shape, private, public, device, run)
+            raw = params.privacy.statistics.normaliser == "private"  # this variant promises nothing
+            normaliser = _normaliser(params, shape, columns, bounds, private if raw else public, None)
+            trained = _train_mopo(params, shape, private, public, normaliser, device, run)
         if not all(bool(w.isfinite().all()) for w in trained.weights):
             ledger.abort(paid.charge.id, "training diverged")
             raise PipelineError(
@@ -100,8 +120,8 @@ def body(params: Params, run: StageRun) -> None:
                 "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
             )
         statement |= charges.account(params, ledger, paid.charge, version)
-        ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds)
-        _write(ensemble, params, manifest, trained.rounds, statement, run)
+        ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds, manifest.info.termination)
+        _write(ensemble, starts, params, manifest, trained.rounds, statement, run)
         ledger.commit(paid.charge.id)
     for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
         run.tag(key, str(statement[key]))
@@ -121,19 +141,21 @@ def _train(
     plan: Plan,
     private: UnitStore | ShardedStore | None,
     public: UnitStore,
+    normaliser: Normaliser,
     device: torch.device,
     paid: charges.Paid,
+    progress: Progress,
     run: StageRun,
-) -> tuple[Trained, Normaliser]:
+) -> Trained:
     local = params.dynamics
     with progress_bar(plan.rounds, "train_model", "round") as bar:
-        if paid.progress is not None:
-            bar.update(paid.progress.started)
+        bar.update(progress.started)
         return train(
             plan,
             shape,
             private,
-            public.flat(),
+            public.flat() if public.units else None,
+            normaliser=normaliser,
             local=LocalTraining(local.learning_rate, local.batch_size, local.local_epochs, local.weight_decay),
             server=ServerTraining(
                 momentum=local.server_momentum,
@@ -144,14 +166,48 @@ def _train(
             max_transitions=local.max_transitions_per_unit,
             seed=params.seed,
             execution=Execution(device, chunk_bytes(params, device)),
-            progress=paid.progress,
+            progress=progress,
             keep=paid.keep,
-            on_round=_reporter(run, bar, plan),
+            on_round=_reporter(run, bar, plan, shape),
         )
+
+
+def _columns(manifest: Manifest) -> Columns:
+    spaces = manifest.info.spaces
+    return Columns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def _totals(
+    columns: Columns, bounds: Bounds, private: UnitStore | ShardedStore | None
+) -> dict[str, Callable[[], torch.Tensor]]:
+    """What makes the sum of each query; without units there is none to make."""
+    if private is None:
+        return {}
+    questions = {_NORMALISER: NormaliserQuery(columns, bounds), _STARTS: StartQuery(columns, bounds)}
+    return {what: partial(question.total, private) for what, question in questions.items()}
+
+
+def _normaliser(
+    params: Params,
+    shape: Architecture,
+    columns: Columns,
+    bounds: Bounds,
+    units: UnitStore,
+    progress: Progress | None,
+) -> Normaliser:
+    """The one that ``privacy.statistics.normaliser`` names: of the rows of ``units``, bounds, or the query's answer."""
+    flag, chosen = shape.learned_termination, params.privacy.statistics.normaliser
+    if chosen == "bounds":
+        return replace(normaliser_of_bounds(columns, bounds), flag=flag)
+    if chosen == "private" and progress is not None:
+        return replace(NormaliserQuery(columns, bounds).normaliser(progress.answers[_NORMALISER]), flag=flag)
+    inputs, targets = units.flat()
+    return Normaliser.from_public(inputs, targets[:, : shape.columns], flag)
 
 
 def _write(
     ensemble: GaussianEnsemble,
+    starts: StartModel | None,
     params: Params,
     manifest: Manifest,
     rounds: int,
@@ -160,6 +216,8 @@ def _write(
 ) -> None:
     with replaced_directory(OUTPUT) as fresh:
         ensemble.save(fresh, environment=manifest.info.environment, variant=params.dynamics.variant, rounds=rounds)
+        if starts is not None:
+            starts.save(fresh)
         write_json(fresh / "privacy.json", dict(statement))
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
@@ -167,7 +225,9 @@ def _write(
 
 def _identity(params: Params, manifest: Manifest, version: Version, shape: Architecture, plan: Plan | None) -> str:
     """What a model is made of, but for chance. δ is left out: it reads the same release's ε elsewhere on its curve."""
-    mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds")
+    mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds", "queries")
+    statistics = params.privacy.statistics
+    uses_bounds = statistics.normaliser != "public" or statistics.starts
     return charges.identity(
         manifest,
         version,
@@ -176,6 +236,8 @@ def _identity(params: Params, manifest: Manifest, version: Version, shape: Archi
         shape=vars(shape),
         dynamics=params.dynamics.model_dump(mode="json", exclude={"mopo"}),
         plan=None if plan is None else {name: str(getattr(plan, name)) for name in mechanism},
+        normaliser=statistics.normaliser,
+        bounds=params.chosen.bounds.model_dump(mode="json") if uses_bounds else None,
     )
 
 
@@ -194,8 +256,9 @@ def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
             file=sys.stderr,
         )
     multiplier = 0.0
+    queries = _queries(params, manifest)
     if variant == "private":
-        multiplier = privacy.noise_multiplier or _solved(params)
+        multiplier = privacy.noise_multiplier or _solved(params, queries)
     return Plan(
         units=units,
         unit=manifest.info.unit,
@@ -207,21 +270,38 @@ def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
         delta=privacy.delta,
         members=shape.members,
         layers=len(shape.layers),
+        queries=queries,
     )
 
 
-def _solved(params: Params) -> float:
+def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    """What ``privacy.statistics`` asks of the private units; without noise in variants that promise nothing."""
+    asked, columns = params.privacy.statistics, _columns(manifest)
+    multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
+    queries = []
+    if asked.normaliser == "private":
+        queries.append(GaussianQuery(_NORMALISER, columns.fractions.sensitivity, multiplier))
+    if asked.starts:
+        queries.append(GaussianQuery(_STARTS, StartQuery.moments(columns).sensitivity, multiplier))
+    return tuple(queries)
+
+
+def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
     privacy = params.privacy
     if privacy.target_epsilon is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     try:
         return accounting.solve_noise_multiplier(
-            privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds
+            privacy.target_epsilon,
+            privacy.delta,
+            privacy.sampling_probability,
+            privacy.rounds,
+            tuple(query.noise_multiplier for query in queries),
         )
     except ValueError as impossible:
+        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
         raise PipelineError(
-            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:g}: {impossible}; "
-            "raise it, or lower sampling_probability or rounds"
+            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:g}: {impossible}; raise it, or {remedy}"
         ) from None
 
 
@@ -235,6 +315,7 @@ def architecture(params: Params, manifest: Manifest) -> Architecture:
         hidden=params.dynamics.hidden,
         log_variance_low=low,
         log_variance_high=high,
+        learned_termination=manifest.info.termination == LEARNED,
     )
 
 
@@ -243,20 +324,54 @@ def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     fingerprint = manifest.info.dataset_fingerprint
     assumptions = [
         f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)",
+        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        if manifest.public_units
+        else "no unit: there is no public split",
         "observation and action sizes, the environment and its declared spaces",
         "the bounds of observations and rewards named in params.yaml",
         "the wall time of the run",
         "which versions of the data share units, and how many charges there were on them",
     ]
+    termination = manifest.info.termination
+    if termination in RULES:
+        assumptions.append(f"when an episode ends: the declared rule {termination}")
     if plan is not None:
-        return plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
-    return accounting.no_guarantee(
+        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
+        return statement | {"termination": termination}
+    statement = accounting.no_guarantee(
         unit=manifest.info.unit,
         units=manifest.private_units,
         dataset_fingerprint=fingerprint,
         reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
     )
+    return statement | {"termination": termination}
+
+
+def _refuse_what_needs_public_units(params: Params, manifest: Manifest) -> None:
+    """Name the first choice that asks the public split for something, where there is none.
+
+    Raises:
+        PipelineError: there is such a choice, or actions would be standardised by bounds that are infinite.
+    """
+    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
+    bounds, patience = f"datasets.{params.dataset}.bounds", params.dynamics.early_stopping.patience
+    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
+    if chosen != "public" and not all(map(math.isfinite, sides)):
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
+            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+        )
+    for key, found, needs_public, allowed in (
+        ("privacy.statistics.normaliser", chosen, chosen == "public", "bounds (the declared ones), private (charged)"),
+        ("dynamics.early_stopping.patience", patience, patience is not None, "null: all rounds are run"),
+        (f"{bounds}.observation", declared.observation, declared.observation == "public", "space, {low, high}"),
+        (f"{bounds}.reward", declared.reward, declared.reward == "public", "[low, high]"),
+    ):
+        if needs_public and not manifest.public_units:
+            raise PipelineError(
+                f"params.yaml: {key}: found {found}, which needs public units, and there are none "
+                f"(partition.public_fraction); allowed: {allowed}"
+            )
 
 
 def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
@@ -284,31 +399,55 @@ def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
         )
     rewards = targets[:, size]
     reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
-    return Bounds(low, high, torch.tensor(spaces.action_low), torch.tensor(spaces.action_high), *reward)
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
 
 
-def _refuse_terminations(public: UnitStore) -> None:
-    if bool(public.terminated().any()):
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse a rule that nobody declared, or that is of another task, and data that contradict the choice.
+
+    Only the public split is looked at; ``ingest`` looks at all rows.
+    """
+    chosen, size = manifest.info.termination, public.observation_size
+    key = f"params.yaml: datasets.{params.dataset}.termination"
+    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
+    allowed = ", ".join((NONE, LEARNED, *fitting))
+    if chosen not in (NONE, LEARNED, *RULES):
+        raise PipelineError(f"{key}: found {chosen!r}; allowed for observations of size {size} are {allowed}")
+    if chosen in RULES and chosen not in fitting:
         raise PipelineError(
-            f"{PARTITIONS / 'public'}: episodes terminate before their time limit, and model rollouts cannot yet; "
-            "use an environment whose episodes end by truncation only"
+            f"{key}: found {chosen!r}, a rule for observations of size {RULES[chosen].observation_size}; allowed for "
+            f"those of size {size} are {allowed}"
+        )
+    if chosen == NONE and bool(public.terminated().any()):
+        raise PipelineError(
+            f"{key}: found none, but episodes of {PARTITIONS / 'public'} terminate; allowed is {LEARNED} or a rule of "
+            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
         )
 
 
 def _train_mopo(
-    params: Params, shape: Architecture, private: UnitStore, public: UnitStore, device: torch.device, run: StageRun
-) -> tuple[Trained, Normaliser]:
+    params: Params,
+    shape: Architecture,
+    private: UnitStore,
+    public: UnitStore,
+    normaliser: Normaliser,
+    device: torch.device,
+    run: StageRun,
+) -> Trained:
     mopo = params.dynamics.mopo
     with progress_bar(mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
 
-        def on_epoch(look: Look) -> None:
+        def on_epoch(look: Look | None) -> None:
             bar.update()
-            _log_look(run, look)
+            if look is not None:
+                _log_look(run, shape, look)
 
         return train_pooled(
             shape,
             private.flat(),
-            public.flat(),
+            public.flat() if public.units else None,
+            normaliser=normaliser,
             pooled=PooledTraining(**mopo.model_dump()),
             seed=params.seed,
             device=device,
@@ -316,25 +455,25 @@ def _train_mopo(
         )
 
 
-def _reporter(run: StageRun, bar: Bar, plan: Plan) -> Callable[[int, Look | None], None]:
+def _reporter(run: StageRun, bar: Bar, plan: Plan, shape: Architecture) -> Callable[[int, Look | None], None]:
     def on_round(done: int, look: Look | None) -> None:
         bar.update()
-        if look is None:
+        if look is None and done < plan.rounds:
             return
-        _log_look(run, look)
         spent = plan.spent(done)
         if spent is not None:
             run.metric("epsilon_so_far", spent.epsilon_pld, done)
-        bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
+        if look is not None:
+            _log_look(run, shape, look)
+            bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
 
     return on_round
 
 
-def _log_look(run: StageRun, look: Look) -> None:
+def _log_look(run: StageRun, shape: Architecture, look: Look) -> None:
     run.metric("public_loss", look.loss, look.round)
-    for target, error in enumerate(look.error[:-1]):
-        run.metric(f"public_error.observation_{target}", error, look.round)
-    run.metric("public_error.reward", look.error[-1], look.round)
+    for name, error in zip(shape.target_names, look.error, strict=True):
+        run.metric(f"public_error.{name}", error, look.round)
 
 
 def chunk_bytes(params: Params, device: torch.device) -> int:
