@@ -151,11 +151,12 @@ def audit_one_run(
     def report(done: int, look: Look | None) -> None:
         on_round()
 
-    trained, _ = train(
+    trained = train(
         plan,
         shape,
         WithCanaries(source, planted, torch.from_numpy(included)),
         public,
+        normaliser=normaliser,
         local=local,
         server=server,
         max_transitions=max_transitions,

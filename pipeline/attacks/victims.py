@@ -7,7 +7,7 @@ import torch
 
 from pipeline.attacks.population import bounds
 from pipeline.attacks.units import Units
-from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble
+from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.pessimism import PessimisticModel
 from pipeline.dynamics.training import Execution, Look, ServerTraining, train
@@ -47,11 +47,13 @@ def release(recipe: Recipe, members: Units, public: Units, on_round: Callable[[]
     def report(done: int, look: Look | None) -> None:
         on_round()
 
-    trained, normaliser = train(
+    normaliser = Normaliser.from_public(*public.flat())
+    trained = train(
         recipe.plan,
         shape,
         members,
         public.flat(),
+        normaliser=normaliser,
         local=recipe.local,
         server=recipe.server,
         max_transitions=None,

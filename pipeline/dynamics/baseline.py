@@ -1,7 +1,7 @@
 """NOT PRIVATE. The MOPO baseline's ensemble: plain mini-batches over pooled transitions, no clip, no noise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -24,30 +24,34 @@ class PooledTraining:
 def train_pooled(
     shape: Architecture,
     private: tuple[Tensor, Tensor],
-    public: tuple[Tensor, Tensor],
+    public: tuple[Tensor, Tensor] | None,
     *,
+    normaliser: Normaliser,
     pooled: PooledTraining,
     seed: int,
     device: torch.device,
-    on_epoch: Callable[[Look], None],
-) -> tuple[Trained, Normaliser]:
+    on_epoch: Callable[[Look | None], None],
+) -> Trained:
     """Maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
 
     Args:
         shape: sizes of the ensemble.
         private: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of every private transition.
-        public: the same of the public split; makes the normaliser and the looks.
+        public: the same of the public split, which is looked at; None: there is none.
+        normaliser: of inputs and targets.
         pooled: batches, step size, epochs.
         seed: of the initial weights and the batches.
         device: where to compute.
         on_epoch: called with the look after every epoch.
 
     Returns:
-        The weights with the best public loss; ``rounds`` are epochs.
+        The weights with the best public loss, or where there is no public split those after the last epoch; ``rounds``
+        are epochs.
     """
-    public_inputs, public_targets = public[0].to(device), public[1][:, : shape.columns].to(device)
-    normaliser = Normaliser.from_public(public_inputs, public_targets, shape.learned_termination)
-    look_at = PublicLook(shape, normaliser, public_inputs, public_targets)
+    normaliser = replace(normaliser.to(device), flag=shape.learned_termination)
+    look_at = None
+    if public is not None:
+        look_at = PublicLook(shape, normaliser, public[0].to(device), public[1][:, : shape.columns].to(device))
     inputs = normaliser.inputs(private[0].to(device))
     targets = normaliser.targets(private[1].to(device))
     weights = tuple(w.to(device).requires_grad_() for w in shape.initial_weights(seed))
@@ -63,6 +67,9 @@ def train_pooled(
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
+        if look_at is None:
+            on_epoch(None)
+            continue
         looks.append(look_at(weights, epoch))
         on_epoch(looks[-1])
         if looks[-1].loss < best_loss:
@@ -72,4 +79,5 @@ def train_pooled(
             since_best += 1
             if since_best >= pooled.patience:
                 break
-    return Trained(best, epoch, tuple(looks)), normaliser
+    released = best if looks else tuple(w.detach() for w in weights)
+    return Trained(released, epoch, tuple(looks))

@@ -15,18 +15,21 @@ from pipeline.errors import PipelineError
 from pipeline.files import finite, replaced_file
 
 _KEY = "progress"
+_ANSWERS = "answers."
 _DIGEST = 32
 
 
 def write(path: Path, progress: Progress, charge: str) -> None:
     """Replace the checkpoint at ``path``: whole, and on the disk when this returns.
 
-    Its content: a SHA-256 of the rest, then a safetensors file of the tensors, with the counts, the looks and
-    ``charge`` (which charge of the ledger paid) in its header. No generator state, nothing about a unit.
+    Its content: a SHA-256 of the rest, then a safetensors file of the tensors, the queries' answers among them, with
+    the counts, the looks and ``charge`` (which charge of the ledger paid) in its header. No generator state, nothing
+    about a unit.
     """
     tensors = {
         f"{name}.{i}": w.detach().cpu().clone() for name in TENSORS for i, w in enumerate(getattr(progress, name))
     }
+    tensors |= {f"{_ANSWERS}{name}": answer.detach().cpu().clone() for name, answer in progress.answers.items()}
     content = save(tensors, {_KEY: json.dumps(_counts(progress) | {"charge": charge}, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
@@ -48,8 +51,9 @@ def read(path: Path, shape: Architecture, charge: str) -> Progress:
         if counts.pop("charge") != charge:
             raise ValueError
         tensors = load(content)
-        parts = {name: _part(tensors, name, shape) for name in TENSORS}
-        return _progress(parts, counts)
+        parts: dict[str, Any] = {name: _part(tensors, name, shape) for name in TENSORS}
+        answers = {name.removeprefix(_ANSWERS): part for name, part in tensors.items() if name.startswith(_ANSWERS)}
+        return _progress(parts | {"answers": answers}, counts)
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
             f"{path}: not a checkpoint of this run, or damaged; delete it to train anew, which spends as much again"
@@ -65,12 +69,12 @@ def _part(tensors: dict[str, Any], name: str, shape: Architecture) -> Weights:
 
 
 def _counts(progress: Progress) -> dict[str, Any]:
-    plain = {key: value for key, value in vars(progress).items() if key not in TENSORS}
+    plain = {key: value for key, value in vars(progress).items() if key not in (*TENSORS, "answers")}
     looks = [[look.round, finite(look.loss), [finite(e) for e in look.error]] for look in progress.looks]
     return plain | {"best_loss": finite(progress.best_loss), "looks": looks}
 
 
-def _progress(parts: dict[str, Weights], counts: dict[str, Any]) -> Progress:
+def _progress(parts: dict[str, Any], counts: dict[str, Any]) -> Progress:
     looks = tuple(Look(at, _number(loss), tuple(map(_number, error))) for at, loss, error in counts["looks"])
     return Progress(**counts | parts | {"looks": looks, "best_loss": _number(counts["best_loss"])})
 

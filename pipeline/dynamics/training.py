@@ -1,8 +1,8 @@
 """Trajectory-level private training of the ensemble (PriMORL, Algorithms 1 and 2)."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -101,6 +101,8 @@ class Progress:
         finished: no round is left to run.
         looks: at the public split.
         taken: how often a process took this up from another that had died.
+        asked: the plan's queries were asked, or may have been: spent, also where the answers died with their process.
+        answers: to the queries, by name; empty before they are there.
     """
 
     weights: Weights
@@ -115,6 +117,13 @@ class Progress:
     finished: bool
     looks: tuple[Look, ...]
     taken: int = 0
+    asked: bool = False
+    answers: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def lost(self) -> bool:
+        """Whether queries were asked whose answers are gone: they cannot be asked again under the same charge."""
+        return self.asked and not self.answers
 
     @classmethod
     def begin(cls, weights: Weights) -> "Progress":
@@ -140,6 +149,10 @@ class Progress:
         """The running average of the released iterates, unbiased from the first round on."""
         return tuple(part / self.mass for part in self.average) if self.mass else self.weights
 
+    def ended(self) -> "Progress":
+        """After the last round where nothing public could be looked at: the average is what is released."""
+        return replace(self, best=self.averaged(), finished=True)
+
     def judged(self, look: Look, averaged: Weights, patience: int | None, *, last: bool) -> "Progress":
         """After a look at ``averaged``; ``patience`` looks without a better loss end training."""
         seen = replace(self, looks=(*self.looks, look))
@@ -154,12 +167,44 @@ class Progress:
 TENSORS = ("weights", "velocity", "average", "best")
 
 
+def ask(
+    plan: Plan,
+    totals: Mapping[str, Callable[[], Tensor]],
+    progress: Progress,
+    keep: Callable[[Progress], None] = lambda progress: None,
+) -> Progress:
+    """Ask the plan's queries, once, before the rounds; answers that are there already are kept.
+
+    They count as spent from the moment this is announced to ``keep``, before any private row is touched. A process that
+    dies between that and the answers' being kept leaves progress that is `Progress.lost`.
+
+    Args:
+        plan: whose queries are asked.
+        totals: makes the sum of each query, by its name: sensitive, called where there is no answer yet.
+        progress: so far.
+        keep: must have stored the progress durably when it returns.
+
+    Raises:
+        ValueError: the progress is lost.
+    """
+    if not plan.queries or progress.answers:
+        return progress
+    if progress.lost:
+        raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
+    keep(replace(progress, asked=True))
+    answers = {query.what: plan.answer(query, totals[query.what]()) for query in plan.queries}
+    progress = replace(progress, asked=True, answers=answers)
+    keep(progress)
+    return progress
+
+
 def train(
     plan: Plan,
     shape: Architecture,
     source: CohortSource | None,
-    public: tuple[Tensor, Tensor],
+    public: tuple[Tensor, Tensor] | None,
     *,
+    normaliser: Normaliser,
     local: LocalTraining,
     server: ServerTraining,
     max_transitions: int | None,
@@ -168,7 +213,7 @@ def train(
     progress: Progress | None = None,
     keep: Callable[[Progress], None] = lambda progress: None,
     on_round: Callable[[int, Look | None], None],
-) -> tuple[Trained, Normaliser]:
+) -> Trained:
     """Run the plan's rounds, or those that an interrupted run left.
 
     A round counts as spent from the moment it is announced to ``keep``, before any private row is touched. So however
@@ -179,8 +224,9 @@ def train(
         plan: sampler, clip, noise and what they cost; the only thing here that touches privacy.
         shape: sizes of the ensemble.
         source: the private units; None is enough where ``progress`` is finished.
-        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split: the normaliser and the
-            looks are made from these alone.
+        public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split, which is looked at; None:
+            there is none, and all rounds are run.
+        normaliser: of inputs and targets; released or public.
         local: the units' local steps.
         server: what follows a release.
         max_transitions: cap on a unit's transitions in a round.
@@ -191,14 +237,18 @@ def train(
         on_round: called after every round with the number of rounds spent and, after a look, with the look.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares.
+        ValueError: the source does not hold the number of units that the plan declares, or patience is asked for with
+            nothing public to look at.
     """
     if source is not None and source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
+    if public is None and server.patience is not None:
+        raise ValueError("stopping early needs something public to look at")
     device = execution.device
-    inputs, targets = public[0].to(device), public[1][:, : shape.columns].to(device)
-    normaliser = Normaliser.from_public(inputs, targets, shape.learned_termination)
-    look_at = PublicLook(shape, normaliser, inputs, targets)
+    normaliser = replace(normaliser.to(device), flag=shape.learned_termination)
+    look_at = None
+    if public is not None:
+        look_at = PublicLook(shape, normaliser, public[0].to(device), public[1][:, : shape.columns].to(device))
     now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)
     while not now.finished:
         if now.started < plan.rounds:
@@ -210,13 +260,15 @@ def train(
             now = now.stepped(plan.release(total), server)
         last = now.started >= plan.rounds
         look = None
-        if last or now.done % server.look_every == 0:
+        if look_at is None:
+            now = now.ended() if last else now
+        elif last or now.done % server.look_every == 0:
             averaged = now.averaged()
             look = look_at(averaged, now.done)
             now = now.judged(look, averaged, server.patience, last=last)
         on_round(now.started, look)
     keep(now)
-    return Trained(now.best, now.done, now.looks), normaliser
+    return Trained(now.best, now.done, now.looks)
 
 
 def _round_sum(

@@ -12,6 +12,7 @@ from torch import Tensor
 from pipeline.privacy import accounting
 from pipeline.privacy.clipping import EnsembleClip
 from pipeline.privacy.entropy import Entropy, SystemEntropy, normals
+from pipeline.privacy.queries import GaussianQuery
 from pipeline.privacy.sampling import PoissonSampler
 
 
@@ -21,9 +22,10 @@ class Plan:
 
     Each round: every one of ``units`` private units joins with probability q (`cohort`); each joins with an update
     whose joint norm over the ensemble is at most C (`clip`); their sum, plus one Gaussian draw of
-    standard deviation zC over all members' parameters, is divided by the constant qK (`release`).
+    standard deviation zC over all members' parameters, is divided by the constant qK (`release`). Before the rounds,
+    each of ``queries`` is asked once, of all units (`answer`).
 
-    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of
+    Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
     ``rounds`` releases is (ε, δ)-DP under adding or removing one unit, ε being `spent`. K is public.
 
     | case                  | what happens                                                          |
@@ -32,6 +34,7 @@ class Plan:
     | noise multiplier 0    | the exact sum is released; `is_private` is False, ε is infinite        |
     | C infinite            | only with noise multiplier 0 (`no_clip`): no noise could cover it      |
     | fewer rounds are run  | ε stays that of ``rounds``: stopping early may depend on what was seen |
+    | a query is not asked  | ε stays that of all of them                                            |
     | seeded entropy        | tests only; `void` says so                                             |
     """
 
@@ -45,18 +48,22 @@ class Plan:
     delta: float
     members: int
     layers: int
+    queries: tuple[GaussianQuery, ...] = ()
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def __post_init__(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
         Raises:
-            ValueError: no units, or noise asked for without a finite clipping norm.
+            ValueError: no units, noise asked for without a finite clipping norm, or rounds with noise and a query
+                without.
         """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
             raise ValueError("noise covers only clipped updates: give a finite clipping norm")
+        if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
+            raise ValueError("a query without noise would be covered by no noise of the rounds: give it a multiplier")
 
     @property
     def is_private(self) -> bool:
@@ -78,7 +85,7 @@ class Plan:
         """What the accountant is told."""
         if not self.is_private:
             return dp_event.NonPrivateDpEvent()
-        return accounting.training_event(self.sampling_probability, self.noise_multiplier, self.rounds)
+        return self._accounted(self.rounds).event
 
     def cohort(self) -> Tensor:
         """Draw this round's cohort: unit indices ``[U]``. Sensitive: discard right after use."""
@@ -102,13 +109,26 @@ class Plan:
             total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
         return tuple((part / self.expected_cohort).to(torch.float32) for part in total)
 
+    def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
+        """(sum of the units' contributions + noise) / K: all that ever leaves a query.
+
+        Args:
+            query: one of ``queries``; it may be asked once.
+            total: as `GaussianQuery.release` wants it; sensitive, discard right after use.
+
+        Returns:
+            The same shape, float64: a mean over the units.
+        """
+        return query.release(total, self.entropy) / self.units
+
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
-        """ε after ``rounds`` (default: the whole reservation); None where nothing is guaranteed."""
+        """ε after the queries and ``rounds`` (default: the whole reservation); None where nothing is guaranteed."""
         count = self.rounds if rounds is None else rounds
-        if not self.is_private:
-            return None
-        event = accounting.training_event(self.sampling_probability, self.noise_multiplier, count)
-        return accounting.spent(event, self.delta, rounds=count)
+        return self._accounted(count).spent(self.delta) if self.is_private else None
+
+    def _accounted(self, rounds: int) -> accounting.Training:
+        queries = tuple(query.noise_multiplier for query in self.queries)
+        return accounting.Training(self.sampling_probability, self.noise_multiplier, rounds, queries)
 
     def void(self) -> list[str]:
         """Reasons for which the statement of a run of this plan must not be relied on."""
@@ -138,6 +158,7 @@ class Plan:
             "clipping_norm": self.clipping_norm if math.isfinite(self.clipping_norm) else None,
             "clipping": self.clipping,
             "rounds": self.rounds,
+            "queries": [query.statement(self.delta) for query in self.queries],
             "units": self.units,
             "public_assumptions": list(public_assumptions),
             "dataset_fingerprint": dataset_fingerprint,

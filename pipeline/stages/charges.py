@@ -143,6 +143,15 @@ def paid(
                 if not held.enter_context(locked(file.with_suffix(".lock"))):
                     continue
                 kept = checkpoint.read(file, shape, charge.id)  # its owner may have written until it let go
+            if kept.lost:
+                if charge.state == "reserved":
+                    ledger.abort(charge.id, "died while it asked its queries")
+                print(
+                    f"warning: {file}: its run died between asking its queries and keeping the answers, and a charge "
+                    "pays for one answer only; it stays spent",
+                    file=sys.stderr,
+                )
+                continue
             if not kept.finished:
                 if not ledger.take(charge.id, kept.taken):
                     print(
@@ -184,9 +193,7 @@ def _file(charge: str) -> Path:
     return home() / ".primorl" / "checkpoints" / f"{charge}.safetensors"
 
 
-def open_private(
-    manifest: Manifest, version: Version, partitions: Path, keep_bytes: int
-) -> UnitStore | ShardedStore:
+def open_private(manifest: Manifest, version: Version, partitions: Path, keep_bytes: int) -> UnitStore | ShardedStore:
     """The private units, which are those that were charged.
 
     Args:

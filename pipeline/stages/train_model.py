@@ -183,8 +183,10 @@ def _totals(
     """What makes the sum of each query; without units there is none to make."""
     if private is None:
         return {}
-    questions = {_NORMALISER: NormaliserQuery(columns, bounds), _STARTS: StartQuery(columns, bounds)}
-    return {what: partial(question.total, private) for what, question in questions.items()}
+    return {
+        _NORMALISER: partial(NormaliserQuery(columns, bounds).total, private),
+        _STARTS: partial(StartQuery(columns, bounds).total, private),
+    }
 
 
 def _normaliser(

@@ -7,7 +7,7 @@ from torch import Tensor
 from pipeline.attacks.units import Units, WithCanaries
 from pipeline.attacks.victims import ON_ONE_CORE
 from pipeline.dynamics.cohort import CohortSource
-from pipeline.dynamics.ensemble import Architecture
+from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.training import ServerTraining, train
 from pipeline.privacy.plan import Plan
@@ -38,11 +38,13 @@ def test_rows_go_to_their_own_unit() -> None:
 def released(source: CohortSource) -> Tensor:
     """The sum of all clipped updates of one round in which everybody joins."""
     plan = Plan(source.units, "trajectory", 1.0, 0.0, 0.5, "flat", 1, 1e-5, SHAPE.members, len(SHAPE.layers))
-    trained, _ = train(
+    public = some(10, 5, 9).flat()
+    trained = train(
         plan,
         SHAPE,
         source,
-        some(10, 5, 9).flat(),
+        public,
+        normaliser=Normaliser.from_public(*public),
         local=LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, weight_decay=0.0),
         server=ServerTraining(momentum=0.0, averaging=0.0, look_every=1, patience=None),
         max_transitions=None,

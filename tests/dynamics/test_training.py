@@ -9,7 +9,7 @@ import torch
 
 from pipeline.dynamics import training
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
-from pipeline.dynamics.ensemble import Architecture
+from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, train
 from pipeline.privacy.plan import Plan
@@ -32,14 +32,17 @@ def run(
     progress: Progress | None = None,
     keep: Callable[[Progress], None] = lambda progress: None,
     batch_size: int = 16,
+    looks: bool = True,
 ) -> tuple[Trained, list[tuple[int, Look | None]]]:
-    public = make_units(shape, [30] * 8, seed=0)  # the same system: its mixing is drawn first from the seed
+    units = make_units(shape, [30] * 8, seed=0)  # the same system: its mixing is drawn first from the seed
+    public = torch.cat(list(units.inputs)), torch.cat(list(units.targets))
     told: list[tuple[int, Look | None]] = []
-    trained, _ = train(
+    trained = train(
         plan,
         shape,
         source,
-        (torch.cat(list(public.inputs)), torch.cat(list(public.targets))),
+        public if looks else None,
+        normaliser=Normaliser.from_public(*public),
         local=LocalTraining(0.02, batch_size, 1, 0.0),
         server=server,
         max_transitions=None,
@@ -130,18 +133,20 @@ def test_the_baseline_learns_and_keeps_its_best_epoch(shape: Architecture, sourc
     """MOPO's ensemble, on pooled transitions."""
     public = make_units(shape, [30] * 8, seed=0)
     private = torch.cat(list(source.inputs)), torch.cat(list(source.targets))
-    looks: list[Look] = []
-    trained, _ = train_pooled(
+    looks: list[Look | None] = []
+    seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
+    trained = train_pooled(
         shape,
         private,
-        (torch.cat(list(public.inputs)), torch.cat(list(public.targets))),
+        seen,
+        normaliser=Normaliser.from_public(*seen),
         pooled=PooledTraining(batch_size=32, learning_rate=3e-3, weight_decay=0.0, max_epochs=4, patience=4),
         seed=0,
         device=CPU,
         on_epoch=looks.append,
     )
     assert looks == list(trained.looks)
-    assert looks[-1].loss < looks[0].loss
+    assert trained.looks[-1].loss < trained.looks[0].loss
     assert not any(w.requires_grad for w in trained.weights)
 
 
