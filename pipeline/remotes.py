@@ -23,7 +23,8 @@ def push_private(remote: str) -> list[str]:
         PipelineError: no such remote, nothing to send, or DVC failed.
     """
     root = home()
-    known = _dvc(root, "remote", "list").stdout.split()[::2]
+    listed = [line.split() for line in _dvc(root, "remote", "list").stdout.splitlines() if line.strip()]
+    known = {words[0]: words[1] for words in listed}  # DVC shows a relative path as an absolute one
     if remote not in known:
         raise PipelineError(
             f"--remote: found {remote!r}, allowed are the project's DVC remotes: {', '.join(known) or 'none yet'}; "
@@ -39,6 +40,7 @@ def push_private(remote: str) -> list[str]:
             if (root / ".dvc" / file).exists():
                 shutil.copy(root / ".dvc" / file, copy / ".dvc" / file)
         _dvc(copy, "config", "--local", "core.no_scm", "true")
+        _dvc(copy, "remote", "modify", "--local", remote, "url", known[remote])
         _dvc(copy, "config", "--local", "cache.dir", _dvc(root, "cache", "dir").stdout.strip())
         for file in ("dvc.lock", "params.yaml"):
             shutil.copy(root / file, copy / file)

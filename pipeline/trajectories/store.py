@@ -20,7 +20,6 @@ Floats = npt.NDArray[np.float32]
 
 _COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
 _READERS = 4  # decoding lets go of Python's lock
-_GROUPS_AT_ONCE = 16
 
 
 class UnitStore:
@@ -118,13 +117,14 @@ class UnitStore:
 class ShardedStore:
     """The same units on disk: a cohort touches only the row groups it lies in; the latest of them stay in memory.
 
-    Which row groups are in memory depends on earlier cohorts, so the time of a round does too: the wall time of a run
-    is among what `privacy.json` assumes public.
+    They stay in a ring of rows of fixed size: a row group that comes in overwrites the oldest. Which ones are there
+    depends on earlier cohorts, so the time of a round does too: the wall time of a run is among what `privacy.json`
+    assumes public.
 
     Args:
         folder: of one partition.
-        keep_bytes: how much of it may stay in memory.
-        watch: is shown every batch of rows once, before the store is used.
+        keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
+        watch: is shown every batch of rows once, before the store is used, and every number is checked.
 
     Raises:
         PipelineError: files are missing, corrupt or out of order; the message quotes no value.
@@ -139,9 +139,9 @@ class ShardedStore:
         self._index: Index = self._reader.index()
         self.units = len(self._index.lengths)
         self._lengths = torch.from_numpy(self._index.lengths)
-        self._kept: OrderedDict[int, tuple[Floats, Floats]] = OrderedDict()
-        self._keep_bytes = keep_bytes
-        self._bytes = 0
+        self._group_rows = np.bincount(self._index.group_of, self._index.lengths, len(self._index.groups)).astype(int)
+        rows = min(keep_bytes // row_bytes(self.info.spaces), self._reader.rows)
+        self._ring = Ring(rows, self.observation_size + self.action_size, self.observation_size + 2)
         if watch is not None:
             self._show(watch)
 
@@ -157,57 +157,117 @@ class ShardedStore:
         """
         numbers = units.numpy()
         groups, place = np.unique(self._index.group_of[numbers], return_inverse=True)
-        parts = self._read(groups.tolist())
-        if not parts:
-            S, A = self.observation_size, self.action_size
-            return torch.empty(*steps.shape, S + A), torch.empty(*steps.shape, S + 2)
-        begins = np.cumsum([0, *(len(inputs) for inputs, _ in parts[:-1])])
-        starts = torch.from_numpy(begins[place] + self._index.start_in_group[numbers])
-        rows = starts[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        inputs, targets = (torch.from_numpy(np.concatenate(side)) for side in zip(*parts, strict=True))
-        return inputs[rows], targets[rows]
+        self._fetch(groups)
+        begins = self._ring.begin_of(groups)[place] + self._index.start_in_group[numbers]
+        rows = torch.from_numpy(begins)[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
+        return self._ring.inputs[rows], self._ring.targets[rows]
 
-    def _read(self, groups: list[int]) -> list[tuple[Floats, Floats]]:
-        """Inputs and targets of each row group, from memory or from disk."""
-        missing: dict[int, list[int]] = {}
-        for group in groups:
-            if group in self._kept:
-                self._kept.move_to_end(group)
-            else:
-                missing.setdefault(self._index.groups[group][0], []).append(group)
-        jobs = [own[i : i + _GROUPS_AT_ONCE] for own in missing.values() for i in range(0, len(own), _GROUPS_AT_ONCE)]
+    def _fetch(self, groups: npt.NDArray[np.int64]) -> None:
+        """Bring row groups into the ring, those of one part in one read."""
+        missing = self._ring.place(groups, self._group_rows[groups])
+        by_part: dict[int, list[int]] = {}
+        for group in missing:
+            by_part.setdefault(self._index.groups[group][0], []).append(group)
         with ThreadPoolExecutor(_READERS) as pool:
-            for job, decoded in zip(jobs, pool.map(self._decode, jobs), strict=True):
-                self._kept.update(zip(job, decoded, strict=True))
-                self._bytes += sum(inputs.nbytes + targets.nbytes for inputs, targets in decoded)
-        found = [self._kept[group] for group in groups]
-        while self._bytes > self._keep_bytes and self._kept:
-            _, (inputs, targets) = self._kept.popitem(last=False)
-            self._bytes -= inputs.nbytes + targets.nbytes
-        return found
+            try:
+                for _ in pool.map(self._decode, by_part.items()):
+                    pass
+            except PipelineError:
+                self._ring.forget(missing)
+                raise
 
-    def _decode(self, groups: list[int]) -> list[tuple[Floats, Floats]]:
-        """Some row groups of one part."""
-        places = [self._index.groups[group] for group in groups]
-        table = self._reader.row_groups(places[0][0], [group for _, group in places], _COLUMNS)
-        inputs = np.empty((table.num_rows, self.observation_size + self.action_size), dtype=np.float32)
-        targets = np.empty((table.num_rows, self.observation_size + 2), dtype=np.float32)
-        _fill(table, self.info.spaces, inputs, targets)
-        if not (np.isfinite(inputs).all() and np.isfinite(targets).all()):
-            raise _not_finite(self._folder)
-        sizes = self._reader.rows_of(places)
-        ends = np.cumsum(sizes).tolist()
-        # Copies, so that dropping one row group from memory lets go of its bytes.
-        return [(inputs[e - n : e].copy(), targets[e - n : e].copy()) for e, n in zip(ends, sizes, strict=True)]
+    def _decode(self, job: tuple[int, list[int]]) -> None:
+        part, groups = job
+        table = self._reader.row_groups(part, [self._index.groups[group][1] for group in groups], _COLUMNS)
+        row = 0
+        for group in groups:
+            rows = int(self._group_rows[group])
+            inputs, targets = self._ring.slices(group, rows)
+            _fill(table.slice(row, rows), self.info.spaces, inputs, targets)
+            row += rows
 
     def _show(self, watch: Callable[[pa.Table], None]) -> None:
         units, row = _Runs("unit_id"), 0
         for table in self._reader.tables():
+            for name in ("observation", "next_observation", "reward"):
+                numbers = vectors(table[name]) if name != "reward" else table[name].to_numpy()
+                if not np.isfinite(numbers).all():
+                    raise _not_finite(self._folder)
             units.add(table, row)
             watch(table)
             row += table.num_rows
         if not units.ascending() or not np.array_equal(np.diff([*units.starts(), row]), self._index.lengths):
             raise _disordered(self._folder)
+
+
+class Ring:
+    """Row groups in two matrices of rows, the oldest overwritten by the newest.
+
+    Args:
+        rows: how many there is room for at least.
+        width: columns of ``inputs``.
+        target_width: columns of ``targets``.
+
+    Attributes:
+        inputs: [rows, width].
+        targets: [rows, target_width].
+    """
+
+    def __init__(self, rows: int, width: int, target_width: int):
+        self.inputs = torch.empty(rows, width)
+        self.targets = torch.empty(rows, target_width)
+        self._next = 0
+        self._held: OrderedDict[int, tuple[int, int]] = (
+            OrderedDict()
+        )  # row group: first row, and the row after its last
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def begin_of(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """The first row of each row group, all of which are held."""
+        return np.array([self._held[group][0] for group in groups.tolist()], dtype=np.int64)
+
+    def slices(self, group: int, rows: int) -> tuple[Floats, Floats]:
+        """Where the ``rows`` rows of a row group go."""
+        begin = self._held[group][0]
+        return self.inputs[begin : begin + rows].numpy(), self.targets[begin : begin + rows].numpy()
+
+    def place(self, groups: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[int]:
+        """Make room for all of ``groups`` at once; return those whose rows are still to be filled in."""
+        missing = [
+            (group, n) for group, n in zip(groups.tolist(), rows.tolist(), strict=True) if group not in self._held
+        ]
+        wanted = set(groups.tolist())
+        needed = sum(n for _, n in missing)
+        begin = self._next if self._next + needed <= len(self.inputs) else 0
+        end = begin + needed
+        gone = [group for group, (a, b) in self._held.items() if a < end and b > begin]
+        if end > len(self.inputs) or any(group in wanted for group in gone):
+            # What this cohort wants would overwrite itself: begin again with room for all of it.
+            self._held.clear()
+            missing = list(zip(groups.tolist(), rows.tolist(), strict=True))
+            begin, total = 0, int(rows.sum())
+            if total > len(self.inputs):
+                self.inputs = torch.empty(total, self.inputs.shape[1])
+                self.targets = torch.empty(total, self.targets.shape[1])
+        else:
+            self.forget(gone)
+        for group, n in missing:
+            self._held[group] = (begin, begin + n)
+            begin += n
+        self._next = begin
+        return [group for group, _ in missing]
+
+    def forget(self, groups: list[int]) -> None:
+        """Hold these no longer."""
+        for group in groups:
+            self._held.pop(group, None)
+
+
+def row_bytes(spaces: Spaces) -> int:
+    """Memory of one transition."""
+    return 4 * (2 * spaces.observation_size + spaces.action_size + 2)
 
 
 def open_units(folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None]) -> UnitStore | ShardedStore:
@@ -222,8 +282,7 @@ def open_units(folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None])
         PipelineError: files are missing, corrupt or out of order; the message quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
-    spaces = reader.info.spaces
-    if 4 * reader.rows * (2 * spaces.observation_size + spaces.action_size + 2) <= keep_bytes:
+    if reader.rows * row_bytes(reader.info.spaces) <= keep_bytes:
         return UnitStore.open(folder, watch)
     return ShardedStore(folder, keep_bytes, watch)
 

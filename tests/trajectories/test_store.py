@@ -168,10 +168,13 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
         writer.write(table([episode(50, i) for i in range(6)]))
         writer.finish(INFO)
     store = sharded(tmp_path, keep_bytes=4000)
-    for _ in range(2):
-        store.transitions(torch.arange(6), torch.zeros(6, 1, dtype=torch.int64))
-        assert len(store._kept) == 2
-        assert store._bytes == 3600
+    first = torch.zeros(1, 1, dtype=torch.int64)
+    for unit in (0, 1, 2, 3, 3, 5):
+        store.transitions(torch.tensor([unit]), first)
+        assert len(store._ring) <= 2
+        assert store._ring.inputs.nbytes + store._ring.targets.nbytes <= 4000
+    store.transitions(torch.arange(6), first.expand(6, 1))
+    assert len(store._ring) == 6, "a cohort is held as a whole, whatever it takes"
 
 
 def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
