@@ -26,6 +26,8 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
         env = gymnasium.make(environment)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
+        if isinstance(unknown, gymnasium.error.DependencyNotInstalled) and "mujoco" in reason.lower():
+            reason += "; here: `pip install primorl[mujoco]`"
         raise PipelineError(
             f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a registered id, "
             "or module:id to import the module that registers it"

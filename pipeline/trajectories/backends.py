@@ -119,7 +119,7 @@ class EnvpoolBackend:
                 num_threads=1,
                 seed=[0 if seed is None else seed for seed in seeds],
             )
-        return self._flat(self._envs.reset()[0])
+            return self._flat(self._envs.reset()[0])
 
     def step(self, actions: Array) -> StepResult:
         """Step all of them; envpool would reset at the next step, which then ignores its action."""

@@ -4,6 +4,9 @@ import multiprocessing
 import os
 import shutil
 import signal
+import threading
+import time
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -56,7 +59,7 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
             _record_run(environment, options, 0, root, dataset_id, progress.update, lambda: False)
             return
         parts = root / "parts"
-        with _Workers(min(options.runs, _cores()), progress.update) as workers:
+        with _Workers(options.runs, progress.update) as workers:
             workers.run([(environment, options, run, parts / str(run), dataset_id) for run in range(options.runs)])
     join_parts([parts / str(run) / dataset_id for run in range(options.runs)], root / dataset_id)
     shutil.rmtree(parts)
@@ -65,7 +68,11 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
 def _recordable(environment: str) -> gymnasium.Env[Any, Any]:
     """The environment with observations in single precision, as the dataset's schema has them."""
     env = make(environment)
-    return DtypeObservation(env, np.float32) if env.observation_space.dtype == np.float64 else env
+    if env.observation_space.dtype != np.float64:
+        return env
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it lowers the precision, as it is asked to
+        return DtypeObservation(env, np.float32)
 
 
 def _check(environment: str, options: ReplayOptions) -> None:
@@ -162,12 +169,16 @@ class _Until(BaseCallback):
 class _Workers:
     """Processes that record runs and tell how many episodes have ended; as a context manager."""
 
-    def __init__(self, count: int, ended: Callable[[int], object]):
+    def __init__(self, runs: int, ended: Callable[[int], object]):
         context = multiprocessing.get_context("spawn")  # a fork would copy torch's threads in any state
-        self._episodes = context.Value("q", 0)
-        self._stop = context.Event()
+        # Bare memory: a run that is killed while it holds a lock would hold it for ever.
+        self._episodes = context.RawArray("q", runs)
+        self._stop = context.RawValue("b", 0)
         self._pool = ProcessPoolExecutor(
-            count, mp_context=context, initializer=_begin, initargs=(self._episodes, self._stop, os.getpid())
+            min(runs, _cores()),
+            mp_context=context,
+            initializer=_begin,
+            initargs=(self._episodes, self._stop, os.getpid()),
         )
         self._ended = ended
 
@@ -175,7 +186,7 @@ class _Workers:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
+        self._stop.value = 1
         self._pool.shutdown(cancel_futures=True)
 
     def run(self, tasks: list[tuple[str, ReplayOptions, int, Path, str]]) -> None:
@@ -192,33 +203,37 @@ class _Workers:
                         "a behaviour run's process was killed, perhaps for want of memory; set fewer options.runs or "
                         "num_envs, and run the stage again"
                     ) from None
-            now = self._episodes.value
+            now = sum(self._episodes)
             self._ended(now - told)
             told = now
 
 
-_shared: tuple[Any, Any, int] | None = None  # in a worker: episodes ended in all, whether to stop, the parent
+_shared: tuple[Any, Any] | None = None  # in a worker: how many episodes each run has ended, and whether to stop
 
 
 def _begin(episodes: Any, stop: Any, parent: int) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which tells
     torch.set_num_threads(1)
-    _shared = episodes, stop, parent
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    _shared = episodes, stop
+
+
+def _end_with(parent: int) -> None:
+    """An orphan, of a stage that was killed, has nobody to record for; idle, it would wait for ever."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    os._exit(1)
 
 
 def _work(environment: str, options: ReplayOptions, run: int, root: Path, dataset_id: str) -> None:
     assert _shared is not None
-    episodes, stop, parent = _shared
+    episodes, stop = _shared
 
     def ended() -> None:
-        with episodes.get_lock():
-            episodes.value += 1
+        episodes[run] += 1
 
-    def stopped() -> bool:
-        return stop.is_set() or os.getppid() != parent  # an orphan has nobody to record for
-
-    _record_run(environment, options, run, root, dataset_id, ended, stopped)
+    _record_run(environment, options, run, root, dataset_id, ended, lambda: bool(stop.value))
 
 
 def _cores() -> int:

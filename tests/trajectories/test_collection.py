@@ -1,3 +1,9 @@
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +13,17 @@ import numpy as np
 import pytest
 
 from pipeline.errors import PipelineError
-from pipeline.params import MinariDataset, ReplayDataset
-from pipeline.trajectories.collection import collect
-from tests.trajectories.builders import episodes, snapshot, write_raw
-
-COMMON = {"unit": "trajectory", "bounds": {"observation": "space", "reward": "public"}, "score": None}
+from pipeline.params import ReplayOptions
+from pipeline.trajectories.collection import record_training
+from tests.trajectories.builders import snapshot
 
 
-def replay(environment: str = "Pendulum-v1", **changes: Any) -> ReplayDataset:
-    options = {
+def options(**changes: Any) -> ReplayOptions:
+    small = {
+        "backend": "gymnasium",
         "algorithm": "ddpg",
         "episodes": 5,
+        "runs": 1,
         "num_envs": 3,
         "gradient_steps": 1,
         "learning_starts": 450,
@@ -26,25 +32,22 @@ def replay(environment: str = "Pendulum-v1", **changes: Any) -> ReplayDataset:
         "action_noise": 0.2,
         "seed": 0,
     }
-    entry = {"source": "replay", "environment": environment, "options": options | changes} | COMMON
-    return ReplayDataset.model_validate(entry)
+    return ReplayOptions.model_validate(small | changes)
 
 
-def local(dataset_id: str, root: Path | None) -> MinariDataset:
-    options = {"id": dataset_id, "root": None if root is None else str(root)}
-    return MinariDataset.model_validate({"source": "minari", "environment": "Pendulum-v1", "options": options} | COMMON)
+def recorded(folder: str, name: str = "x-v0") -> list[minari.EpisodeData]:
+    return list(minari.MinariDataset(f"{folder}/{name}/data").iterate_episodes())
 
 
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
 def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: str) -> None:
     """Replaying the equations of motion on every transition, the last ones included, proves the record true."""
-    collect("some.name", replay(algorithm=algorithm), Path("data/raw"))
-    dataset = minari.MinariDataset("data/raw/some-name-v0/data")
-    recorded = list(dataset.iterate_episodes())
-    assert len(recorded) == 5
-    assert dataset.spec.env_spec.id == "Pendulum-v1"
+    record_training("Pendulum-v1", options(algorithm=algorithm), Path("raw"), "x-v0")
+    episodes = recorded("raw")
+    assert len(episodes) == 5
+    assert minari.MinariDataset("raw/x-v0/data").spec.env_spec.id == "Pendulum-v1"
     starts = []
-    for episode in recorded:
+    for episode in episodes:
         assert len(episode.rewards) == 200
         assert episode.truncations.tolist() == [False] * 199 + [True]
         assert not episode.terminations.any()
@@ -68,33 +71,108 @@ def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: 
 def test_the_seed_repeats_the_data_and_another_does_not(project: Path) -> None:
     """Everything but noise and cohorts is reproducible; the data must not depend on who collected it."""
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        collect(name, replay(seed=seed, episodes=3), Path(f"data/{name}"))
-    first, again, other = (
-        np.stack([e.observations for e in minari.MinariDataset(f"data/{name}/{name}-v0/data").iterate_episodes()])
-        for name in "abc"
-    )
+        record_training("Pendulum-v1", options(seed=seed, episodes=3), Path(name), "x-v0")
+    first, again, other = (np.stack([e.observations for e in recorded(name)]) for name in "abc")
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
 
 
+def test_runs_side_by_side_are_those_done_one_by_one(project: Path) -> None:
+    """Which process ends first must not show: three runs of 2, 2 and 1 episodes, in order, with seeds of their own."""
+    record_training("Pendulum-v1", options(runs=3, num_envs=2), Path("together"), "x-v0")
+    assert [path.name for path in Path("together").iterdir()] == ["x-v0"]
+    together = recorded("together")
+    assert [e.id for e in together] == list(range(5))
+    alone = []
+    for run, episodes in enumerate((2, 2, 1)):
+        record_training("Pendulum-v1", options(num_envs=2, episodes=episodes, seed=2 * run), Path(f"{run}"), "x-v0")
+        alone += recorded(f"{run}")
+    for one, other in zip(together, alone, strict=True):
+        assert np.array_equal(one.observations, other.observations)
+        assert np.array_equal(one.actions, other.actions)
+    assert len({tuple(e.observations[0]) for e in together}) == 5
+    dataset = minari.MinariDataset("together/x-v0/data")
+    assert (dataset.total_episodes, dataset.total_steps) == (5, 1000)
+
+
+def test_a_box_of_discrete_actions_is_learned_by_dqn(project: Path) -> None:
+    """Episodes of many lengths that terminate; actions come out as whole numbers."""
+    record_training("CartPole-v1", options(algorithm="dqn", episodes=30, learning_starts=100), Path("raw"), "x-v0")
+    episodes = recorded("raw")
+    assert len({len(e.rewards) for e in episodes}) > 5
+    for episode in episodes:
+        assert set(episode.actions.tolist()) <= {0, 1}
+        assert episode.actions.shape == episode.rewards.shape
+        assert episode.terminations[-1]
+        assert (np.abs(episode.observations[:-1, 2]) <= 0.2095).all()
+        last = episode.observations[-1]
+        assert abs(last[2]) > 0.2094 or abs(last[0]) > 2.4
+
+
+def test_dm_control_by_its_name_and_both_backends_keep_the_same_columns(project: Path) -> None:
+    """Position (x, cos, sin), then velocity, in both: were the order another, envpool's data would be nonsense."""
+    pytest.importorskip("dm_control")
+    backends = ["gymnasium"]
+    try:
+        import envpool  # noqa: F401
+
+        backends.append("envpool")
+    except ImportError:
+        pass
+    for backend in backends:
+        small = options(backend=backend, episodes=1, num_envs=1, learning_starts=990)
+        record_training("dm_control/cartpole-swingup-v0", small, Path(backend), "x-v0")
+        for episode in recorded(backend):
+            x, cosine, sine, velocity, spin = episode.observations.astype(float).T
+            assert len(episode.rewards) == 1000
+            assert episode.truncations[-1]
+            assert not episode.terminations.any()
+            assert np.allclose(cosine**2 + sine**2, 1, atol=1e-4)
+            angle = np.unwrap(np.arctan2(sine, cosine))
+            for place, speed in ((x, velocity), (angle, spin)):  # the median: at the rail's end a speed jumps
+                moved = 0.01 * (speed[1:] + speed[:-1]) / 2
+                assert np.median(np.abs(np.diff(place) - moved)) < 0.02 * np.median(np.abs(moved))
+            assert episode.observations.dtype == np.float32
+
+
 @pytest.mark.parametrize(
-    ("environment", "message"),
+    ("environment", "changes", "message"),
     [
-        ("Pendulum-v77", "environment 'Pendulum-v77': Gymnasium cannot build it"),
-        ("no_such_module:Thing-v0", "environment 'no_such_module:Thing-v0': Gymnasium cannot build it"),
-        ("CartPole-v1", "action space: found Discrete, which is not supported yet"),
-        ("Blackjack-v1", "observation space: found Tuple, which is not supported yet"),
-        ("tests/Unbounded-v0", "found an action space without finite bounds"),
+        ("Pendulum-v77", {}, "environment 'Pendulum-v77': Gymnasium cannot build it"),
+        ("no_such_module:Thing-v0", {}, "environment 'no_such_module:Thing-v0': Gymnasium cannot build it"),
+        ("CartPole-v1", {}, "options.algorithm: found 'ddpg', but the actions of 'CartPole-v1' are discrete"),
+        ("Pendulum-v1", {"algorithm": "dqn"}, "allowed is ddpg, td3 or sac"),
+        ("tests/Unbounded-v0", {}, "found an action space without finite bounds"),
+        ("Acrobot-v1", {"algorithm": "dqn", "backend": "envpool"}, "set backend: gymnasium"),
     ],
 )
-def test_unfit_environments_are_refused_and_the_last_data_stays(project: Path, environment: str, message: str) -> None:
-    write_raw(project / "data" / "raw", episodes(1))
-    before = snapshot(project)
+def test_unfit_environments_are_refused(project: Path, environment: str, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PipelineError) as wrong:
-        collect("new", replay(environment), Path("data/raw"))
+        record_training(environment, options(**changes), Path("raw"), "x-v0")
     assert message in str(wrong.value)
     assert "\n" not in str(wrong.value)
-    assert snapshot(project) == before
+    assert snapshot(project) == {}
+
+
+@pytest.mark.parametrize(
+    ("environment", "module", "backend", "extra"),
+    [
+        ("dm_control/cartpole-swingup-v0", "dm_control", "gymnasium", "dm-control"),
+        ("HalfCheetah-v5", "mujoco", "gymnasium", "mujoco"),
+        ("Pendulum-v1", "envpool", "envpool", "envpool"),
+    ],
+)
+def test_a_missing_extra_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, environment: str, module: str, backend: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(PipelineError, match=re.escape(f"pip install primorl[{extra}]")) as wrong:
+        record_training(environment, options(backend=backend), Path("raw"), "x-v0")
+    assert "\n" not in str(wrong.value)
 
 
 class Unbounded(gymnasium.Env[Any, Any]):
@@ -105,27 +183,37 @@ class Unbounded(gymnasium.Env[Any, Any]):
 gymnasium.register("tests/Unbounded-v0", Unbounded)
 
 
-@pytest.mark.parametrize("by", ["root", "environment variable"])
-def test_a_local_minari_dataset_is_copied(project: Path, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DVC versions what lies in data/raw, so the bytes have to be there."""
-    file = write_raw(project / "library", episodes(2))
-    if by == "environment variable":
-        monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "library"))
-    collect("name", local("small-v0", Path("library") if by == "root" else None), Path("data/raw"))
-    assert Path("data/raw/small-v0/data/main_data.hdf5").read_bytes() == file.read_bytes()
+LONG = """
+import sys
+from pathlib import Path
+from tests.trajectories.test_collection import options, record_training
+if __name__ == "__main__":
+    record_training("Pendulum-v1", options(runs=2, episodes=100_000, learning_starts=10**9), Path("raw"), "x-v0")
+"""
 
 
-@pytest.mark.parametrize(
-    ("dataset_id", "message"),
-    [
-        ("other-v0", r"no Minari dataset 'other-v0' in .*library; there: small-v0; `minari download other-v0`"),
-        ("../library/small-v0", "allowed is a Minari id such as"),
-        ("small", "allowed is a Minari id such as"),
-        ("", "allowed is a Minari id such as"),
-    ],
-)
-def test_unknown_minari_ids_are_refused(project: Path, dataset_id: str, message: str) -> None:
-    write_raw(project / "library", episodes(1))
-    with pytest.raises(PipelineError, match=message):
-        collect("name", local(dataset_id, project / "library"), Path("data/raw"))
-    assert not list(project.glob("data/*"))
+@pytest.mark.parametrize("victim", ["a run", "the stage"])
+def test_killed_runs_are_one_error_and_an_orphaned_run_ends(project: Path, victim: str) -> None:
+    """A run that memory's end kills must not hang the stage; a killed stage must not leave runs behind."""
+    Path("long.py").write_text(LONG)
+    stage = subprocess.Popen(
+        [sys.executable, "long.py"],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    runs = _runs_of(stage.pid)
+    assert len(runs) == 2
+    os.kill(runs[0] if victim == "a run" else stage.pid, signal.SIGKILL)
+    _, errors = stage.communicate(timeout=30)  # the runs have this pipe too: it closes when all have ended
+    assert ("PipelineError: a behaviour run's process was killed" in errors) == (victim == "a run")
+
+
+def _runs_of(stage: int) -> list[int]:
+    """The stage's processes that record, once both have recorded something."""
+    deadline = time.monotonic() + 60
+    while len(list(Path("raw/parts").glob("*/x-v0/data/main_data.hdf5"))) < 2:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+    children = Path(f"/proc/{stage}/task/{stage}/children").read_text().split()
+    return [int(child) for child in children if "spawn_main" in Path(f"/proc/{child}/cmdline").read_text()]

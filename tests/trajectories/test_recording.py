@@ -3,8 +3,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Discrete
 
+from pipeline.trajectories import recording
+from pipeline.trajectories.backends import GymnasiumBackend
 from pipeline.trajectories.recording import Episode, RecordingEnvs
 
 
@@ -12,7 +14,7 @@ class Counter(gymnasium.Env[Any, Any]):
     """Observes (episode number, step); ends at step 3, terminated in even episodes, truncated in odd ones."""
 
     observation_space = Box(-np.inf, np.inf, (2,), np.float32)
-    action_space = Box(-1.0, 1.0, (1,), np.float32)
+    action_space: Any = Box(-1.0, 1.0, (1,), np.float32)
 
     def __init__(self) -> None:
         self.episode, self.t, self.executed = -1, 0, []
@@ -23,7 +25,7 @@ class Counter(gymnasium.Env[Any, Any]):
         return self._seen(), {}
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        self.executed.append(action.copy())
+        self.executed.append(np.copy(action))
         self.t += 1
         last = self.t == 3
         return self._seen(), 1 / 3, last and self.episode % 2 == 0, last and self.episode % 2 == 1, {}
@@ -32,19 +34,30 @@ class Counter(gymnasium.Env[Any, Any]):
         return np.array([self.episode, self.t], dtype=np.float32)
 
 
-@pytest.fixture
-def recorded() -> tuple[RecordingEnvs, list[Episode]]:
+class Buttons(Counter):
+    action_space = Discrete(3)
+
+
+def recorder(environment: type[Counter], count: int) -> tuple[RecordingEnvs, list[Episode], list[Counter]]:
     finished: list[Episode] = []
-    return RecordingEnvs(Counter, 2, finished.append), finished
+    made: list[Counter] = []
+
+    def make() -> Counter:
+        made.append(environment())
+        return made[-1]
+
+    backend = GymnasiumBackend(make, count)
+    spaces = environment.observation_space, environment.action_space
+    return RecordingEnvs(backend, count, *spaces, finished.append), finished, made[-count:]
 
 
-def test_an_episode_ends_in_its_own_terminal_observation(recorded: tuple[RecordingEnvs, list[Episode]]) -> None:
+def test_an_episode_ends_in_its_own_terminal_observation() -> None:
     """Autoreset hands over the next episode's first observation; it must not become a next_observation."""
-    envs, finished = recorded
+    envs, finished, _ = recorder(Counter, 2)
     envs.reset()
     for _ in range(7):
         observations, _, dones, infos = envs.step(np.zeros((2, 1), dtype=np.float32))
-    assert [[list(map(int, o)) for o in e.observations] for e in finished[::2]] == [
+    assert [e.observations.tolist() for e in finished[::2]] == [
         [[0, 0], [0, 1], [0, 2], [0, 3]],
         [[1, 0], [1, 1], [1, 2], [1, 3]],
     ]
@@ -56,9 +69,9 @@ def test_an_episode_ends_in_its_own_terminal_observation(recorded: tuple[Recordi
     assert observations.tolist() == [[2, 1], [2, 1]]
 
 
-def test_the_learner_is_told_the_same(recorded: tuple[RecordingEnvs, list[Episode]]) -> None:
+def test_the_learner_is_told_the_same() -> None:
     """Stable-baselines3 bootstraps at truncations only, from the terminal observation."""
-    envs, _ = recorded
+    envs, _, _ = recorder(Counter, 2)
     envs.reset()
     reports = []
     for _ in range(6):
@@ -69,14 +82,34 @@ def test_the_learner_is_told_the_same(recorded: tuple[RecordingEnvs, list[Episod
     assert reports == [([0, 3], False), ([1, 3], True)]
 
 
-def test_what_is_recorded_is_what_was_executed(recorded: tuple[RecordingEnvs, list[Episode]]) -> None:
+def test_what_is_recorded_is_what_was_executed() -> None:
     """A model trained on unclipped actions would learn a dynamics that never happened; rewards stay as they were."""
-    envs, finished = recorded
+    envs, finished, made = recorder(Counter, 2)
     envs.reset()
     sent = np.array([[5.0], [-0.25]])
     for _ in range(3):
         envs.step(sent)
-    assert np.stack(finished[0].actions).ravel().tolist() == [1.0] * 3
-    assert np.stack(finished[1].actions).ravel().tolist() == [-0.25] * 3
-    assert np.array_equal(envs.get_attr("executed")[0], np.ones((3, 1)))
-    assert finished[0].rewards == [1 / 3] * 3
+    assert finished[0].actions.ravel().tolist() == [1.0] * 3
+    assert finished[1].actions.ravel().tolist() == [-0.25] * 3
+    assert np.array_equal(made[0].executed, np.ones((3, 1)))
+    assert finished[0].rewards.tolist() == [1 / 3] * 3
+
+
+def test_discrete_actions_are_recorded_as_whole_numbers() -> None:
+    envs, finished, _ = recorder(Buttons, 2)
+    envs.reset()
+    for chosen in ([0, 2], [1, 1], [2, 0]):
+        envs.step(np.array(chosen))
+    assert [e.actions.tolist() for e in finished] == [[0, 1, 2], [2, 1, 0]]
+    assert finished[0].actions.dtype == np.int64
+
+
+def test_an_episode_may_be_longer_than_the_room_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Environments without a limit have no longest episode; the room grows and keeps what it holds."""
+    monkeypatch.setattr(recording, "_FIRST_CAPACITY", 1)
+    envs, finished, _ = recorder(Counter, 1)
+    envs.reset()
+    for action in (0.25, 0.5, 0.75):
+        envs.step(np.array([[action]]))
+    assert finished[0].observations.tolist() == [[0, 0], [0, 1], [0, 2], [0, 3]]
+    assert finished[0].actions.ravel().tolist() == [0.25, 0.5, 0.75]
