@@ -2,12 +2,14 @@
 
 from typing import Any
 
-import gymnasium
 import numpy as np
 import numpy.typing as npt
 import torch
+from gymnasium.spaces import Discrete
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from torch import Tensor
 
+from pipeline import environments
 from pipeline.errors import PipelineError
 from pipeline.policy.exported import DeterministicPolicy
 
@@ -15,7 +17,7 @@ _ENVIRONMENTS_AT_ONCE = 256
 
 
 def episode_returns(
-    environment_id: str, policy: DeterministicPolicy, episodes: int, seed: int
+    environment_id: str, policy: DeterministicPolicy, episodes: int, seed: int, limit: int | None = None
 ) -> npt.NDArray[np.float64]:
     """Undiscounted returns of whole episodes, from reset to termination or truncation.
 
@@ -23,66 +25,84 @@ def episode_returns(
     policies are not differences between starts), and from the same one whatever ``episodes`` is.
 
     Args:
-        environment_id: a registered Gymnasium id; episodes must end, by termination or a time limit.
+        environment_id: a registered Gymnasium id.
         policy: P policies.
         episodes: E, of each policy.
         seed: of the environments' resets.
+        limit: steps after which an episode counts as over; None: the environment's own limit.
 
     Returns:
         ``[P, E]``.
 
     Raises:
-        PipelineError: the environment cannot be built, or its spaces are not the policy's.
+        PipelineError: the environment cannot be built, its spaces are not the policy's, or nothing says that its
+            episodes end.
     """
     seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
-    environments = _build(environment_id, policy, policy.policies * at_once)
+    envs = _build(environment_id, policy, limit, policy.policies * at_once)
     try:
-        parts = [
-            _returns(environments, policy, seeds[start : start + at_once]) for start in range(0, episodes, at_once)
-        ]
+        parts = [_returns(envs, policy, seeds[start : start + at_once], limit) for start in range(0, episodes, at_once)]
     finally:
-        environments.close()
+        envs.close()
     return np.concatenate(parts, axis=1)
 
 
-def _returns(environments: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int]) -> npt.NDArray[np.float64]:
+def _returns(
+    envs: SyncVectorEnv, policy: DeterministicPolicy, seeds: list[int], limit: int | None
+) -> npt.NDArray[np.float64]:
     """Returns ``[P, len(seeds)]`` of one batch; the environments left over in a last, smaller batch run idle."""
-    count = environments.num_envs // policy.policies
+    count = envs.num_envs // policy.policies
     counted = np.zeros((policy.policies, count), dtype=bool)
     counted[:, : len(seeds)] = True
     alive = counted.ravel()
     resets: list[int | None] = [*seeds, *seeds[:1] * (count - len(seeds))]
-    observations, _ = environments.reset(seed=resets * policy.policies)
-    totals = np.zeros(environments.num_envs)
-    action_type = environments.single_action_space.dtype
-    while alive.any():
+    observations, _ = envs.reset(seed=resets * policy.policies)
+    totals = np.zeros(envs.num_envs)
+    steps = 0
+    while alive.any() and steps != limit:
         batch = torch.as_tensor(observations, dtype=torch.float32).view(policy.policies, count, -1)
-        actions = policy.act(batch).flatten(0, 1).numpy().astype(action_type, copy=False)
-        observations, rewards, terminated, truncated, _ = environments.step(actions)
+        actions = _as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
+        observations, rewards, terminated, truncated, _ = envs.step(actions)
         totals[alive] += rewards[alive]
         alive = alive & ~(terminated | truncated)  # the next episode of a finished environment counts for nothing
+        steps += 1
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
 
 
-def _build(environment_id: str, policy: DeterministicPolicy, count: int) -> SyncVectorEnv:
-    def make() -> gymnasium.Env[Any, Any]:
-        return gymnasium.make(environment_id)
+def _as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
+    """Vectors of a box as they are, one-hot ones ``[B, A]`` as the numbers of the actions, ``[B]``."""
+    plain: npt.NDArray[Any] = actions.numpy()
+    if isinstance(space, Discrete):
+        plain = plain.argmax(axis=1) + space.start
+    return plain.astype(space.dtype, copy=False)
 
+
+def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, count: int) -> SyncVectorEnv:
+    envs = SyncVectorEnv([lambda: environments.make(environment_id)] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
     try:
-        environments = SyncVectorEnv([make] * count, autoreset_mode=AutoresetMode.NEXT_STEP)
-    except (gymnasium.error.Error, ImportError) as unknown:
-        reason = " ".join(str(unknown).split())
+        _check_spaces(environment_id, policy, envs)
+        spec = envs.envs[0].spec
+        if limit is None and (spec is None or spec.max_episode_steps is None):
+            raise PipelineError(
+                f"environment {environment_id!r}: its episodes have no step limit and may never end; declare one, "
+                "params.yaml: datasets.*.horizon"
+            )
+    except PipelineError:
+        envs.close()
+        raise
+    return envs
+
+
+def _check_spaces(environment_id: str, policy: DeterministicPolicy, envs: SyncVectorEnv) -> None:
+    observation, action = envs.single_observation_space, envs.single_action_space
+    actions = f"{action.n} discrete actions" if isinstance(action, Discrete) else f"actions of shape {action.shape}"
+    expected = f"actions of shape {(policy.action_size,)}"
+    if policy.discrete_actions:
+        expected = f"{policy.action_size} discrete actions"
+    if observation.shape != (policy.observation_size,) or actions != expected:
         raise PipelineError(
-            f"environment {environment_id!r}: Gymnasium cannot build it ({reason}); allowed is a registered id, "
-            "or module:id to import the module that registers it"
-        ) from None
-    found = (environments.single_observation_space.shape, environments.single_action_space.shape)
-    expected = ((policy.observation_size,), (policy.action_size,))
-    if found != expected:
-        environments.close()
-        raise PipelineError(
-            f"environment {environment_id!r}: found observations and actions of shapes {found[0]} and {found[1]}, "
-            f"the policy was trained for {expected[0]} and {expected[1]}; evaluate in the environment of its dataset"
+            f"environment {environment_id!r}: found observations of shape {observation.shape} and {actions}, the "
+            f"policy was trained for observations of shape {(policy.observation_size,)} and {expected}; evaluate in "
+            "the environment of its dataset"
         )
-    return environments

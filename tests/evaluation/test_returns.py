@@ -1,14 +1,19 @@
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
 import gymnasium
 import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from gymnasium.spaces import Box, Dict, Discrete
 
 from pipeline.errors import PipelineError
 from pipeline.evaluation import returns
 from pipeline.evaluation.returns import episode_returns
 from pipeline.policy.exported import DeterministicPolicy
-from tests.evaluation.conftest import random_policy
+from tests.evaluation.conftest import Countdown, Vector, random_policy
 
 
 def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, seed: int) -> npt.NDArray[np.float64]:
@@ -67,5 +72,88 @@ def test_an_unknown_environment_is_named() -> None:
 
 
 def test_a_policy_for_other_spaces_is_refused(countdown: str) -> None:
-    with pytest.raises(PipelineError, match=r"shapes \(2,\) and \(1,\), the policy was trained for \(3,\) and \(1,\)"):
+    with pytest.raises(PipelineError, match=r"shape \(2,\) and actions of shape \(1,\), the .* shape \(3,\)"):
         episode_returns(countdown, random_policy(1, 3, 2.0), 2, seed=0)
+
+
+def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
+    continuous = random_policy(policies, observation_size, 1.0)
+    *hidden, _, _ = continuous.layers
+    generator = torch.Generator().manual_seed(3)
+    last = (torch.randn(policies, actions, 8, generator=generator), torch.zeros(policies, 1, actions))
+    return dataclasses.replace(
+        continuous,
+        layers=(*hidden, *last),
+        observation_scale=torch.full((observation_size,), 0.02),
+        action_low=torch.zeros(actions),
+        action_high=torch.ones(actions),
+        discrete_actions=True,
+    )
+
+
+def test_discrete_actions_are_the_environments_own_numbers() -> None:
+    """CartPole, one policy and one episode at a time, by the obvious loop."""
+    policy = discrete_policy(3, 4, 2)
+    found = episode_returns("CartPole-v1", policy, 4, seed=5)
+    env = gymnasium.make("CartPole-v1")
+    for p in range(3):
+        for e, start in enumerate(np.random.SeedSequence(5).generate_state(4).tolist()):
+            observation, _ = env.reset(seed=start)
+            total, ended = 0.0, False
+            while not ended:
+                onehot = policy.act(torch.as_tensor(observation).expand(3, 1, -1))[p, 0]
+                observation, reward, terminated, truncated, _ = env.step(int(onehot.argmax()))
+                total, ended = total + float(reward), terminated or truncated
+            assert found[p, e] == total
+    assert len(np.unique(found)) > 2
+
+
+@pytest.mark.parametrize(
+    ("environment", "policy", "says"),
+    [
+        ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
+        ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
+        ("Pendulum-v1", discrete_policy(1, 3, 2), r"actions of shape \(1,\), the policy .* 2 discrete actions"),
+    ],
+)
+def test_a_policy_for_other_actions_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        episode_returns(environment, policy, 2, seed=0)
+
+
+class Endless(Countdown):
+    """Nothing ends it."""
+
+    def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
+        self.time += 1
+        return self._observation(), 1.0, False, False, {}
+
+
+@pytest.fixture
+def endless() -> Iterator[str]:
+    gymnasium.register("Endless-v0", Endless)
+    yield "Endless-v0"
+    del gymnasium.registry["Endless-v0"]
+
+
+def test_an_environment_without_an_end_takes_the_datasets_horizon_or_is_refused(endless: str) -> None:
+    policy = random_policy(1, 2, 1.0)
+    assert episode_returns(endless, policy, 3, seed=0, limit=17).tolist() == [[17.0] * 3]
+    with pytest.raises(PipelineError, match=r"'Endless-v0': its episodes have no step limit.*horizon"):
+        episode_returns(endless, policy, 3, seed=0)
+
+
+def test_a_dict_observation_is_flattened_as_the_data_were() -> None:
+    """In the order of the space's keys, like everywhere."""
+
+    class Parts(Countdown):
+        observation_space = Dict(b=Box(-np.inf, np.inf, (1,), np.float32), a=Discrete(3))  # type: ignore[assignment]
+
+        def _observation(self) -> dict[str, Any]:  # type: ignore[override]
+            return {"a": 1, "b": np.array([self.time], dtype=np.float32)}
+
+    gymnasium.register("Parts-v0", Parts, max_episode_steps=5)
+    try:
+        assert episode_returns("Parts-v0", random_policy(1, 4, 1.0), 2, seed=0).shape == (1, 2)
+    finally:
+        del gymnasium.registry["Parts-v0"]
