@@ -388,12 +388,9 @@ _DATA_FLOW = [
     Bug(
         "flow-private-normaliser",
         "data flow",
-        "pipeline/dynamics/training.py",
-        "    normaliser = Normaliser.from_public(inputs, targets)\n",
-        "    everybody = torch.arange(plan.units)\n"
-        "    rows = source.transitions(everybody, torch.zeros(plan.units, 1, dtype=torch.int64)) if source else None\n"
-        "    seen = [part.flatten(0, 1) for part in rows] if rows else [inputs, targets]\n"
-        "    normaliser = Normaliser.from_public(*seen)\n",
+        "pipeline/stages/train_model.py",
+        "_normaliser(params, shape, columns, bounds, public, progress)",
+        "_normaliser(params, shape, columns, bounds, private or public, progress)",
         "the normaliser is fitted to private rows",
         (_TRAINING, _STAGE),
     ),
@@ -401,11 +398,11 @@ _DATA_FLOW = [
         "flow-early-stopping-on-private-loss",
         "data flow",
         "pipeline/dynamics/training.py",
-        "    look_at = PublicLook(shape, normaliser, inputs, targets)\n",
-        "    everybody = torch.arange(plan.units)\n"
-        "    rows = source.transitions(everybody, torch.zeros(plan.units, 1, dtype=torch.int64)) if source else None\n"
-        "    seen = [part.flatten(0, 1) for part in rows] if rows else [inputs, targets]\n"
-        "    look_at = PublicLook(shape, normaliser, *seen)\n",
+        "        look_at = PublicLook(",
+        "        first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
+        "        rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
+        "        public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n"
+        "        look_at = PublicLook(",
         "looks, and so stopping and what is released, judge private rows",
         (_TRAINING,),
     ),

@@ -19,17 +19,22 @@ from dp_accounting import dp_event
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from pipeline.card import is_inert, stated_epsilon
+from pipeline.dynamics import starts
 from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.starts import StartModel
 from pipeline.errors import PipelineError
 from pipeline.policy import exported
 from pipeline.policy.exported import DeterministicPolicy
 from pipeline.privacy import accounting
+from pipeline.privacy.queries import GaussianQuery
 
 MANIFEST, LEDGER, CARDS = "MANIFEST.json", "ledger-statement.json", ("card.md", "card.html")
 MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
 FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER))
 """What a bundle holds beside its manifest."""
+STARTS = f"dynamics/{starts.FILE}"
+"""And what it holds besides where a query for first states was paid for."""
 
 _MOST_ROUNDS, _LEAST_NOISE = 10**6, 0.1
 _LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
@@ -55,13 +60,15 @@ def _accountable(content: dict[str, Any]) -> dict[str, Any]:
         same = accounting.event_to_json(accounting.event_from_json(content)) == content
     except (TypeError, ValueError, AttributeError, RecursionError):
         same = False
-    inner: Any = content
-    while same and isinstance(inner, dict):
-        same = inner.get("count", 1) <= _MOST_ROUNDS and inner.get("noise_multiplier", 1) >= _LEAST_NOISE
-        inner = inner.get("event")
-    if not same:
+    if not (same and _bounded(content)):
         raise ValueError("not an event that this project accounts")
     return content
+
+
+def _bounded(event: dict[str, Any]) -> bool:
+    inner = [event["event"]] if "event" in event else event.get("events", [])
+    bounded = event.get("count", 1) <= _MOST_ROUNDS and event.get("noise_multiplier", 1) >= _LEAST_NOISE
+    return bounded and all(_bounded(part) for part in inner)
 
 
 Event = Annotated[dict[str, Any], AfterValidator(_accountable)]
@@ -123,6 +130,15 @@ class SpentOnDataset(_Strict):
     charges: Count
 
 
+class Query(_Strict):
+    """What was asked of all private units before the rounds; its ε is that of the query alone."""
+
+    what: Literal["normaliser", "starts"]
+    noise_multiplier: NonNegative
+    sensitivity: Annotated[float, Field(gt=0)]
+    epsilon: NonNegative | None
+
+
 class Statement(_Strict):
     """``privacy.json``: the plan's words and the ledger's; ``units`` is declared public, the fingerprint is keyed."""
 
@@ -139,6 +155,7 @@ class Statement(_Strict):
     clipping_norm: Annotated[float, Field(gt=0)] | None
     clipping: Literal["flat", "per_layer"]
     rounds: Annotated[int, Field(ge=1, le=_MOST_ROUNDS)]
+    queries: tuple[Query, ...]
     termination: Text
     """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
     units: Count
@@ -193,7 +210,7 @@ def is_bundle(folder: Path) -> bool:
     """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it."""
     try:
         read(folder, MANIFEST, Manifest)
-        return set(_files(folder)) == FILES | {MANIFEST}
+        return set(_files(folder)) - {STARTS} == FILES | {MANIFEST}
     except PipelineError:
         return False
 
@@ -211,7 +228,7 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
     Raises:
         PipelineError: one line that names the file, what is wrong with it, and what to do.
     """
-    _check_names_and_hashes(folder)
+    names = _check_names_and_hashes(folder)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
     _check_tensors(folder, model)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
@@ -219,6 +236,7 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
     _check_configs(folder, model, policy, statement)
     _check_statement(folder, statement, void_ok)
+    _check_starts(folder, statement, STARTS in names)
     _check_ledger(folder, statement, ledger)
     for card in CARDS:
         if stated_epsilon(_text(folder / card)) != json.dumps(statement.epsilon):
@@ -253,25 +271,29 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
 
 def manifest_of(folder: Path) -> dict[str, Any]:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    hashes = {name: _sha256(folder / name) for name in sorted(FILES)}
+    names = FILES | {STARTS} if (folder / STARTS).exists() else FILES
+    hashes = {name: _sha256(folder / name) for name in sorted(names)}
     return {"format": 1, "kind": "primorl release", "files": hashes}
 
 
-def _check_names_and_hashes(folder: Path) -> None:
+def _check_names_and_hashes(folder: Path) -> set[str]:
+    """Names of the files, without the manifest."""
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found, allowed = set(_files(folder)), FILES | {MANIFEST}
-    for names, what in ((found - allowed, "does not belong in a bundle"), (allowed - found, "is missing")):
+    found, needed = set(_files(folder)), FILES | {MANIFEST}
+    allowed = needed | {STARTS}
+    for names, what in ((found - allowed, "does not belong in a bundle"), (needed - found, "is missing")):
         if names:
             raise PipelineError(f"{folder}: {_shown(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
     listed = read(folder, MANIFEST, Manifest).files
-    if set(listed) != FILES:
+    if set(listed) != found - {MANIFEST}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
-    for name in sorted(FILES):
+    for name in sorted(listed):
         if _sha256(folder / name) != listed[name]:
             raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way")
         if zipfile.is_zipfile(folder / name):
             raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none")
+    return set(listed)
 
 
 def _files(folder: Path) -> Iterator[str]:
@@ -305,6 +327,23 @@ def _check_tensors(folder: Path, config: ModelConfig) -> None:
         raise PipelineError(f"{folder / MODEL[0]}: found weights that are not finite")
 
 
+def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
+    """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
+    path = folder / STARTS
+    if there != any(query.what == "starts" for query in statement.queries):
+        raise PipelineError(f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}")
+    if not there:
+        return
+    model = StartModel.load(path.parent, torch.device("cpu"))
+    bounds = GaussianEnsemble.load(path.parent, torch.device("cpu")).bounds
+    with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
+        model.save(Path(name))
+        if (Path(name) / path.name).read_bytes() != path.read_bytes():
+            raise PipelineError(f"{path}: holds more than first states: a tensor, metadata or padding of its own")
+    if not (torch.equal(model.low, bounds.observation_low) and torch.equal(model.high, bounds.observation_high)):
+        raise PipelineError(f"{path}: its bounds are not those of {MODEL[0]}: they are of another model")
+
+
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
     for key in ("environment", "variant", "observation_size", "action_size", "discrete_actions"):
         if getattr(model, key) != getattr(policy, key):
@@ -333,11 +372,18 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     else:
         if statement.noise_multiplier < _LEAST_NOISE or statement.clipping_norm is None or statement.epsilon is None:
             raise PipelineError(f"{path}: private: true, yet without noise (≥ {_LEAST_NOISE:g}), clipping norm or ε")
-        expected = accounting.training_event(
-            statement.sampling_probability, statement.noise_multiplier, statement.rounds
+        queries = tuple(query.noise_multiplier for query in statement.queries)
+        if min(queries, default=_LEAST_NOISE) < _LEAST_NOISE:
+            raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {_LEAST_NOISE:g})")
+        whole = accounting.Training(
+            statement.sampling_probability, statement.noise_multiplier, statement.rounds, queries
         )
-        spent = accounting.spent(expected, statement.delta, rounds=statement.rounds)
+        spent, expected = whole.spent(statement.delta), whole.event
         numbers = (spent.epsilon_pld, spent.epsilon_rdp)
+        for query in statement.queries:
+            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(statement.delta)
+            if query.epsilon is None or not _covers(query.epsilon, alone["epsilon"]):
+                raise PipelineError(f"{path}: queries: {query.what}: less ε than the accountant makes of it")
     if statement.event != accounting.event_to_json(expected):
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):

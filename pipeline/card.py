@@ -148,14 +148,19 @@ def _verdict(statement: Mapping[str, Any], sound: bool) -> str:
 
 
 def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
+    where = "learned from records, with no simulator"
+    if policy["environment"] is not None:
+        where = f"for the environment {policy['environment']}"
+    answer = _count(policy["action_size"], "control value")
+    if policy["discrete_actions"]:
+        answer = f"one of {_count(policy['action_size'], 'action')}"
     return Section(
         "What this is",
         (
-            f"A control policy for the environment {policy['environment']}: it takes {policy['observation_size']} "
-            f"measurements and answers with {_count(policy['action_size'], 'control value')}.",
+            f"A control policy {where}: it takes {policy['observation_size']} measurements and answers with {answer}.",
             f"The dynamics model it was trained in: {model['members']} neural networks that predict what happens next.",
             f"Both were made from {_count(statement['units'], 'private ' + statement['unit'])}"
-            " and from data that were public to begin with.",
+            " and from what was taken as public, listed below.",
         ),
     )
 
@@ -228,6 +233,8 @@ def _charge(
 
 
 def _performance(summary: Mapping[str, Any]) -> Section:
+    if summary["return_mean"] is None:
+        return Section("How well it performs", _in_the_model(summary))
     low, high = summary["return_ci95"]
     points = [
         f"Mean return in {summary['env_id']}: {summary['return_mean']:.4g}, 95% interval {low:.4g} to {high:.4g}, over "
@@ -239,11 +246,31 @@ def _performance(summary: Mapping[str, Any]) -> Section:
     return Section("How well it performs", tuple(points))
 
 
+def _in_the_model(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = summary["model_value_range"]
+    return (
+        "This was not measured: there is no simulator of the task, and nobody tried the policy out.",
+        f"Its value in the released model: {summary['model_value']:.4g}; the {summary['model_value_members']} networks "
+        f"by themselves say {low:.4g} to {high:.4g} (mean return of {summary['model_value_rollouts']} simulated "
+        f"episodes each, of at most {_count(summary['model_value_horizon'], 'step')}).",
+        f"That is {summary['model_value_note']}.",
+        "The range says how far the networks disagree. It is no confidence interval: they may be wrong together.",
+    )
+
+
 def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section:
     unit = statement["unit"]
+    untried = (
+        "Not for decisions about people, patients or machines without a test of its own: it was tried out nowhere, "
+        "and judged by the model alone that it was made in."
+    )
+    if summary["env_id"] is not None:
+        untried = (
+            f"Not for decisions outside {summary['env_id']}, nor for people, patients or machines, without a test of "
+            "its own there: it was measured in that environment alone."
+        )
     points = [
-        f"Not for decisions outside {summary['env_id']}, nor for people, patients or machines, without a test of its "
-        "own there: it was measured in that environment alone.",
+        untried,
         "Not for finding out about single records, nor as proof that somebody is or is not among them.",
     ]
     if statement["private"]:
@@ -270,6 +297,8 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
         "noise multiplier": json.dumps(statement["noise_multiplier"]),
         "clipping": f"{json.dumps(statement['clipping_norm'])}, {statement['clipping']}",
         "rounds reserved": json.dumps(statement["rounds"]),
+        "queries before the rounds": "; ".join(map(_query, statement["queries"])) or "none",
+        "how episodes end": statement["termination"],
         "variant": policy["variant"],
         "charge": statement["charge"],
         "keyed fingerprint of the data": statement["dataset_fingerprint"],
@@ -278,6 +307,10 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
         "Printed from privacy.json, config.json, metrics/summary.json and ledger-statement.json; nobody typed a number."
     )
     return Section("For the expert", (printed,), tuple(rows.items()))
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    return f"{query['what']}, noise multiplier {json.dumps(query['noise_multiplier'])}"
 
 
 def _certainty(epsilon: float) -> float:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from pipeline import bundle
 from pipeline.accounts import begun_ledger, dataset_version
-from pipeline.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, LedgerStatement, Statement
+from pipeline.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Statement
 from pipeline.card import make_card
 from pipeline.errors import PipelineError
 from pipeline.files import finite, home, read_json, replaced_directory, write_json
@@ -59,7 +59,7 @@ def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
         )
     ledger = _ledger_statement(params, statement, manifest)
     with replaced_directory(target) as fresh:
-        for name in (*MODEL, *POLICY):
+        for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
             (fresh / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(MODELS / name, fresh / name)
         write_json(fresh / LEDGER, ledger.model_dump(mode="json"))

@@ -21,6 +21,8 @@ STATEMENT: dict[str, Any] = {
     "clipping_norm": 0.35,
     "clipping": "flat",
     "rounds": 150,
+    "queries": [],
+    "termination": "none",
     "units": 2952,
     "public_assumptions": ["the number of private units, 2952"],
     "dataset_fingerprint": "d473" * 16,
@@ -28,7 +30,13 @@ STATEMENT: dict[str, Any] = {
     "charge": "5f0c1d2e",
 }
 MODEL = {"members": 3}
-POLICY = {"environment": "Pendulum-v1", "observation_size": 3, "action_size": 1, "variant": "private"}
+POLICY = {
+    "environment": "Pendulum-v1",
+    "observation_size": 3,
+    "action_size": 1,
+    "discrete_actions": False,
+    "variant": "private",
+}
 SUMMARY = {
     "dataset": "pendulum-replay",
     "env_id": "Pendulum-v1",
@@ -226,3 +234,31 @@ def test_a_strangers_card_with_a_link_in_disguise_is_not_inert(planted: str) -> 
     """Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers."""
     assert not is_inert(f"# Model card\n\n{planted}\n")
     assert is_inert("# Model card\n\n\\[not a link\\]\n")
+
+
+def test_without_a_simulator_nothing_is_called_measured() -> None:
+    """What the model says of a policy is no measurement, and the card says so where the return would stand."""
+    unmeasured = {
+        "env_id": None,
+        "return_mean": None,
+        "return_ci95": None,
+        "normalized_score": None,
+        "episodes": None,
+        "model_value": -3.14159,
+        "model_value_range": [-4.0, -2.5],
+        "model_value_members": 3,
+        "model_value_rollouts": 100,
+        "model_value_horizon": 48,
+        "model_value_note": "a guess",
+    }
+    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=unmeasured)
+    worth = points(made, "How well it performs")
+    assert worth.startswith("This was not measured")
+    assert "-3.142" in worth
+    assert "-4 to -2.5" in worth
+    assert "That is a guess." in worth
+    assert "answers with one of 4 actions" in points(made, "What this is")
+    everything = made.markdown()
+    assert "None" not in everything
+    assert "it was measured" not in everything
+    assert "95%" not in worth

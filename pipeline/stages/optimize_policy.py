@@ -9,10 +9,12 @@ from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
 from pipeline import environments
+from pipeline.dynamics.starts import StartModel
+from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy.replay import ReplayBuffer
-from pipeline.stages.policy_training import Released, load_model, pointer, write_trained
+from pipeline.stages.policy_training import MODEL, Released, load_model, pointer, write_trained
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 from pipeline.trajectories.store import UnitStore
@@ -45,11 +47,29 @@ def body(params: Params, run: StageRun) -> None:
     )
 
 
-def _start_states(params: Params, environment: str) -> Tensor:
-    """``[n, S]``: every state of the public split, or resets of the environment."""
+def _start_states(params: Params, environment: str | None) -> Tensor:
+    """``[n, S]``: every state of the public split, drawn from the released first states, or environment's resets.
+
+    Raises:
+        PipelineError: no unit is public, no first states were released, or there is no environment to reset.
+    """
+    if params.policy.starts == "released":
+        generator = torch.Generator().manual_seed(params.seed)
+        return StartModel.load(MODEL, torch.device("cpu")).sample(_RESETS, generator)
     if params.policy.starts != "public":
+        if environment is None:
+            raise PipelineError(
+                f"params.yaml: policy.starts: found {params.policy.starts}, and datasets.{params.dataset}.environment "
+                "is null: there is nothing to reset; allowed are public (the public split's states) and released "
+                "(privacy.statistics.starts)"
+            )
         return reset_states(environment, _RESETS, params.seed)
     public = UnitStore.open(PUBLIC)
+    if public.units == 0:
+        raise PipelineError(
+            "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "
+            "reset, pool, released (privacy.statistics.starts)"
+        )
     return public.flat()[0][:, : public.observation_size]
 
 
