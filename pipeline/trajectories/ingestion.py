@@ -1,7 +1,8 @@
 """Raw trajectories become one validated Parquet dataset."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
@@ -39,9 +40,13 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none")
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces)
-    with replaced_directory(target) as fresh, PartWriter(fresh, spaces) as writer:
+    with (
+        replaced_directory(target) as fresh,
+        PartWriter(fresh, spaces) as writer,
+        closing(ahead(reader.tables())) as tables,
+    ):
         rows = 0
-        for whole in ahead(reader.tables()):
+        for whole in tables:
             table = withdrawals.drop(whole)
             if table.num_rows == 0:
                 continue
@@ -68,9 +73,12 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     return info
 
 
-def ahead(items: Iterator[_Item]) -> Iterator[_Item]:
-    """The same items, each made in a thread of its own while the one before it is worked on."""
-    with ThreadPoolExecutor(1) as maker:
+def ahead(items: Iterator[_Item]) -> Generator[_Item]:
+    """The same items, each made in a thread of its own while the one before it is worked on.
+
+    Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
+    """
+    with closing(items) if isinstance(items, Generator) else nullcontext(), ThreadPoolExecutor(1) as maker:
         coming = maker.submit(next, items, None)
         while (item := coming.result()) is not None:
             coming = maker.submit(next, items, None)

@@ -405,13 +405,10 @@ class RowCheck:
             )
 
 
-def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.NDArray[np.bool_]:
+def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
     """Which rows hold a number that is not finite, [rows]; empty where none does, which is thirty times as quick."""
     finite = np.isfinite(matrix)
-    if finite.all():
-        return np.empty(0, dtype=bool)
-    bad: npt.NDArray[np.bool_] = ~finite.all(axis=1)
-    return bad
+    return [] if finite.all() else ~finite.all(axis=1)
 
 
 class _Where:

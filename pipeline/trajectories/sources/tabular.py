@@ -5,6 +5,7 @@ import glob
 import shutil
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -126,9 +127,10 @@ class TabularReader:
         )
         batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
         empty = True
-        for rows in whole_units(batches, unit):
-            empty = False
-            yield transitions(rows)
+        with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
+            for rows in whole_units(batches, unit):
+                empty = False
+                yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")
 

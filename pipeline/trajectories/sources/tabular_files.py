@@ -7,7 +7,7 @@ line either, which is data where the header was forgotten.
 import csv
 import gzip
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -114,7 +114,7 @@ class Log:
         fields = [(field.name, self._canonical[field.name]) for field in self._fields if self._wanted(field, only)]
         return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
 
-    def batches(self, only: Sequence[str] | None = None) -> Iterator[pa.Table]:
+    def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
         """All rows, file by file as they lie there; only the named fields where told.
 
         Text of a number of an id's digits keeps its form here. A missing number is NaN, a missing action -1: the last
@@ -152,8 +152,8 @@ class Log:
         except (pa.ArrowMemoryError, MemoryError):
             raise
         except _UNREADABLE:
-            kind = "Parquet" if path.suffix == ".parquet" else "UTF-8 CSV with a header"
-            raise PipelineError(f"{path}: not a readable {kind} file: truncated, corrupt or empty; {_AGAIN}") from None
+            kind = "Parquet" if path.suffix == ".parquet" else "CSV in UTF-8 with a header"
+            raise PipelineError(f"{path}: not readable as {kind}: truncated, corrupt or empty; {_AGAIN}") from None
         for column in sorted(needed):
             if names.count(column) != 1:
                 found = "missing" if column not in names else "there twice"
@@ -237,9 +237,9 @@ class Log:
             at.refuse(outside, field, "an action outside the declared space", allowed)
             return array.cast(canonical).fill_null(-1)
         codes = pc.index_in(array.cast(pa.string()), value_set=pa.array(field.categories))
-        undeclared = pc.and_(codes.is_null(), array.is_valid())
-        if field.name != "action":
-            undeclared = codes.is_null()
+        undeclared = codes.is_null()
+        if field.name == "action":  # may be missing; empty is how CSV writes that
+            undeclared = pc.and_(undeclared, pc.not_equal(array.cast(pa.string()), "").fill_null(False))
         at.refuse(
             undeclared,
             field,
@@ -280,7 +280,7 @@ class Log:
             found = self._open_csv(path, {column: None}).schema.types[0]
         except _UNREADABLE:
             self._explain(path, {column: pa.string()})
-            raise PipelineError(f"{path}: not readable as CSV; {_AGAIN}") from None
+            raise PipelineError(f"{path}: not readable as CSV: truncated or corrupt; {_AGAIN}") from None
         return pa.float64() if pa.types.is_null(found) else found
 
     def _open_csv(self, path: Path, types: dict[str, pa.DataType | None], **parsing: Any) -> pacsv.CSVStreamingReader:

@@ -1,6 +1,6 @@
 """Rows of a log in any order become rows by unit, trajectory and order, in bounded memory."""
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def id_text(ids: pa.Array) -> pa.Array:
     return pc.if_else(digits, pc.ascii_lpad(text, ID_DIGITS, "0"), text)
 
 
-def sorted_batches(log: Log, unit: str, beside: Path) -> Iterator[pa.Table]:
+def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     """The rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
     Ranges of units go to one file each in a temporary folder, which is sorted by itself: a log is read twice and

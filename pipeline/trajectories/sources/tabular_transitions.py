@@ -161,8 +161,9 @@ class Transitions:
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
         """The text of each trajectory's unit and of its own id."""
-        chosen = rows.select([self._unit, "trajectory"]).take(pa.array(starts))
-        units, trajectories = (id_text(chosen[name].combine_chunks()) for name in (self._unit, "trajectory"))
+        chosen = pa.array(starts)
+        trajectories = id_text(rows["trajectory"].take(chosen).combine_chunks())
+        units = trajectories if self._unit == "trajectory" else id_text(rows[self._unit].take(chosen).combine_chunks())
         if self._per_unit:
             trajectories = pc.binary_join_element_wise(units, trajectories, "/")
         return units, trajectories
