@@ -115,7 +115,7 @@ def _is_there(root: Path, dataset_id: str) -> bool:
 
 
 def _missing(dataset_id: str, root: Path) -> str:
-    there = sorted(str(path.parent.parent.relative_to(root)) for path in root.glob("[!.]**/data/metadata.json"))
+    there = sorted(str(path.parent.parent.relative_to(root)) for path in root.glob("[!.]*/**/data/metadata.json"))
     return (
         f"options.parts: no Minari dataset {dataset_id!r} in {root}; there: {', '.join(there) or 'none'}; "
         f"set options.remote to true to fetch it, run `minari download {dataset_id}`, or set options.root"

@@ -38,8 +38,8 @@ def fetch(dataset_id: str, root: Path) -> None:
     api = HfApi()
     try:
         place = f"{_OWNER}/{repository}"
-        api.dataset_info(place, timeout=_SECONDS)  # fails at once where a download would try again for long
-        if not any(True for _ in api.list_repo_tree(place, data, repo_type="dataset")):
+        there = api.dataset_info(place, timeout=_SECONDS)  # fails at once where a download would try again for long
+        if not any(file.rfilename == f"{data}/metadata.json" for file in there.siblings or []):
             raise EntryNotFoundError(data)
         api.snapshot_download(place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged)
     except OfflineModeIsEnabled:
@@ -56,10 +56,8 @@ def fetch(dataset_id: str, root: Path) -> None:
         ) from None
     except Exception as unreachable:  # the hub's client lets many kinds of its HTTP library's errors through
         raise _unreachable(dataset_id, root, unreachable) from None
-    place_here = root / dataset_id
-    place_here.parent.mkdir(parents=True, exist_ok=True)
-    place_here.mkdir(exist_ok=True)
-    (staged / data).replace(place_here / "data")
+    (root / dataset_id).mkdir(parents=True, exist_ok=True)
+    (staged / data).replace(root / dataset_id / "data")
     shutil.rmtree(staged, ignore_errors=True)
 
 

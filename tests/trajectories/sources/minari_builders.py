@@ -1,0 +1,140 @@
+"""Minari datasets with known content in all of Minari's formats, written by Minari itself."""
+
+import os
+import warnings
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import minari
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
+from minari.data_collector import EpisodeBuffer
+
+from pipeline.params import MinariDataset
+
+FORMATS = ("hdf5", "arrow", "parquet")
+# Not in the order of the alphabet, and every kind of space that flattens.
+MIXED = Dict(
+    OrderedDict(
+        velocity=Box(-9, 9, (2,), np.float32),
+        grid=Box(0, 255, (2, 2), np.uint8),
+        colour=Discrete(3, start=1),
+        arm=Tuple((Box(-1, 1, (1,), np.float64), MultiBinary(2))),
+        dials=MultiDiscrete([2, 3]),
+    )
+)
+CHOICES = Discrete(4)
+
+
+def mixed_episode(steps: int, seed: int, who: Any = "anna", key: str = "patient") -> EpisodeBuffer:
+    """T = ``steps`` random transitions of `MIXED` and `CHOICES`; ``who`` stands in the options and the infos."""
+    rng = np.random.default_rng([steps, seed])
+    rows = steps + 1
+    last = np.arange(steps) == steps - 1
+    return EpisodeBuffer(
+        seed=seed,
+        options={key: who},
+        observations={
+            "velocity": rng.uniform(-9, 9, (rows, 2)).astype(np.float32),
+            "grid": rng.integers(0, 256, (rows, 2, 2), dtype=np.uint8),
+            "colour": rng.integers(1, 4, rows),
+            "arm": (rng.uniform(-1, 1, (rows, 1)), rng.integers(0, 2, (rows, 2), dtype=np.int8)),
+            "dials": rng.integers(0, (2, 3), (rows, 2)),
+        },
+        actions=rng.integers(0, 4, steps),
+        rewards=rng.normal(size=steps),
+        terminations=last & (seed % 2 == 0),
+        truncations=last & (seed % 2 == 1),
+        infos={key: [who] * rows, "clock": np.arange(rows)},
+    )
+
+
+def flattened(episode: EpisodeBuffer) -> np.ndarray[Any, Any]:
+    """The observations of a `mixed_episode` as Gymnasium itself flattens them, [T + 1, S]."""
+    whole = episode.observations
+    assert isinstance(whole, dict)
+    rows = [
+        {
+            "velocity": whole["velocity"][i],
+            "grid": whole["grid"][i],
+            "colour": whole["colour"][i],
+            "arm": (whole["arm"][0][i], whole["arm"][1][i]),
+            "dials": whole["dials"][i],
+        }
+        for i in range(len(episode.rewards) + 1)
+    ]
+    return np.stack([gymnasium.spaces.flatten(MIXED, row) for row in rows]).astype(np.float32)
+
+
+def box_episode(steps: int, seed: int, size: int = 2) -> EpisodeBuffer:
+    """A truncated episode with observations in R^size and one action in [-1, 1]."""
+    rng = np.random.default_rng([steps, seed])
+    return EpisodeBuffer(
+        observations=rng.uniform(-1, 1, (steps + 1, size)).astype(np.float32),
+        actions=rng.uniform(-1, 1, (steps, 1)).astype(np.float32),
+        rewards=rng.normal(size=steps),
+        terminations=np.zeros(steps, dtype=bool),
+        truncations=np.arange(steps) == steps - 1,
+    )
+
+
+def box_spaces(size: int = 2) -> dict[str, Space[Any]]:
+    """The spaces of `box_episode`."""
+    return {
+        "observation_space": Box(-1, 1, (size,), np.float32),
+        "action_space": Box(-1, 1, (1,), np.float32),
+    }
+
+
+def create(
+    root: Path, dataset_id: str, content: list[EpisodeBuffer], data_format: str = "hdf5", **spaces: Space[Any]
+) -> Path:
+    """Have Minari write a dataset under ``root``; returns its ``data`` folder."""
+    before = os.environ.get("MINARI_DATASETS_PATH")
+    os.environ["MINARI_DATASETS_PATH"] = str(root)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Minari asks for authors and links
+            minari.create_dataset_from_buffers(
+                dataset_id,
+                content,
+                data_format=data_format,
+                **(spaces or {"observation_space": MIXED, "action_space": CHOICES}),
+            )
+    finally:
+        if before is None:
+            del os.environ["MINARI_DATASETS_PATH"]
+        else:
+            os.environ["MINARI_DATASETS_PATH"] = before
+    return root / dataset_id / "data"
+
+
+def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any) -> MinariDataset:
+    """An entry of ``datasets``: parts are ids, or blocks of an id and a filter's ranges."""
+    plain: dict[str, Any] = {
+        "source": "minari",
+        "environment": None,
+        "unit": "trajectory",
+        "horizon": None,
+        "termination": "learned",
+        "duplicates": "refuse",
+        "exclude_units": None,
+        "options": {
+            "root": None if root is None else str(root),
+            "remote": changes.pop("remote", False),
+            "parts": [_part(part) for part in parts],
+        },
+        "bounds": {"observation": "public", "reward": "public"},
+        "score": None,
+        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+    }
+    return MinariDataset.model_validate(plain | changes)
+
+
+def _part(part: str | dict[str, Any]) -> dict[str, Any]:
+    if isinstance(part, str):
+        return {"id": part, "filter": None}
+    ranges = {name: part.get(name) for name in ("returns", "lengths", "episodes")}
+    return {"id": part["id"], "filter": ranges}

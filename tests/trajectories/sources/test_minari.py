@@ -1,0 +1,355 @@
+import json
+import shutil
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from gymnasium.spaces import Box, Dict, Discrete, Space
+from minari.data_collector import EpisodeBuffer
+
+from pipeline.environments import make
+from pipeline.errors import PipelineError
+from pipeline.params import MinariDataset
+from pipeline.trajectories import minari_reading
+from pipeline.trajectories.ingestion import ingest
+from pipeline.trajectories.parquet import PartReader
+from pipeline.trajectories.partitioning import partition
+from pipeline.trajectories.schema import vectors
+from pipeline.trajectories.sources.minari import source
+from tests.trajectories.builders import snapshot
+from tests.trajectories.sources.minari_builders import (
+    CHOICES,
+    FORMATS,
+    MIXED,
+    box_episode,
+    box_spaces,
+    create,
+    entry,
+    flattened,
+    mixed_episode,
+)
+
+
+def collected(dataset: MinariDataset, target: str = "raw") -> Path:
+    folder = Path(target)
+    folder.mkdir()
+    source("small", dataset).collect(folder)
+    return folder
+
+
+def ingested(dataset: MinariDataset) -> pa.Table:
+    ingest(Path("raw"), Path("trajectories"), "small", dataset)
+    return pa.concat_tables(PartReader(Path("trajectories"), made_by="ingest").tables())
+
+
+def names(table: pa.Table) -> list[str]:
+    return list(dict.fromkeys(table["trajectory_id"].to_pylist()))
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+def test_every_format_gives_the_rows_that_were_written(project: Path, data_format: str) -> None:
+    """Dict, Tuple, discrete and boxed parts of an observation arrive as Gymnasium flattens them; no step is lost."""
+    content = [mixed_episode(1 + 2 * i, seed=i) for i in range(4)]
+    create(project / "minari", "tiny-v0", content, data_format)
+    dataset = entry("tiny-v0", root=project / "minari")
+    collected(dataset)
+    table = ingested(dataset)
+    flat = [flattened(episode) for episode in content]
+    np.testing.assert_array_equal(vectors(table["observation"]), np.concatenate([rows[:-1] for rows in flat]))
+    np.testing.assert_array_equal(vectors(table["next_observation"]), np.concatenate([rows[1:] for rows in flat]))
+    for column, name in (("action", "actions"), ("terminated", "terminations"), ("truncated", "truncations")):
+        np.testing.assert_array_equal(table[column], np.concatenate([getattr(one, name) for one in content]))
+    rewards = np.concatenate([one.rewards for one in content]).astype(np.float32)
+    np.testing.assert_array_equal(table["reward"], rewards)
+    assert table["action"].type == pa.int32()
+    assert names(table) == [f"tiny-v0/{i:09d}" for i in range(4)]
+    spaces = PartReader(Path("trajectories"), made_by="ingest").info.spaces
+    assert (spaces.discrete_actions, spaces.action_size) == (True, int(CHOICES.n))
+    whole = gymnasium.spaces.flatten_space(MIXED)
+    assert isinstance(whole, Box)
+    np.testing.assert_array_equal(spaces.observation_low, whole.low)
+    np.testing.assert_array_equal(spaces.observation_high, whole.high)
+
+
+class Ordered(gymnasium.Env[Any, Any]):
+    """An environment whose observation has its entries in another order than the dataset and the alphabet."""
+
+    observation_space = Dict(OrderedDict(b=Box(-1, 1, (1,), np.float32), c=Discrete(2), a=Box(-1, 1, (2,), np.float32)))
+    action_space = Box(-1, 1, (1,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return {"b": np.float32([0.25]), "c": np.int64(1), "a": np.float32([0.5, 0.75])}, {}
+
+
+def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted differently here and there, a policy would read velocities for positions, and nothing would say so."""
+    monkeypatch.setitem(
+        gymnasium.registry, "Ordered-v0", gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered)
+    )
+    spaces = {key: Ordered.observation_space[key] for key in "abc"}
+    first, _ = Ordered().reset()
+    steps = np.zeros(2)
+    content = EpisodeBuffer(
+        observations={key: np.stack([first[key]] * 3) for key in "abc"},
+        actions=np.zeros((2, 1), np.float32),
+        rewards=steps,
+        terminations=steps > 0,
+        truncations=np.array([False, True]),
+    )
+    create(project / "minari", "o-v0", [content], observation_space=Dict(spaces), action_space=Ordered.action_space)
+    dataset = entry("o-v0", root=project / "minari", environment="Ordered-v0", horizon=2)
+    collected(dataset)
+    table = ingested(dataset)
+    np.testing.assert_array_equal(vectors(table["observation"])[0], make("Ordered-v0").reset()[0])
+    assert vectors(table["observation"])[0].tolist() == [0.25, 0.0, 1.0, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("ranges", "kept"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"lengths": [3, 5]}, [1, 2]),
+        ({"lengths": [None, 3]}, [0, 1]),
+        ({"episodes": [2, None]}, [2, 3]),
+        ({"returns": [0.0, None]}, [1, 3]),
+        ({"episodes": [0, 2], "lengths": [3, None]}, [1, 2]),
+    ],
+)
+def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(
+    project: Path, ranges: dict[str, Any], kept: list[int]
+) -> None:
+    """Both ends of a range belong to it; ids do not move when others leave."""
+    content = [box_episode(1 + 2 * i, seed=i) for i in range(4)]
+    for i, episode in enumerate(content):
+        episode.rewards[:] = 1.0 if i % 2 else -1.0
+    create(project / "minari", "tiny-v0", content, **box_spaces())
+    dataset = entry({"id": "tiny-v0"} | ranges, root=project / "minari")
+    collected(dataset)
+    table = ingested(dataset)
+    assert names(table) == [f"tiny-v0/{i:09d}" for i in kept]
+    assert table.num_rows == sum(1 + 2 * i for i in kept)
+
+
+def test_a_filter_hides_no_broken_episode_and_must_leave_some(project: Path) -> None:
+    content = [box_episode(3, seed=i) for i in range(3)]
+    content[1].rewards[1] = np.nan
+    create(project / "minari", "tiny-v0", content, **box_spaces())
+    dataset = entry({"id": "tiny-v0", "returns": [-100, 100]}, root=project / "minari")
+    collected(dataset)
+    with pytest.raises(PipelineError, match="trajectory 'tiny-v0/000000001', step 1: found a non-finite reward"):
+        ingested(dataset)
+    dataset = entry({"id": "tiny-v0", "lengths": [4, None]}, root=project / "minari")
+    with pytest.raises(PipelineError, match="found no episode that passes its filter"):
+        ingested(dataset)
+    assert not Path("trajectories").exists()
+
+
+def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ids carry the part, so that no two parts share a unit, and adding a part renames nobody. Formats may differ."""
+    monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 4)
+    medium, expert = ([box_episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
+    create(project / "minari", "hop/medium-v0", medium, **box_spaces())
+    create(project / "minari", "hop/expert-v0", expert, "parquet", **box_spaces())
+    alone = entry({"id": "hop/medium-v0", "episodes": [1, 2]}, root=project / "minari")
+    collected(alone, "raw")
+    before = ingested(alone)
+    shutil.rmtree("raw")
+    both = entry({"id": "hop/medium-v0", "episodes": [1, 2]}, "hop/expert-v0", root=project / "minari")
+    collected(both, "raw")
+    table = ingested(both)
+    assert names(table) == [
+        *(f"hop/expert-v0/{i:09d}" for i in range(4)),
+        *(f"hop/medium-v0/{i:09d}" for i in (1, 2)),
+    ]
+    assert table.slice(table.num_rows - before.num_rows).equals(before)
+    expected = np.concatenate([one.observations[:-1] for one in (*expert, *medium[1:3])])
+    np.testing.assert_array_equal(vectors(table["observation"]), expected)
+
+
+@pytest.mark.parametrize("data_format", FORMATS)
+@pytest.mark.parametrize("key", ["patient", "options/patient"])
+def test_all_episodes_of_one_person_are_one_unit(
+    project: Path, data_format: str, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A person's episodes lie apart in the files and in two datasets; together they are who may withdraw."""
+    monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
+    people = ["zoe", "anna", "zoe", "bob", "anna"]
+    create(project / "minari", "a-v0", [mixed_episode(3, i, who) for i, who in enumerate(people)], data_format)
+    create(project / "minari", "b-v0", [mixed_episode(2, 9, "bob")], "hdf5")
+    dataset = entry("a-v0", "b-v0", root=project / "minari", unit=key)
+    collected(dataset)
+    table = ingested(dataset)
+    pairs = list(dict.fromkeys(zip(table["unit_id"].to_pylist(), table["trajectory_id"].to_pylist(), strict=True)))
+    assert pairs == [
+        ("anna", "a-v0/000000001"),
+        ("anna", "a-v0/000000004"),
+        ("bob", "a-v0/000000003"),
+        ("bob", "b-v0/000000000"),
+        ("zoe", "a-v0/000000000"),
+        ("zoe", "a-v0/000000002"),
+    ]
+    assert partition(Path("trajectories"), Path("partitions"), public_fraction=0.4, salt="s").private_units in (1, 2)
+
+
+@pytest.mark.parametrize("data_format", ["hdf5", "arrow"])
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("nobody", "unit: found no 'nobody'; allowed: trajectory, an attribute of every episode"),
+        ("clock", "unit: 'clock' has 4 values; allowed is one"),
+        ("weight", "unit: 'weight' is no name; allowed: text or whole numbers"),
+    ],
+)
+def test_whose_an_episode_is_must_be_clear(project: Path, data_format: str, key: str, message: str) -> None:
+    create(project / "minari", "a-v0", [mixed_episode(3, 0, 71.5, key="weight")], data_format)
+    dataset = entry("a-v0", root=project / "minari", unit=key)
+    collected(dataset)
+    with pytest.raises(PipelineError) as wrong:
+        ingested(dataset)
+    assert message in str(wrong.value)
+    assert "episode 0" in str(wrong.value)
+    assert "71" not in str(wrong.value)
+
+
+def test_whole_numbers_name_people_too(project: Path) -> None:
+    create(project / "minari", "a-v0", [mixed_episode(2, i, who) for i, who in enumerate((7, 10, 7))])
+    dataset = entry("a-v0", root=project / "minari", unit="patient")
+    collected(dataset)
+    assert list(dict.fromkeys(ingested(dataset)["unit_id"].to_pylist())) == ["10", "7"]
+
+
+def without_column(data: Path) -> None:
+    file = data / "1" / "part-0.parquet"
+    pq.write_table(pq.ParquetFile(file).read().drop_columns(["rewards"]), file)
+
+
+def cut_short(data: Path) -> None:
+    file = data / "1" / "part-0.parquet"
+    file.write_bytes(file.read_bytes()[:100])
+
+
+def with_nulls(data: Path) -> None:
+    file = data / "1" / "part-0.parquet"
+    table = pq.ParquetFile(file).read()
+    rewards = pa.array([None, *table["rewards"].to_pylist()[1:]])
+    pq.write_table(table.set_column(table.column_names.index("rewards"), "rewards", rewards), file)
+
+
+def without_an_episode(data: Path) -> None:
+    shutil.rmtree(data / "1")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (without_column, "episode 1: a file or array is missing, nested or corrupt; needed are"),
+        (cut_short, "episode 1: a file or array is missing, nested or corrupt"),
+        (with_nulls, "episode 1: a file or array is missing, nested or corrupt"),
+        (without_an_episode, "its number of episodes is not the one in metadata.json"),
+    ],
+)
+def test_damaged_parquet_is_refused_and_the_last_good_data_stay(project: Path, damage: Any, message: str) -> None:
+    data = create(project / "minari", "tiny-v0", [box_episode(3, i) for i in range(3)], "parquet", **box_spaces())
+    dataset = entry("tiny-v0", root=project / "minari")
+    collected(dataset)
+    ingested(dataset)
+    damage(Path("raw/tiny-v0/data"))
+    before = snapshot(project)
+    with pytest.raises(PipelineError) as wrong:
+        ingested(dataset)
+    assert message in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+    assert snapshot(project) == before
+    assert data.is_dir()
+
+
+def test_a_category_that_the_space_does_not_have_is_refused(project: Path) -> None:
+    create(project / "minari", "tiny-v0", [mixed_episode(3, 0), mixed_episode(3, 1)])
+    dataset = entry("tiny-v0", root=project / "minari")
+    collected(dataset)
+    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
+        file["episode_1/observations/colour"][2] = 4
+    with pytest.raises(PipelineError, match="episode 1: observations/colour: found a category outside"):
+        ingested(dataset)
+    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
+        file["episode_1/observations/colour"][2] = 3
+        file["episode_1/actions"][0] = 2**32  # 0, were it cut down to int32
+    with pytest.raises(PipelineError, match="'tiny-v0/000000001', step 0: found an action outside the declared"):
+        ingested(dataset)
+
+
+def test_extra_arrays_are_left_aside(project: Path) -> None:
+    create(project / "minari", "tiny-v0", [box_episode(3, 0), box_episode(3, 1)], **box_spaces())
+    dataset = entry("tiny-v0", root=project / "minari")
+    collected(dataset)
+    first = ingested(dataset)
+    with h5py.File("raw/tiny-v0/data/main_data.hdf5", "a") as file:
+        file["episode_0/notes"] = np.zeros(7)
+    assert ingested(dataset).equals(first)
+
+
+@pytest.mark.parametrize(
+    ("spaces", "message"),
+    [
+        (box_spaces(3), "its spaces are not those of"),
+        ({"observation_space": Box(-1, 1, (2,), np.float32), "action_space": CHOICES}, "its spaces are not those of"),
+    ],
+)
+def test_parts_of_different_spaces_are_refused(project: Path, spaces: dict[str, Space[Any]], message: str) -> None:
+    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
+    other = box_episode(3, 1, size=int(np.prod(spaces["observation_space"].shape or ())))
+    if isinstance(spaces["action_space"], Discrete):
+        other = EpisodeBuffer(**vars(other) | {"actions": np.zeros(3, dtype=int)})
+    create(project / "minari", "b-v0", [other], **spaces)
+    dataset = entry("a-v0", "b-v0", root=project / "minari")
+    collected(dataset)
+    with pytest.raises(PipelineError, match=message):
+        ingested(dataset)
+    declared = entry("a-v0", "b-v0", root=project / "minari", environment="MountainCarContinuous-v0")
+    with pytest.raises(PipelineError, match=r"b-v0.*space: found"):
+        ingested(declared)
+
+
+def test_a_dataset_without_spaces_needs_an_environment_that_is_never_its_own(project: Path) -> None:
+    """Minari would build the environment that the dataset describes, and so run a stranger's code."""
+    create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
+    dataset = entry("a-v0", root=project / "minari")
+    path = collected(dataset) / "a-v0" / "data" / "metadata.json"
+    (project / "payload.py").write_text("from pathlib import Path\nPath('executed').touch()\n")
+    content = {key: value for key, value in json.loads(path.read_text()).items() if not key.endswith("_space")}
+    spec = gymnasium.envs.registration.EnvSpec("Evil-v0", entry_point="payload:Env")
+    path.write_text(json.dumps(content | {"env_spec": spec.to_json()}))
+    with pytest.raises(PipelineError, match="stores no spaces; name the environment that declares them"):
+        ingested(dataset)
+    assert ingested(entry("a-v0", environment="MountainCarContinuous-v0")).num_rows == 3
+    assert not Path("executed").exists()
+
+
+def test_a_dataset_that_is_not_here_is_named_with_those_that_are(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(project / "minari", "hop/medium-v0", [box_episode(3, 0)], **box_spaces())
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(project / "minari"))
+    with pytest.raises(PipelineError) as wrong:
+        collected(entry("hop/expert-v0"))
+    assert "no Minari dataset 'hop/expert-v0'" in str(wrong.value)
+    assert "there: hop/medium-v0; set options.remote to true" in str(wrong.value)
+    with pytest.raises(PipelineError, match="there: none"):
+        collected(entry("hop/expert-v0", root=project / "elsewhere"), "raw2")
+    collected(entry("hop/medium-v0"), "raw3")
+    with pytest.raises(PipelineError, match="no Minari dataset here; run `dvc repro collect`"):
+        source("small", entry("other-v0")).open(Path("raw3"))
+
+
+@pytest.mark.parametrize("wrong", ["hopper", "-v0", "a/-v0", "x/y-v0"])
+def test_a_name_that_minari_does_not_allow_is_refused(project: Path, wrong: str) -> None:
+    with pytest.raises((PipelineError, ValueError), match=r"allowed is a Minari id|should match pattern"):
+        collected(entry(wrong))
