@@ -201,20 +201,21 @@ class BoxActions(Block):
 
 def _kind_of_action(value: Any) -> str:
     keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
-    return next((key for key in ("categories", "count") if key in keys), "columns")
+    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")  # tags that are no keys
 
 
 def _kind_of_observation(value: Any) -> str:
-    return "categories" if isinstance(value, dict | Block) else "name"
+    return "by categories" if isinstance(value, dict | Block) else "by name"
 
 
 ObservationColumn = Annotated[
-    Annotated[Column, Tag("name")] | Annotated[Categorical, Tag("categories")], Discriminator(_kind_of_observation)
+    Annotated[Column, Tag("by name")] | Annotated[Categorical, Tag("by categories")],
+    Discriminator(_kind_of_observation),
 ]
 ActionColumns = Annotated[
-    Annotated[BoxActions, Tag("columns")]
-    | Annotated[CountedActions, Tag("count")]
-    | Annotated[Categorical, Tag("categories")],
+    Annotated[BoxActions, Tag("by columns")]
+    | Annotated[CountedActions, Tag("by count")]
+    | Annotated[Categorical, Tag("by categories")],
     Discriminator(_kind_of_action),
 ]
 
@@ -278,9 +279,12 @@ class IcuSepsisOptions(Block):
 
 
 class PropofolOptions(Block):
-    """``source: propofol``: simulated anaesthesias."""
+    """``source: propofol``: simulated anaesthesias; each patient's controller is drawn from these ranges."""
 
     patients: PositiveInt
+    base: Range
+    gain: Range
+    noise: Range
     seed: Seed
 
 
@@ -331,6 +335,22 @@ class Score(Block):
         return self.scale * (episode_return - self.low) / (self.high - self.low)
 
 
+class Settings(Block):
+    """What one dataset wants otherwise than the blocks of params.yaml say: the same keys, laid over them."""
+
+    partition: dict[str, Any]
+    privacy: dict[str, Any]
+    dynamics: dict[str, Any]
+    policy: dict[str, Any]
+    evaluation: dict[str, Any]
+
+    @model_validator(mode="after")
+    def _no_budget(self) -> Self:
+        if "budget" in self.privacy:  # all runs share it, and a change of it must not train anew
+            raise ValueError("privacy.budget: one for all datasets; set it in the block privacy")
+        return self
+
+
 class DatasetCommon(Block):
     """What every entry of ``datasets`` says."""
 
@@ -342,6 +362,7 @@ class DatasetCommon(Block):
     exclude_units: InnerPath | None
     bounds: Bounds
     score: Score | None
+    settings: Settings
 
 
 class ReplayDataset(DatasetCommon):
@@ -619,18 +640,45 @@ def parse(raw: Any, origin: str = "params.yaml") -> Params:
     Raises:
         PipelineError: one line that names every wrong key, what was found and what is allowed.
     """
+    settings, where = _settings(raw)
+    merged = _laid_over(raw, settings) if settings else raw
     try:
-        return Params.model_validate(raw)
+        return Params.model_validate(merged)
     except ValidationError as wrong:
-        raise PipelineError(f"{origin}: " + "; ".join(_explanations(wrong, raw))) from None
+        raise PipelineError(f"{origin}: " + "; ".join(_explanations(wrong, merged, settings, where))) from None
 
 
-def _explanations(wrong: ValidationError, raw: Any) -> Iterator[str]:
+def _settings(raw: Any) -> tuple[dict[str, Any], str]:
+    """The settings of the chosen dataset, and their key; none where that is not written as it should be."""
+    try:
+        settings = raw["datasets"][raw["dataset"]]["settings"]
+        named = {block: keys for block, keys in settings.items() if block in Settings.model_fields and keys}
+    except (KeyError, TypeError, AttributeError):
+        return {}, ""
+    return named, f"datasets.{raw['dataset']}.settings"
+
+
+def _laid_over(below: Any, above: Any) -> Any:
+    if not isinstance(below, dict) or not isinstance(above, dict):
+        return above
+    return below | {key: _laid_over(below[key], value) if key in below else value for key, value in above.items()}
+
+
+def _explanations(wrong: ValidationError, raw: Any, settings: dict[str, Any], where: str) -> Iterator[str]:
     errors = [(_key(error, raw), error) for error in wrong.errors()]
     for key, error in errors:
         if any(other.startswith(f"{key}.") for other, _ in errors):
             continue  # pydantic does not count a list's broken entries, and complains of its length too
-        yield (f"{key}: " if key else "") + _explain(key, error)
+        named = f"{where}.{key}" if _is_in(settings, key) else key
+        yield (f"{named}: " if named else "") + _explain(key, error)
+
+
+def _is_in(settings: Any, key: str) -> bool:
+    for part in key.split("."):
+        if not isinstance(settings, dict) or part not in settings:
+            return False
+        settings = settings[part]
+    return bool(key)
 
 
 def _key(error: Any, raw: Any) -> str:

@@ -1,4 +1,5 @@
 import copy
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -93,7 +94,11 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ("datasets", [], "datasets: a block of keys is needed"),
         ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
         (DATASET, 3, f"{DATASET}: found 3; a block of keys is needed"),
-        (f"{DATASET}.source", "s3", f"{DATASET}.source: found 's3'; allowed are 'replay', 'minari'"),
+        (
+            f"{DATASET}.source",
+            "s3",
+            f"{DATASET}.source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'propofol'",
+        ),
         (f"{DATASET}.options.episodes", 0, f"{DATASET}.options.episodes: found 0; input should be greater than 0"),
         (f"{DATASET}.options.hidden", 64, f"{DATASET}.options.hidden: found 64; a list is needed"),
         (f"{DATASET}.options.hidden", [64, 0], f"{DATASET}.options.hidden.1: found 0; input should be greater than 0"),
@@ -114,7 +119,11 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             f"{DATASET}.bounds.reward: found [1.0, 0.0]; must be [low, high] with low < high",
         ),
         (f"{DATASET}.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, f"{DATASET}.score: low must be below high"),
-        ("partition.public_fraction", 0, "partition.public_fraction: found 0; input should be greater than 0"),
+        (
+            "partition.public_fraction",
+            -0.1,
+            "partition.public_fraction: found -0.1; input should be greater than or equal to 0",
+        ),
         ("privacy.delta", 1.0, "privacy.delta: found 1.0; input should be less than 1"),
         (
             "privacy.target_epsilon",
@@ -286,3 +295,38 @@ def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypat
         params.parse(minari)
     for fine in ("inside/x", "/absolute/../x", "a/../b"):
         params.parse(copy.deepcopy(RAW) | {"ledger": {"url": f"sqlite:///{fine}"}})
+
+
+def test_a_datasets_settings_lie_over_the_blocks() -> None:
+    """Swapping `dataset:` brings the settings it was measured with; the other datasets' change nothing."""
+    raw = copy.deepcopy(RAW)
+    raw["datasets"]["other"] = copy.deepcopy(raw["datasets"]["pendulum-replay"])
+    raw["datasets"]["other"]["settings"] |= {
+        "dynamics": {"hidden": [7], "early_stopping": {"every": 3}},
+        "privacy": {"target_epsilon": None, "noise_multiplier": 4.0},
+    }
+    plain = params.parse(raw)
+    raw["dataset"] = "other"
+    laid = params.parse(raw)
+    assert (laid.dynamics.hidden, laid.dynamics.early_stopping.every) == ((7,), 3)
+    assert laid.dynamics.early_stopping.patience == plain.dynamics.early_stopping.patience
+    assert (laid.privacy.target_epsilon, laid.privacy.noise_multiplier) == (None, 4.0)
+    assert laid.policy == plain.policy
+    assert plain.dynamics.hidden != (7,)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"dynamics": {"hiden": [7]}}, "datasets.pendulum-replay.settings.dynamics.hiden: unknown key"),
+        ({"policy": {"horizon": 0}}, "datasets.pendulum-replay.settings.policy.horizon: found 0; "),
+        ({"privacy": {"budget": {"epsilon": 3}}}, "budget: one for all datasets; set it in the block privacy"),
+        ({"ledger": {}}, "datasets.pendulum-replay.settings.ledger: unknown key"),
+        ({"dynamics": [1]}, "datasets.pendulum-replay.settings.dynamics: "),
+    ],
+)
+def test_wrong_settings_are_named_where_they_stand(wrong: dict[str, Any], message: str) -> None:
+    raw = copy.deepcopy(RAW)
+    raw["datasets"]["pendulum-replay"]["settings"] |= wrong
+    with pytest.raises(PipelineError, match=re.escape(message)):
+        params.parse(raw)

@@ -29,6 +29,7 @@ def entry(**changes: Any) -> MinariDataset:
         "options": {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]},
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
+        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
     return MinariDataset.model_validate(plain | changes)
 
