@@ -13,6 +13,7 @@ from pipeline.files import scratch_directory
 from pipeline.trajectories.sources.tabular_files import ROWS_PER_BATCH, Log
 
 _BYTES_PER_BUCKET = 2**26
+_MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
 _TEXT_BYTES = 24  # about what an id takes
 _SAMPLE = 2**16  # rows that the buckets' limits are drawn from
 ID_DIGITS = 12
@@ -68,7 +69,7 @@ def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
             smallest = np.argpartition(keys, _SAMPLE)[:_SAMPLE]
             keys, kept = keys[smallest], kept[smallest]
     widths = [_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1) for kind in log.schema().types]
-    buckets = -(-rows * sum(widths) // _BYTES_PER_BUCKET)
+    buckets = min(-(-rows * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
     kept.sort()
     cuts = np.arange(1, buckets) * len(kept) // max(buckets, 1)
     return np.unique(kept[cuts]) if len(cuts) > 0 else np.empty(0, dtype=object)
