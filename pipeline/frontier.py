@@ -45,6 +45,7 @@ def frontier(
     *,
     current: tuple[float | None, int],
     transitions_per_unit: int | None,
+    queries: tuple[float, ...],
     on_point: Callable[[], object],
 ) -> list[Point]:
     """Solve for the noise at every point of the grid, rounds by rounds.
@@ -56,12 +57,13 @@ def frontier(
         grid: sampling probabilities and rounds.
         current: the pair of the grid that is in use.
         transitions_per_unit: the most that one local training reads; None if unknown.
+        queries: noise multipliers of what is asked before the rounds, out of the same target.
         on_point: called after every point.
     """
     points = []
     for probability, rounds in ((probability, rounds) for rounds in grid[1] for probability in grid[0]):
         try:
-            multiplier: float | None = solve_noise_multiplier(target_epsilon, delta, probability, rounds)
+            multiplier: float | None = solve_noise_multiplier(target_epsilon, delta, probability, rounds, queries)
         except ValueError:
             multiplier = None
         updates = probability * units * rounds

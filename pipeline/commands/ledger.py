@@ -87,6 +87,7 @@ def _export(ledger: "Ledger", file: Path) -> None:
 
     lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
     with replaced_file(file) as fresh:
+        fresh.chmod(0o600)  # it holds identities, commits and times
         fresh.write_text("".join(lines), encoding="utf-8")
     print(f"{file}: {len(lines)} records")
 

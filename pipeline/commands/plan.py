@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dp_accounting import dp_event
 
     from pipeline.params import Params
-    from pipeline.privacy.accounting import Relation, Spent
+    from pipeline.privacy.accounting import Relation, Spent, Training
     from pipeline.trajectories.manifest import Manifest
 
 HELP = "what a mechanism costs: ε now, the noise or the rounds for a target ε, and the frontier between them"
@@ -26,7 +26,8 @@ EXAMPLES = """examples:
   primorl plan --json --sampling-probability 0.01 --noise-multiplier 2 --rounds 400 --delta 1e-5
   primorl plan --frontier --figure frontier.png      noise against compute at one ε, as a table and a figure
 
-What is not given is taken from params.yaml in this folder. Nothing is spent and no private row is read.
+What is not given is taken from params.yaml in this folder, also the queries that privacy.statistics asks before the
+rounds: ε is that of all together. Nothing is spent and no private row is read.
 """
 _PARAMS = Path("params.yaml")
 _PARTITIONS = Path("data/partitions")
@@ -39,6 +40,7 @@ _NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "target_epsilon": (float, lambda e: 0 < e < math.inf, "a number above 0"),
     "units": (int, lambda k: k >= 1, "a whole number from 1"),
 }
+_MOST_QUERIES = 8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise-multiplier", metavar="Z", help="noise over clipping norm")
     parser.add_argument("--rounds", metavar="T")
     parser.add_argument("--delta", metavar="D")
+    parser.add_argument("--queries", metavar="Z,Z", help="noise multipliers of queries before the rounds, or none")
     parser.add_argument("--target-epsilon", metavar="E", help="solve for what spends it, by PLD")
     parser.add_argument("--solve", choices=("noise-multiplier", "rounds"), help="which (the noise multiplier)")
     parser.add_argument("--frontier", action="store_true", help="solve over sampling probabilities and rounds")
@@ -66,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise PipelineError("--figure: found without --frontier, which it draws; give both or neither")
     asked = _asked(settings)
     if arguments.json:
-        _print_json(_as_json(asked))
+        _print_json(_as_json(asked, private=not settings.no_guarantee))
     else:
         for line in _text(settings, asked):
             print(line)
@@ -131,6 +134,39 @@ class Settings:
             raise PipelineError(f"{_option(name)}: not given, and privacy.{name} in {_PARAMS} is null; give it")
         return number
 
+    def queries(self) -> tuple[float, ...]:
+        """Noise multipliers of the queries that are asked before the rounds.
+
+        Raises:
+            PipelineError: the option holds something else than such numbers.
+        """
+        word, (_, fits, allowed) = self.arguments.queries, _NUMBERS["noise_multiplier"]
+        if word is None:
+            asked = None if self.params is None else self.params.privacy.statistics
+            count = 0 if asked is None else (asked.normaliser == "private") + asked.starts
+            return (asked.noise_multiplier,) * count if asked is not None else ()
+        try:
+            numbers = () if word == "none" else tuple(map(float, word.split(",")))
+        except ValueError:
+            numbers = (math.nan,)
+        if not all(map(fits, numbers)) or len(numbers) > _MOST_QUERIES:
+            raise PipelineError(
+                f"--queries: found {word!r}; allowed: none, or up to {_MOST_QUERIES} numbers with commas between them, "
+                f"each {allowed}"
+            )
+        return numbers
+
+    @property
+    def as_it_stands(self) -> bool:
+        """Whether it is asked what ``params.yaml`` does, and not what some other noise would do."""
+        given = (self.given("noise_multiplier"), self.given("target_epsilon"), self.arguments.solve)
+        return self.params is not None and given == (None, None, None)
+
+    @property
+    def no_guarantee(self) -> bool:
+        """Whether what ``params.yaml`` does is of a variant that promises nothing."""
+        return self.as_it_stands and self.params is not None and self.params.dynamics.variant != "private"
+
     def units(self) -> int | None:
         """K, where it is known."""
         number: int | None = self.given("units")
@@ -147,19 +183,21 @@ class Asked:
     noise_multiplier: float
     rounds: int
     delta: float
+    queries: tuple[float, ...]
 
     def spent(self, relation: "Relation") -> "Spent":
         """What it costs."""
-        from pipeline.privacy.accounting import spent
-
-        return spent(self.event, self.delta, rounds=self.rounds, relation=relation)
+        return self._accounted().spent(self.delta, relation)
 
     @property
     def event(self) -> "dp_event.DpEvent":
         """It, as the accountant is told."""
-        from pipeline.privacy.accounting import training_event
+        return self._accounted().event
 
-        return training_event(self.sampling_probability, self.noise_multiplier, self.rounds)
+    def _accounted(self) -> "Training":
+        from pipeline.privacy.accounting import Training
+
+        return Training(self.sampling_probability, self.noise_multiplier, self.rounds, self.queries)
 
 
 def _asked(settings: Settings) -> Asked:
@@ -183,15 +221,17 @@ def _asked(settings: Settings) -> Asked:
             f"--noise-multiplier, --target-epsilon: neither is given, and there is no {_PARAMS} here; give one"
         )
     probability, delta = settings.needed("sampling_probability"), settings.needed("delta")
+    queries = settings.queries()
     if solve == "rounds":
         target, multiplier = settings.needed("target_epsilon"), multiplier or _multiplier_in_use(settings)
-        return Asked(probability, multiplier, _rounds_for(target, delta, probability, multiplier), delta)
+        rounds = _rounds_for(target, delta, probability, multiplier, queries)
+        return Asked(probability, multiplier, rounds, delta, queries)
     rounds = settings.needed("rounds")
     if settings.params is not None and not target_given:
         multiplier = multiplier or settings.params.privacy.noise_multiplier
     if multiplier is None:
-        multiplier = _multiplier_for(settings.needed("target_epsilon"), delta, probability, rounds)
-    return Asked(probability, multiplier, rounds, delta)
+        multiplier = _multiplier_for(settings.needed("target_epsilon"), delta, probability, rounds, queries)
+    return Asked(probability, multiplier, rounds, delta, queries)
 
 
 def _multiplier_in_use(settings: Settings) -> float:
@@ -199,25 +239,27 @@ def _multiplier_in_use(settings: Settings) -> float:
     privacy = None if settings.params is None else settings.params.privacy
     if privacy is None or privacy.target_epsilon is None:
         return float(settings.needed("noise_multiplier"))
-    return _multiplier_for(privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds)
+    return _multiplier_for(
+        privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds, settings.queries()
+    )
 
 
-def _multiplier_for(target: float, delta: float, probability: float, rounds: int) -> float:
+def _multiplier_for(target: float, delta: float, probability: float, rounds: int, queries: tuple[float, ...]) -> float:
     from pipeline.privacy.accounting import solve_noise_multiplier
 
     try:
-        return solve_noise_multiplier(target, delta, probability, rounds)
+        return solve_noise_multiplier(target, delta, probability, rounds, queries)
     except ValueError as impossible:
         raise PipelineError(
             f"--target-epsilon: found {target:g}: {impossible}; raise it, or lower sampling probability or rounds"
         ) from None
 
 
-def _rounds_for(target: float, delta: float, probability: float, multiplier: float) -> int:
+def _rounds_for(target: float, delta: float, probability: float, multiplier: float, queries: tuple[float, ...]) -> int:
     from pipeline.privacy.accounting import solve_rounds
 
     try:
-        return solve_rounds(target, delta, probability, multiplier)
+        return solve_rounds(target, delta, probability, multiplier, queries)
     except ValueError as impossible:
         raise PipelineError(
             f"--target-epsilon: found {target:g}: {impossible}; raise it, or the noise multiplier"
@@ -230,15 +272,16 @@ def _print_json(content: object) -> None:
     print(json.dumps(content, indent=2, allow_nan=False))
 
 
-def _as_json(asked: Asked) -> dict[str, Any]:
+def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
     from pipeline.files import finite
     from pipeline.privacy.accounting import RELATION_NAME
 
-    spent = asked.spent(RELATION_NAME)
+    spent, replaced = asked.spent(RELATION_NAME), asked.spent("replace_one")
+    numbers = (spent.epsilon_pld, spent.epsilon_rdp, replaced.epsilon_pld)
+    names = ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")
     return {
-        "epsilon_pld": finite(spent.epsilon_pld),
-        "epsilon_rdp": finite(spent.epsilon_rdp),
-        "epsilon_replace_one": finite(asked.spent("replace_one").epsilon_pld),
+        "private": private,
+        **{name: finite(number) if private else None for name, number in zip(names, numbers, strict=True)},
         **asdict(asked),
         "neighboring_relation": RELATION_NAME,
     }
@@ -256,6 +299,9 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         f"sampling probability {asked.sampling_probability:g}, noise multiplier {asked.noise_multiplier:g}, "
         f"{asked.rounds} rounds, at δ {asked.delta:g}:"
     )
+    if asked.queries:
+        multipliers = ", ".join(f"{multiplier:g}" for multiplier in asked.queries)
+        yield f"  after {len(asked.queries)} queries of all units (privacy.statistics), noise multiplier {multipliers}"
     yield f"  ε {_shown(spent.epsilon_pld)} if one unit is added or removed ({_shown(spent.epsilon_rdp)} by RDP)"
     yield f"  ε {_shown(replaced.epsilon_pld)} if one unit is replaced by another"
     units = settings.units()
@@ -347,6 +393,7 @@ def _show_frontier(settings: Settings) -> None:
             grid,
             current=(probability, rounds),
             transitions_per_unit=_transitions(settings),
+            queries=settings.queries(),
             on_point=bar.update,
         )
     if all(point.noise_multiplier is None for point in points):

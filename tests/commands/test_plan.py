@@ -278,7 +278,14 @@ def test_the_default_grid_is_around_what_is_in_use() -> None:
 def test_points_beyond_reach_are_left_open() -> None:
     """A point whose target no multiplier reaches has no noise, and the table a dash."""
     points = frontier.frontier(
-        1e-3, 1e-9, 100, ([1.0], [1, 400_000]), current=(None, 1), transitions_per_unit=None, on_point=lambda: None
+        1e-3,
+        1e-9,
+        100,
+        ([1.0], [1, 400_000]),
+        current=(None, 1),
+        transitions_per_unit=None,
+        queries=(),
+        on_point=lambda: None,
     )
     assert points[0].noise_multiplier is not None
     assert points[1].noise_multiplier is points[1].noise_per_coordinate is None
