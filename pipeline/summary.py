@@ -11,18 +11,30 @@ from pipeline.files import read_json
 
 def text(summary: dict[str, Any]) -> str:
     """The content of ``metrics/summary.json`` as a short table."""
-    low, high = summary["return_ci95"]
     score, seconds = summary["normalized_score"], summary["seconds"]
     rows = {
-        "dataset": f"{summary['dataset']} ({summary['env_id']}), {summary['units']} private units",
+        "dataset": f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
         "variant": f"{summary['variant']}, seed {summary['seed']}",
         "privacy": guarantee(summary),
         "spent": account(summary),
-        "return": f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}], {summary['episodes']} episodes",
-        "score": "none declared" if score is None else f"{score:.1f}",
+        **_worth(summary),
+        "score": ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}",
         "time": f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
     }
     return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+
+
+def _worth(summary: dict[str, Any]) -> dict[str, str]:
+    if summary["return_mean"] is None:
+        low, high = summary["model_value_range"]
+        spread = f"[{low:.1f}, {high:.1f}] over the {summary['model_value_members']} members"
+        return {
+            "return": "not measured: there is no simulator",
+            "value": f"{summary['model_value']:.1f}  {spread}: {summary['model_value_note']}",
+        }
+    low, high = summary["return_ci95"]
+    mean = f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}]"
+    return {"return": f"{mean}, {summary['episodes']} episodes"}
 
 
 def main() -> int:

@@ -87,9 +87,7 @@ def test_only_the_doors_depend_on_private_data(stage: str) -> None:
 
 
 def test_evaluation_reads_only_released_things() -> None:
-    assert [dep for dep in data_deps("evaluate") if not within(dep, ("models/policy", "metrics/seconds"))] == [
-        "models/mopo"
-    ]
+    assert [dep for dep in data_deps("evaluate") if not within(dep, RELEASED)] == ["models/mopo"]
 
 
 @pytest.mark.parametrize("stage", STAGES)

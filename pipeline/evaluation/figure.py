@@ -4,8 +4,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from pipeline.evaluation.model_value import ModelValue
 from pipeline.evaluation.statistics import MeanInterval
 from pipeline.privacy.rounding import at_most
+
+Estimate = MeanInterval | ModelValue
+"""What a policy is worth: measured in the environment, or said by the model."""
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
@@ -25,39 +29,45 @@ def account(summary: Mapping[str, Any]) -> str:
     return f"ε = {at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
 
 
-def draw_returns(path: Path, curve: Sequence[MeanInterval], summary: Mapping[str, Any]) -> None:
-    """Draw mean return and its 95% interval after each epoch, and the final policy's, as a PNG.
+def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:
+    """Draw what the policy of every epoch and the final one is worth, as a PNG.
 
     Args:
         path: the file to write.
-        curve: one interval an epoch, first epoch first.
+        final: mean return and its 95% interval; or the value in the model and the range over its members.
+        curve: the same of every epoch, first epoch first.
         summary: the content of ``metrics/summary.json``.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    if isinstance(final, ModelValue):
+        what = "value in the released model (not measured)"
+        spread = f"range over its {summary['model_value_members']} members"
+        count = f"{summary['model_value_rollouts']} rollouts in each"
+    else:
+        what, spread = f"return in {summary['env_id']}", "95% interval"
+        count = f"{summary['episodes']} episodes"
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     epochs = range(1, len(curve) + 1)
     axes.fill_between(
         epochs, [point.low for point in curve], [point.high for point in curve], color="C0", alpha=0.2, linewidth=0
     )
-    axes.plot(epochs, [point.mean for point in curve], color="C0", marker=".", label="after each epoch, 95% interval")
-    low, high = summary["return_ci95"]
-    mean = summary["return_mean"]
+    axes.plot(epochs, [point.mean for point in curve], color="C0", marker=".", label=f"after each epoch, {spread}")
     axes.errorbar(
         [len(curve)],
-        [mean],
-        yerr=[[mean - low], [high - mean]],
+        [final.mean],
+        yerr=[[final.mean - final.low], [final.high - final.mean]],
         color="C3",
         marker="D",
         markersize=5,
         capsize=4,
         linestyle="none",
-        label=f"final policy: {mean:.4g} [{low:.4g}, {high:.4g}], {summary['episodes']} episodes",
+        label=f"final policy: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
     )
     axes.set_xlabel("SAC epoch")
-    axes.set_ylabel(f"return in {summary['env_id']}")
+    axes.set_ylabel(what)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)

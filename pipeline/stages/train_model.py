@@ -16,7 +16,8 @@ from pipeline.accounts import dataset_version, project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.starts import StartModel, StartQuery
+from pipeline.dynamics.start_query import StartQuery
+from pipeline.dynamics.starts import StartModel
 from pipeline.dynamics.statistics import Columns, NormaliserQuery, normaliser_of_bounds
 from pipeline.dynamics.termination import LEARNED, NONE, RULES
 from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
@@ -42,6 +43,7 @@ _CODE = (
     "dynamics/cohort.py",
     "dynamics/ensemble.py",
     "dynamics/local_update.py",
+    "dynamics/start_query.py",
     "dynamics/starts.py",
     "dynamics/statistics.py",
     "dynamics/training.py",
