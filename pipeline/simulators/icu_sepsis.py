@@ -65,10 +65,11 @@ class Tables:
     ) -> npt.NDArray[np.int16]:
         """The states after ``actions`` in ``states``, one for each number drawn from [0, 1)."""
         rows = states.astype(np.int64) * self.actions + actions
-        return self.successors[np.searchsorted(self.cumulated, rows + uniform, side="right")]
+        after: npt.NDArray[np.int16] = self.successors[np.searchsorted(self.cumulated, rows + uniform, side="right")]
+        return after
 
 
-def ended(states: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+def ended(states: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
     """Whether these are states in which nothing is done any more."""
     over: npt.NDArray[np.bool_] = states >= DEATH
     return over
@@ -116,7 +117,7 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
     def __init__(self, observation: Observation):
         self._tables = tables()
         self._seen = self._tables.observations[observation]
-        self._state = np.int16(0)
+        self._state = np.zeros(1, dtype=np.int16)
         self.observation_space = Box(self._seen.min(axis=0), self._seen.max(axis=0), dtype=np.float32)
         self.action_space = Discrete(self._tables.actions)
 
@@ -125,15 +126,16 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
         """A new patient."""
         super().reset(seed=seed, options=options)
-        self._state = self._tables.starts(self.np_random.random(1))[0]
-        return self._seen[self._state].copy(), {}
+        self._state = self._tables.starts(self.np_random.random(1))
+        return self._seen[self._state[0]].copy(), {}
 
     def step(self, action: np.int64) -> tuple[npt.NDArray[np.float32], float, bool, bool, dict[str, Any]]:
         """Four hours of treatment."""
-        if ended(self._state):
+        if ended(self._state)[0]:
             raise gymnasium.error.ResetNeeded("the episode has ended")
-        self._state = self._tables.step(np.array([self._state]), np.array([action]), self.np_random.random(1))[0]
-        return self._seen[self._state].copy(), float(self._state == SURVIVAL), bool(ended(self._state)), False, {}
+        self._state = self._tables.step(self._state, np.array([action]), self.np_random.random(1))
+        survived, over = float(self._state[0] == SURVIVAL), bool(ended(self._state)[0])
+        return self._seen[self._state[0]].copy(), survived, over, False, {}
 
 
 for _observation, _id in ENVIRONMENTS.items():

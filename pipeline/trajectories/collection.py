@@ -72,7 +72,7 @@ def _recordable(environment: str) -> gymnasium.Env[Any, Any]:
         return env
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that it lowers the precision, as it is asked to
-        return DtypeObservation(env, np.float32)
+        return DtypeObservation(env, "float32")  # as text, which Minari can write down
 
 
 def _check(environment: str, options: ReplayOptions) -> None:

@@ -105,21 +105,19 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
     return Patients(by_patient[by_patient >= 0], done[done >= 0], lengths)
 
 
-@dataclass(frozen=True)
 class PatientReader:
     """See `pipeline.trajectories.source.Reader`: every patient is one unit of one trajectory.
 
-    Attributes:
+    Args:
         path: the file of simulated patients.
         spaces: of observations and actions.
         horizon: the longest possible stay, in steps.
         seen: what each state looks like [states, S].
     """
 
-    path: Path
-    spaces: Spaces
-    horizon: int | None
-    seen: npt.NDArray[np.float32]
+    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32]):
+        self.path, self.spaces, self.horizon = path, spaces, horizon
+        self._seen = seen
 
     def tables(self) -> Iterator[pa.Table]:
         """Batches of whole patients.
@@ -141,7 +139,7 @@ class PatientReader:
                 self.spaces,
                 ids,
                 ids,
-                [self.seen[visited] for visited in states],
+                [self._seen[visited] for visited in states],
                 [patients.actions[row] for row in rows],
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
                 [end & died for end, died in zip(last, over, strict=True)],

@@ -1,0 +1,231 @@
+"""The fast simulation against the package it stands in for: the same tables, the same distribution."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import scipy.stats
+import torch
+
+from pipeline.dynamics.termination import RULES
+from pipeline.environments import make
+from pipeline.errors import PipelineError
+from pipeline.params import IcuSepsisDataset
+from pipeline.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
+from pipeline.trajectories.schema import RowCheck, vectors
+from pipeline.trajectories.sources.icu_sepsis import Patients, simulate, source
+
+pytest.importorskip("icu_sepsis")
+
+SETTINGS: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
+
+
+def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:
+    options = {"patients": 60, "expert_share": 0.5, "observation": observation, "seed": 0} | changes
+    content = {
+        "source": "icu-sepsis",
+        "environment": environment or ENVIRONMENTS[observation],  # type: ignore[index]
+        "unit": "trajectory",
+        "horizon": None,
+        "termination": "learned",
+        "duplicates": "allow",
+        "exclude_units": None,
+        "options": options,
+        "bounds": {"observation": "space", "reward": [0.0, 1.0]},
+        "score": None,
+        "settings": SETTINGS,
+    }
+    return IcuSepsisDataset.model_validate(content)
+
+
+@pytest.fixture(scope="module")
+def package() -> Any:
+    """The package's own environment, with its tables."""
+    import icu_sepsis
+
+    return icu_sepsis.ICUSepsisEnv()
+
+
+@pytest.fixture(scope="module")
+def patients() -> Patients:
+    return simulate(tables(), 100_000, 0.5, seed=0)
+
+
+def transitions(patients: Patients) -> tuple[Any, Any, Any]:
+    """(state, action, next state) of every step."""
+    last = np.cumsum(patients.lengths + 1) - 1
+    first = last - patients.lengths
+    return np.delete(patients.states, last), patients.actions, np.delete(patients.states, first)
+
+
+def suits(counts: Any, probabilities: Any) -> float:
+    """p-value of Pearson's χ² that these counts were drawn with these probabilities; rare outcomes are put together."""
+    assert counts[probabilities == 0].sum() == 0
+    expected = counts.sum() * probabilities / probabilities.sum()
+    often = expected >= 5
+    pooled = [np.append(x[often], x[~often].sum()) for x in (counts, expected)]
+    some = pooled[1] > 0
+    return float(scipy.stats.chisquare(pooled[0][some], pooled[1][some]).pvalue)
+
+
+def from_commonest(package: Any, patients: Patients) -> list[tuple[Any, Any]]:
+    """Successors as counted, and as the package's table has them, of the 40 commonest (state, action)."""
+    state, action, after = transitions(patients)
+    pair = state.astype(int) * 25 + action
+    common = np.argsort(np.bincount(pair, minlength=716 * 25))[-40:]
+    return [
+        (np.bincount(after[pair == one], minlength=716), package.dynamics["tx_mat"][one // 25, one % 25])
+        for one in common
+    ]
+
+
+def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients) -> None:
+    """First states, successors and choices against the shipped tables; 42 tests, each at a thousandth of 1%."""
+    firsts = patients.states[np.cumsum(patients.lengths + 1) - 1 - patients.lengths]
+    assert suits(np.bincount(firsts, minlength=716), package.dynamics["d_0"]) > 1e-5
+    for counted, probabilities in from_commonest(package, patients):
+        assert suits(counted, probabilities) > 1e-5
+    state, action, _ = transitions(patients)
+    commonest = np.bincount(state).argmax()
+    chosen = np.bincount(action[state == commonest], minlength=25)
+    assert suits(chosen, 0.5 * package.expert_policy[commonest] + 0.5 / 25) > 1e-5
+
+
+def test_another_distribution_would_be_seen(package: Any, patients: Patients) -> None:
+    """The twin: successors a little flatter than the package's, and an expert who is heeded a little less."""
+    rejected = 0
+    for counted, probabilities in from_commonest(package, patients):
+        flatter = np.where(probabilities > 0, probabilities**0.8, 0)
+        rejected += suits(counted, flatter / flatter.sum()) < 1e-5
+    assert rejected > 20
+    state, action, _ = transitions(patients)
+    commonest = np.bincount(state).argmax()
+    chosen = np.bincount(action[state == commonest], minlength=25)
+    assert suits(chosen, 0.4 * package.expert_policy[commonest] + 0.6 / 25) < 1e-5
+
+
+def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
+    """Every transition that is read back, put to the package: its reward, and whether it ends the episode."""
+    mdp = simulate(tables(), 60, 0.5, seed=0)
+    state, action, after = transitions(mdp)
+    table = collected(entry())
+    rewards = package.dynamics["r_mat"][state, action, after]
+    assert np.array_equal(table["reward"].to_numpy(), rewards.astype(np.float32))
+    assert table["terminated"].to_pylist() == [package._is_terminal_state(one) for one in after]
+    assert not any(table["truncated"].to_pylist())
+    assert np.array_equal(table["action"].to_numpy(), action)
+    centres = package.state_cluster_centers[state].astype(np.float32)
+    assert np.array_equal(vectors(table["observation"])[:, :47], centres)
+
+
+def test_returns_are_those_of_the_packages_environment(package: Any, patients: Patients) -> None:
+    """400 patients treated at random, one by one, by the package: survival and length of stay agree."""
+    at_random = simulate(tables(), 20_000, 1e-9, seed=1)
+    rng = np.random.default_rng(0)
+    package.reset(seed=0)
+    lengths, survived = [], []
+    for _ in range(400):
+        package.reset()
+        steps, over = 0, False
+        while not over:
+            _, reward, over, _, _ = package.step(rng.integers(5, size=2))
+            steps += 1
+        lengths.append(steps)
+        survived.append(reward)
+    assert scipy.stats.ks_2samp(lengths, at_random.lengths).pvalue > 1e-4
+    ours = at_random.states[np.cumsum(at_random.lengths + 1) - 1] == SURVIVAL
+    assert scipy.stats.binomtest(int(sum(survived)), 400, ours.mean()).pvalue > 1e-4
+    assert 0.77 < ours.mean() < 0.79  # the package's README says 0.78 in 9.45 steps
+    assert 9.3 < at_random.lengths.mean() < 9.6
+
+
+def collected(dataset: IcuSepsisDataset) -> pa.Table:
+    made = source("icu", dataset)
+    folder = Path(dataset.options.observation)
+    folder.mkdir()
+    made.collect(folder)
+    reader = made.open(folder)
+    tables = list(reader.tables())
+    check = RowCheck(reader.spaces, reader.path, may_terminate=True)
+    for table in tables:
+        check(table)
+    return pa.concat_tables(tables)
+
+
+@pytest.mark.parametrize(("observation", "size", "block"), [("centres", 50, (47, 3)), ("one_hot", 716, (0, 716))])
+def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
+    project: Path, observation: str, size: int, block: tuple[int, int]
+) -> None:
+    table = collected(entry(observation))
+    assert len(set(table["unit_id"].to_pylist())) == 60
+    seen, following = (vectors(table[name]) for name in ("observation", "next_observation"))
+    assert seen.shape[1] == size
+    spaces = source("icu", entry(observation)).open(Path(observation)).spaces
+    assert spaces.one_hot == (block,)
+    inside = slice(block[0], sum(block))
+    assert (following[:, inside].sum(axis=1) == 1).all()
+    assert (following >= spaces.observation_low).all()
+    assert (following <= spaces.observation_high).all()
+    rule = RULES[f"icu_sepsis_{observation}"]
+    over = rule(torch.tensor(seen), torch.empty(len(seen), 25), torch.tensor(following)).tolist()
+    assert over == table["terminated"].to_pylist()
+    assert sum(over) == 60
+
+
+@pytest.mark.parametrize("observation", ["centres", "one_hot"])
+def test_the_environment_shows_what_the_data_shows(observation: str) -> None:
+    """A policy that was learned from the data must meet the same observations when it is judged."""
+    env = make(ENVIRONMENTS[observation])  # type: ignore[index]
+    mdp = tables()
+    seen, _ = env.reset(seed=0)
+    ends = set()
+    for _ in range(30):
+        over = False
+        while not over:
+            assert (mdp.observations[observation] == seen).all(axis=1).any()  # type: ignore[index]
+            seen, reward, over, truncated, _ = env.step(env.action_space.sample())
+            assert not truncated
+        last = int((mdp.observations[observation] == seen).all(axis=1).argmax())  # type: ignore[index]
+        assert last in (DEATH, SURVIVAL)
+        assert reward == (last == SURVIVAL)
+        ends.add(last)
+        seen, _ = env.reset()
+    assert ends == {DEATH, SURVIVAL}
+
+
+def test_the_seed_repeats_the_patients() -> None:
+    first, again, other = (simulate(tables(), 50, 0.5, seed) for seed in (0, 0, 1))
+    assert np.array_equal(first.states, again.states)
+    assert not np.array_equal(first.lengths, other.lengths)
+
+
+@pytest.mark.parametrize("damage", ["missing", "truncated", "other"])
+def test_damaged_files_are_one_clear_error(project: Path, damage: str) -> None:
+    made = source("icu", entry())
+    made.collect(project)
+    file = project / "patients.npz"
+    if damage == "missing":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-300])
+    else:
+        np.savez(file, states=np.zeros(3, np.int16), actions=np.zeros(3, np.int8), lengths=np.ones(2, np.int32))
+    with pytest.raises(PipelineError, match=r"patients\.npz: missing, truncated or corrupt; run `dvc repro collect`"):
+        list(made.open(project).tables())
+
+
+def test_an_environment_with_other_observations_is_refused() -> None:
+    with pytest.raises(
+        PipelineError, match=r"datasets\.icu\.environment: found .*one-hot-v0; allowed with .*: centres"
+    ):
+        source("icu", entry("centres", ENVIRONMENTS["one_hot"]))
+
+
+def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.cache_clear()
+    monkeypatch.setattr("pipeline.simulators.icu_sepsis.find_spec", lambda name: None)
+    with pytest.raises(PipelineError, match=r"pip install primorl\[medical\]"):
+        source("icu", entry()).collect(project)
+    monkeypatch.undo()

@@ -1,0 +1,100 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pipeline.dynamics.termination import RULES
+from pipeline.environments import make
+from pipeline.errors import PipelineError
+from pipeline.params import PropofolDataset
+from pipeline.trajectories.schema import RowCheck, vectors
+from pipeline.trajectories.sources.propofol import anaesthetise, source
+
+pytest.importorskip("anesthesim")
+
+ENVIRONMENT = "anesthesim:anesthesim/PropofolControl-v0"
+
+
+def entry(environment: str = ENVIRONMENT, **changes: Any) -> PropofolDataset:
+    options = {"patients": 12, "base": [0.0, 200.0], "gain": [0.0, 8.0], "noise": [0.0, 60.0], "seed": 0} | changes
+    content = {
+        "source": "propofol",
+        "environment": environment,
+        "unit": "trajectory",
+        "horizon": 200,
+        "termination": "propofol",
+        "duplicates": "refuse",
+        "exclude_units": None,
+        "options": options,
+        "bounds": {"observation": "space", "reward": [-2.01, 1.0]},
+        "score": None,
+        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+    }
+    return PropofolDataset.model_validate(content)
+
+
+def test_every_patient_is_read_back_whole(project: Path) -> None:
+    made = source("propofol", entry())
+    made.collect(project)
+    reader = made.open(project)
+    (table,) = reader.tables()
+    RowCheck(reader.spaces, reader.path, may_terminate=True)(table)
+    assert len(set(table["unit_id"].to_pylist())) == 12
+    assert table.num_rows == 12 * 200
+    assert sum(table["truncated"].to_pylist()) == 12
+    rates = vectors(table["action"])[:, 0]
+    shown = vectors(table["next_observation"])[:, 4]  # what the simulator says was infused, as a share of the fastest
+    assert np.allclose(shown, rates / 200, atol=1e-6)
+
+
+def test_each_patient_has_a_body_and_a_controller_of_its_own() -> None:
+    """Without exploration the rate is base + gain · (BIS - 50): two unknowns, found again from a patient's record."""
+    env = make(ENVIRONMENT)
+    options = entry(noise=[0.0, 1e-9], base=[40.0, 120.0], gain=[0.5, 2.0]).options
+    found, bodies = [], []
+    for seeds in np.random.SeedSequence(0).spawn(6):
+        episode = anaesthetise(env, options, seeds)
+        error, rate = episode.observations[:-1, 3].astype(float), episode.actions[:, 0].astype(float)
+        inside = (rate > 0) & (rate < 200)
+        gain, base = np.polyfit(error[inside], rate[inside], 1)
+        assert np.allclose(rate[inside], base + gain * error[inside], atol=1e-2)
+        assert 40 <= base <= 120
+        assert 0.5 <= gain <= 2
+        found.append((round(base, 3), round(gain, 3)))
+        bodies.append(episode.observations[1, 0] / rate[0])  # plasma after one step, by what was infused
+    assert len(set(found)) == 6
+    assert np.std(bodies) / np.mean(bodies) > 0.02
+
+
+def test_the_rule_tells_a_patient_put_too_deep_from_the_others() -> None:
+    """The simulator draws two readings of BIS, shows one and looks at the other: they differ near 10, and nowhere else."""
+    env = make(ENVIRONMENT)
+    deep = entry(base=[199.0, 200.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options
+    light = entry(base=[60.0, 80.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options
+    ended = 0
+    for options in (deep, light):
+        for seeds in np.random.SeedSequence(0).spawn(4):
+            episode = anaesthetise(env, options, seeds)
+            seen = torch.tensor(episode.observations)
+            over = RULES["propofol"](seen[:-1], torch.tensor(episode.actions), seen[1:])
+            ended += episode.terminated
+            assert episode.terminated != episode.truncated
+            if options is light:
+                assert not over.any()
+                assert episode.truncated
+            assert (seen[1:, 2][over != torch.tensor([False] * (len(over) - 1) + [episode.terminated])] < 20).all()
+    assert ended > 0
+
+
+def test_the_seed_repeats_the_patients() -> None:
+    env = make(ENVIRONMENT)
+    first, again, other = (anaesthetise(env, entry().options, np.random.SeedSequence(seed)) for seed in (0, 0, 1))
+    assert np.array_equal(first.observations, again.observations)
+    assert not np.array_equal(first.actions, other.actions)
+
+
+def test_another_environment_is_refused() -> None:
+    with pytest.raises(PipelineError, match=r"datasets\.x\.environment: found Pendulum-v1; allowed is anesthesim:"):
+        source("x", entry("Pendulum-v1"))
