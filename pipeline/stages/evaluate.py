@@ -169,11 +169,9 @@ def _log(
 ) -> None:
     """The stage's run gets everything; the pipeline's run gets what pipelines are compared by."""
     choices = {key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")}
-    name = "model_value" if isinstance(final, ModelValue) else "return_mean"
-    results = {name: final.mean, **{key: summary[key] for key in ("normalized_score", "epsilon")}}
-    results |= {
-        f"{name.removesuffix('_mean')}_{side}": value for side, value in (("low", final.low), ("high", final.high))
-    }
+    name, kind = ("model_value", "model") if isinstance(final, ModelValue) else ("return_mean", "return")
+    results = {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}
+    results |= {key: summary[key] for key in ("normalized_score", "epsilon")}
     for log in (run, run.pipeline):
         log.params(choices)
         log.tag("dataset_fingerprint", statement["dataset_fingerprint"])
