@@ -1,9 +1,11 @@
 """What an environment declares in public: its spaces and its step limit."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from gymnasium.spaces import Box, Discrete, Space, flatten_space
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
 
 from pipeline.environments import make
 from pipeline.errors import PipelineError
@@ -42,14 +44,29 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             "numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of them)"
         )
     low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
+    one_hot = tuple(_one_hot(observation, 0))
     if isinstance(action, Discrete):
         if action.start != 0:
             raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
-        return Spaces.with_discrete_actions(low, high, int(action.n))
+        return replace(Spaces.with_discrete_actions(low, high, int(action.n)), one_hot=one_hot)
     if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
         found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
         raise PipelineError(
             f"{origin}: action space: found {found or type(action).__name__}; allowed is Discrete, or a Box of one "
             "dimension of floating-point numbers"
         )
-    return Spaces(low, high, tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist()))
+    action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
+    return Spaces(low, high, action_low, action_high, one_hot=one_hot)
+
+
+def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
+    """The parts of a flattened observation that are one category each: (first dimension, number of categories)."""
+    if isinstance(space, Discrete):
+        yield first, int(space.n)
+    elif isinstance(space, MultiDiscrete):
+        sizes = [int(size) for size in space.nvec.ravel()]
+        yield from zip((first + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
+    elif isinstance(space, Dict | Tuple):
+        for inner in space.spaces.values() if isinstance(space, Dict) else space.spaces:
+            yield from _one_hot(inner, first)
+            first += flatdim(inner)

@@ -16,6 +16,7 @@ from pipeline.errors import PipelineError
 from pipeline.trajectories.environments import spaces_of
 from pipeline.trajectories.minari_storages import Episodes, Leaf, Metadata, episodes, leaves
 from pipeline.trajectories.schema import Spaces, trajectory_table
+from pipeline.trajectories.sources.tabular_sorting import id_text
 
 Array = npt.NDArray[Any]
 Keep = Callable[[int, Array], bool]
@@ -213,10 +214,13 @@ def _unit(storage: Episodes, index: int, key: str) -> str:
 def _name(value: Any) -> str | None:
     if isinstance(value, bytes):
         try:
-            return value.decode("utf-8")
+            value = value.decode("utf-8")
         except UnicodeDecodeError:
             return None
-    return str(value) if isinstance(value, str | int | np.integer) and not isinstance(value, bool) else None
+    if isinstance(value, bool) or not isinstance(value, str | int | np.integer):
+        return None
+    name: str = id_text(pa.array([str(value)]))[0].as_py()
+    return name
 
 
 def within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:

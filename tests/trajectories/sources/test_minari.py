@@ -71,6 +71,7 @@ def test_every_format_gives_the_rows_that_were_written(project: Path, data_forma
     assert names(table) == [f"tiny-v0/{i:09d}" for i in range(4)]
     spaces = PartReader(Path("trajectories"), made_by="ingest").info.spaces
     assert (spaces.discrete_actions, spaces.action_size) == (True, int(CHOICES.n))
+    assert spaces.one_hot == ((6, 3), (12, 2), (14, 3))  # the colour and the dials
     whole = gymnasium.spaces.flatten_space(MIXED)
     assert isinstance(whole, Box)
     np.testing.assert_array_equal(spaces.observation_low, whole.low)
@@ -223,7 +224,7 @@ def test_whole_numbers_name_people_too(project: Path) -> None:
     create(project / "minari", "a-v0", [mixed_episode(2, i, who) for i, who in enumerate((7, 10, 7))])
     dataset = entry("a-v0", root=project / "minari", unit="patient")
     collected(dataset)
-    assert list(dict.fromkeys(ingested(dataset)["unit_id"].to_pylist())) == ["10", "7"]
+    assert list(dict.fromkeys(ingested(dataset)["unit_id"].to_pylist())) == ["000000000007", "000000000010"]
 
 
 def without_column(data: Path) -> None:
