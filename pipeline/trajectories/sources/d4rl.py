@@ -80,7 +80,7 @@ class D4rl:
             low, high = entry.scores
             print(
                 f"warning: params.yaml: datasets.{self.name}.score: D4RL's reference scores are "
-                f"{{low: {low:g}, high: {high:g}, scale: 100}}; with other ones the score is not D4RL's",
+                f"{{low: {low}, high: {high}, scale: 100}}; with other ones the score is not D4RL's",
                 file=sys.stderr,
             )
 

@@ -216,7 +216,7 @@ def test_a_score_that_is_not_the_references_is_pointed_out(
     assert capsys.readouterr().err == ""
     collected(entry(name="tiny-medium-v0", score={"low": -1500.0, "high": 0.0, "scale": 100.0}))
     told = capsys.readouterr().err
-    assert "datasets.small.score: D4RL's reference scores are {low: -1500, high: -150, scale: 100}" in told
+    assert "datasets.small.score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}" in told
 
 
 def test_a_name_that_cannot_be_had_is_one_clear_error(
