@@ -185,6 +185,31 @@ def test_leftovers_of_the_living_and_of_other_machines_stay(tmp_path: Path) -> N
     assert other.exists()
 
 
+SPILLED = """
+import os, signal, sys
+from pathlib import Path
+from pipeline.files import scratch_directory
+with scratch_directory(Path(sys.argv[1])) as scratch:
+    (scratch / "rows").write_text("private")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_a_scratch_directory_is_gone_after_its_block_and_after_a_kill(tmp_path: Path) -> None:
+    """Rows that wait there to be sorted are private; nobody looks for them."""
+    target = tmp_path / "raw"
+    replace_by(target, "raw")
+    killed = subprocess.run([sys.executable, "-c", SPILLED, str(target)], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.iterdir())) == 2
+    with pytest.raises(RuntimeError), files.scratch_directory(target) as scratch:
+        fill(scratch, "private")
+        assert scratch.parent == tmp_path
+        assert {entry.name for entry in tmp_path.iterdir()} == {"raw", scratch.name}
+        raise RuntimeError
+    assert content(tmp_path) == {"raw/file": "raw"}
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o027])
 def test_a_new_directory_has_the_permissions_the_user_chose(tmp_path: Path, mask: int) -> None:
     previous = os.umask(mask)
