@@ -31,6 +31,13 @@ TINY: dict[str, Any] = {
     },
     "evaluation": {"episodes": 4, "epoch_episodes": 2},
 }
+NO_PUBLIC_SPLIT = [
+    "dataset=csv-log",
+    "datasets.csv-log.settings.partition.public_fraction=0",
+    "datasets.csv-log.settings.policy.starts=released",
+    "privacy.statistics.normaliser=private",
+    "privacy.statistics.starts=true",
+]
 SUMMARY_KEYS = {
     "dataset",
     "env_id",
@@ -97,11 +104,31 @@ def main() -> None:
         expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
         run(clone, "python", "-m", "pipeline.summary")
+        run(clone, "primorl", "data", "describe")
         run(clone, "primorl", "ledger", "verify")
         run(clone, "primorl", "release", "out")
         run(clone, "primorl", "release", "--check", "out")
+        another_dataset_and_back(clone)
         experiment_in_a_copy(clone)
     print("smoke: passed")
+
+
+def another_dataset_and_back(clone: Path) -> None:
+    """A log of people without a simulator and without a public split; then the first dataset again, out of the cache."""
+    ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
+    before = (clone / "params.yaml").read_bytes()
+    run(clone, "python", "examples/insulin_log.py", "--patients", "60")
+    run(clone, "dvc", "exp", "run", *(word for change in NO_PUBLIC_SPLIT for word in ("--set-param", change)))
+    summary = read(clone / "metrics/summary.json")
+    statement = read(clone / "models/policy/privacy.json")
+    expect(summary["return_mean"] is None, "nothing was measured without a simulator")
+    expect(isinstance(summary["model_value"], float), "the value in the released model is there")
+    expect(statement["unit"] == "patient", "the unit is the person")
+    expect(len(statement["queries"]) == 2 and summary["epsilon"] <= 5.0, "both queries are within ε")
+    (clone / "params.yaml").write_bytes(before)
+    said = run(clone, "dvc", "repro")
+    expect("Running stage" not in said, "a dataset that is swapped back comes out of the cache")
+    expect(all((clone / n).read_bytes() == content for n, content in ours.items()), "and is what it was")
 
 
 def experiment_in_a_copy(clone: Path) -> None:
