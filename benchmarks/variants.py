@@ -1,4 +1,4 @@
-"""Variants and ε side by side over seeds, each a `dvc exp run`; the tables in README and docs are printed from the result.
+"""Variants and ε side by side over seeds, each a `dvc exp run`; tables of README and docs are printed from the result.
 
 python -m benchmarks.variants --seeds 0 1 2 --epsilons 1.2 0.5 0.25
 python -m benchmarks.variants --dataset icu-sepsis --epsilons 1
