@@ -13,8 +13,9 @@ from pipeline.privacy.queries import Fractions
 BINS = 40  # of every column; of changes they are half octaves, down to 2⁻²⁰ of the declared range
 _INPUT_SHARE, _CHANGE_SHARE = 1 / 4, 1 / 32  # of the declared range, where nothing else is known
 _LEAST_CHANGE_SHARE = 1 / 256
-_MOST = 0.9  # of all, of what is called usual
+_MOST, _CONCENTRATED = 0.9, 0.6  # of all: what is called usual; in one bin, what is called concentrated
 _NORMAL = 1.645  # 90% quantile of |x| of a standard normal
+_NOISE_DEVIATIONS, _LEAST_SEEN = 3.0, 0.5
 _ROWS_AT_ONCE = 1 << 18
 
 OneHot = tuple[tuple[int, int], ...]
@@ -74,8 +75,8 @@ class NormaliserQuery:
     Why histograms and not a clipped mean and variance: changes of a state are heavy-tailed, and a few rare
     jumps may hold most of their variance. A robust spread, the 90% quantile of |change| over 1.645, is what the public
     split gives too (`Normaliser.from_public`), and a histogram whose bins are half octaves gives it over six decades
-    without a clipping norm to be guessed. Noise on bins is also easier to remove than noise on a
-    moment: the noisy fractions are projected onto the fractions that are possible.
+    without a clipping norm to be guessed. Noise on bins is also easier to remove than noise on a moment: a bin that
+    noise alone may have filled is taken for empty (`likely_fractions`).
 
     Args:
         columns: which dimensions are one-hot.
@@ -107,33 +108,33 @@ class NormaliserQuery:
         outside = torch.full_like(placed, -1)  # what is no number counts nowhere
         return torch.where(placed.isnan(), outside, placed.clamp(0, BINS - 1)).to(torch.int64)
 
-    def normaliser(self, answer: Tensor) -> Normaliser:
-        """The maps that the noisy mean fractions ``[2 S' + 1, BINS]`` make: post-processing.
+    def normaliser(self, answer: Tensor, noise: float) -> Normaliser:
+        """The maps that the noisy mean fractions make: post-processing.
 
-        Inputs: mean and standard deviation, as if values were uniform within their bin. Changes: centred on 0, divided
-        by the 90% quantile of |change| over 1.645, or where nine of ten are too small for the bins by their root
-        mean square, at least 1/256 of the range. Rewards: median, and the 90% quantile of the distance from it over
-        1.645, or where one bin holds nine of ten the standard deviation. Actions are standardised by their declared
-        bounds, one-hot parts as in `normaliser_of_bounds`.
+        Inputs and rewards: median, and half of what lies between the quantiles of 16% and 84%, or where one bin holds
+        most of them their standard deviation, at least half a bin. Changes: centred on 0, divided by the 90% quantile
+        of |change| over 1.645, or where nine of ten are too small for the bins by their root mean square, at least
+        1/256 of the range; by 1/32 of the range where the noise drowned them. Actions are standardised by their
+        declared bounds, one-hot parts as in `normaliser_of_bounds`.
+
+        Args:
+            answer: ``[2 S' + 1, BINS]``.
+            noise: its standard deviation, which is public.
         """
-        known = len(self._continuous)
-        fractions = torch.stack([possible_fractions(row) for row in answer])
-        low, span = self._bounds.observation_low[self._continuous], _range(self._bounds)[self._continuous]
-        middle, scale, change = torch.zeros(3, self._columns.observation_size).unbind()
+        known, size = len(self._continuous), self._columns.observation_size
+        middle, scale, change = torch.zeros(size), torch.zeros(size), torch.zeros(size)
         for place, dimension in enumerate(self._continuous.tolist()):
-            mean, deviation = _moments(fractions[place])
-            middle[dimension] = low[place] + span[place] * mean
-            scale[dimension] = span[place] * deviation
-            change[dimension] = span[place] * _spread_of_changes(fractions[known + 1 + place])
-        reward_span = self._bounds.reward_high - self._bounds.reward_low
-        median, spread = _median_and_spread(fractions[known])
+            middle[dimension], scale[dimension] = _median_and_spread(answer[place], noise)
+            change[dimension] = _spread_of_changes(answer[known + 1 + place], noise)
+        reward, spread = _median_and_spread(answer[known], noise)
+        span, reward_span = _range(self._bounds), self._bounds.reward_high - self._bounds.reward_low
         return _assembled(
             self._columns,
             self._bounds,
-            middle,
-            scale,
-            change,
-            self._bounds.reward_low + reward_span * median,
+            self._bounds.observation_low + span * middle,
+            span * scale,
+            span * change,
+            self._bounds.reward_low + reward_span * reward,
             reward_span * spread,
         )
 
@@ -153,32 +154,38 @@ def all_rows(source: CohortSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
                 break
             longest, last = wider, last + 1
         steps = torch.arange(longest).expand(last - first, -1)
-        inputs, targets = source.transitions(torch.arange(first, last), steps)
-        yield inputs, targets, steps < lengths[first:last, None]
+        own = steps < lengths[first:last, None]
+        inputs, targets = source.transitions(torch.arange(first, last), steps.where(own, 0))  # padding: own row 0
+        yield inputs, targets, own
         first = last
 
 
-def possible_fractions(noisy: Tensor) -> Tensor:
-    """The nearest numbers that are not negative and add up to one (Duchi et al. 2008, figure 1).
+def likely_fractions(noisy: Tensor, noise: float) -> Tensor | None:
+    """Noisy fractions with those that noise alone may have made, up to three standard deviations, set to zero.
 
-    Noise in empty bins, which would move a quantile, becomes zero.
+    Their sum is made one again. Noise in empty bins would otherwise move a quantile far.
+
+    Returns:
+        None where less than half of everything is left: the noise drowned it.
     """
+    kept = torch.where(noisy > _NOISE_DEVIATIONS * noise, noisy, torch.zeros_like(noisy))
+    total = float(kept.sum())
+    return kept / total if total > _LEAST_SEEN else None
+
+
+def possible_fractions(noisy: Tensor) -> Tensor:
+    """The nearest numbers that are not negative and add up to one (Duchi et al. 2008, figure 1)."""
     ordered = noisy.sort(descending=True).values
     excess = (ordered.cumsum(0) - 1) / torch.arange(1, len(noisy) + 1, dtype=noisy.dtype)
     kept = int((ordered > excess).sum())
     return (noisy - excess[kept - 1]).clamp(min=0)
 
 
-def _moments(fractions: Tensor) -> tuple[float, float]:
-    """Mean and standard deviation in units of the range, values being uniform within their bin."""
-    middles = (torch.arange(BINS, dtype=fractions.dtype) + 0.5) / BINS
-    mean = (fractions * middles).sum()
-    variance = (fractions * (middles - mean).square()).sum() + 1 / (12 * BINS**2)
-    return float(mean), float(variance.sqrt())
-
-
-def _spread_of_changes(fractions: Tensor) -> float:
+def _spread_of_changes(noisy: Tensor, noise: float) -> float:
     """The 90% quantile of |change| over 1.645 in units of the range, from half octaves, the widest first."""
+    fractions = likely_fractions(noisy, noise)
+    if fractions is None:
+        return _CHANGE_SHARE
     edges = 2.0 ** (-torch.arange(BINS + 1, dtype=fractions.dtype) / 2)
     beyond = fractions.cumsum(0)
     place = int((beyond < 1 - _MOST).sum())
@@ -189,20 +196,28 @@ def _spread_of_changes(fractions: Tensor) -> float:
     return max(float(squares.sqrt()), _LEAST_CHANGE_SHARE)
 
 
-def _median_and_spread(fractions: Tensor) -> tuple[float, float]:
-    """Median, and the 90% quantile of the distance from it over 1.645, in units of the range."""
-    grid = torch.linspace(0, 1, 32 * BINS + 1, dtype=fractions.dtype)
-    within = torch.cat((fractions.new_zeros(1), fractions.cumsum(0)))
-    position = grid * BINS
-    bin_of = position.floor().long().clamp(max=BINS - 1)
-    below = within[bin_of] + (position - bin_of) * fractions[bin_of]
-    median = grid[int((below < 0.5).sum())]
-    if float(fractions.max()) >= _MOST:
-        return float(median), _moments(fractions)[1]
-    weights = torch.diff(below)
-    distances, order = ((grid[1:] + grid[:-1]) / 2 - median).abs().sort()
-    place = int((weights[order].cumsum(0) < _MOST).sum())
-    return float(median), float(distances[min(place, len(distances) - 1)]) / _NORMAL
+def _median_and_spread(noisy: Tensor, noise: float) -> tuple[float, float]:
+    """Median, and half the distance between the quantiles of 16% and 84%, in units of the range."""
+    fractions = possible_fractions(noisy)
+    low, median, high = (_quantile(fractions, share) for share in (0.16, 0.5, 0.84))
+    if float(fractions.max()) < _CONCENTRATED:
+        return median, (high - low) / 2
+    seen = likely_fractions(noisy, noise)
+    return median, max(0.5 / BINS, 0.0 if seen is None else _deviation(seen))
+
+
+def _quantile(fractions: Tensor, share: float) -> float:
+    """In units of the range, values being uniform within their bin."""
+    up_to = fractions.cumsum(0)
+    place = min(int((up_to < share).sum()), BINS - 1)
+    inside = (share - float(up_to[place] - fractions[place])) / float(fractions[place])
+    return (place + min(max(inside, 0.0), 1.0)) / BINS
+
+
+def _deviation(fractions: Tensor) -> float:
+    """Standard deviation in units of the range, values being in the middle of their bin."""
+    middles = (torch.arange(BINS, dtype=fractions.dtype) + 0.5) / BINS
+    return float((fractions * (middles - (fractions * middles).sum()).square()).sum().sqrt())
 
 
 def _range(bounds: Bounds) -> Tensor:

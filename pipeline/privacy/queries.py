@@ -41,6 +41,11 @@ class GaussianQuery:
     noise_multiplier: float
 
     @property
+    def standard_deviation(self) -> float:
+        """Of the noise on every number of the sum, in units of one."""
+        return self.noise_multiplier * self.sensitivity
+
+    @property
     def event(self) -> dp_event.DpEvent:
         """What the accountant is told."""
         if self.noise_multiplier == 0:
@@ -61,7 +66,7 @@ class GaussianQuery:
         exact = total.to(torch.float64) / ONE
         if self.noise_multiplier == 0:
             return exact
-        noise = normals(entropy, exact.numel()).view(exact.shape) * (self.noise_multiplier * self.sensitivity)
+        noise = normals(entropy, exact.numel()).view(exact.shape) * self.standard_deviation
         return exact + noise.to(exact.device)
 
     def statement(self, delta: float) -> dict[str, Any]:

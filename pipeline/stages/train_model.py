@@ -106,14 +106,14 @@ def body(params: Params, run: StageRun) -> None:
         if plan is not None:
             progress = paid.progress or Progress.begin(shape.initial_weights(params.seed))
             progress = ask(plan, _totals(columns, bounds, private), progress, paid.keep)
-            normaliser = _normaliser(params, shape, columns, bounds, public, progress)
+            normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
             trained = _train(params, shape, plan, private, public, normaliser, device, paid, progress, run)
             if _STARTS in progress.answers:
                 starts = StartQuery(columns, bounds).model(progress.answers[_STARTS])
         else:
             assert isinstance(private, UnitStore)
             raw = params.privacy.statistics.normaliser == "private"  # this variant promises nothing
-            normaliser = _normaliser(params, shape, columns, bounds, private if raw else public, None)
+            normaliser = _normaliser(params, shape, None, columns, bounds, private if raw else public, None)
             trained = _train_mopo(params, shape, private, public, normaliser, device, run)
         if not all(bool(w.isfinite().all()) for w in trained.weights):
             ledger.abort(paid.charge.id, "training diverged")
@@ -194,6 +194,7 @@ def _totals(
 def _normaliser(
     params: Params,
     shape: Architecture,
+    plan: Plan | None,
     columns: Columns,
     bounds: Bounds,
     units: UnitStore,
@@ -203,8 +204,10 @@ def _normaliser(
     flag, chosen = shape.learned_termination, params.privacy.statistics.normaliser
     if chosen == "bounds":
         return replace(normaliser_of_bounds(columns, bounds), flag=flag)
-    if chosen == "private" and progress is not None:
-        return replace(NormaliserQuery(columns, bounds).normaliser(progress.answers[_NORMALISER]), flag=flag)
+    if chosen == "private" and plan is not None and progress is not None:
+        (query,) = (query for query in plan.queries if query.what == _NORMALISER)
+        answer, noise = progress.answers[_NORMALISER], query.standard_deviation / plan.units
+        return replace(NormaliserQuery(columns, bounds).normaliser(answer, noise), flag=flag)
     inputs, targets = units.flat()
     return Normaliser.from_public(inputs, targets[:, : shape.columns], flag)
 

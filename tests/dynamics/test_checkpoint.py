@@ -19,15 +19,18 @@ def progress(shape: Architecture) -> Progress:
     looks = (Look(5, 1.25, (0.5, 0.25, 0.125, 1.0)), Look(10, math.inf, (1.0, 1.0, 1.0, 1.0)))
     begun = Progress.begin(parts["weights"])
     counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13, "taken": 2}
-    return dataclasses.replace(begun, **parts, **counts, looks=looks)
+    answers = {"normaliser": torch.randn(7, 40, dtype=torch.float64), "starts": torch.randn(9, dtype=torch.float64)}
+    return dataclasses.replace(begun, **parts, **counts, looks=looks, asked=True, answers=answers)
 
 
 def same(one: Progress, other: Progress) -> bool:
     tensors = all(
         torch.equal(a, b) for name in TENSORS for a, b in zip(getattr(one, name), getattr(other, name), strict=True)
     )
-    plain = [{k: v for k, v in vars(p).items() if k not in TENSORS} for p in (one, other)]
-    return tensors and plain[0] == plain[1]
+    plain = [{k: v for k, v in vars(p).items() if k not in (*TENSORS, "answers")} for p in (one, other)]
+    answers = one.answers.keys() == other.answers.keys()
+    answers = answers and all(torch.equal(one.answers[name], other.answers[name]) for name in one.answers)
+    return tensors and answers and plain[0] == plain[1]
 
 
 def test_it_comes_back_as_it_was(shape: Architecture, progress: Progress, tmp_path: Path) -> None:
@@ -47,8 +50,9 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progre
     from safetensors.torch import load
 
     tensors = load(raw)
-    assert {name.partition(".")[0] for name in tensors} == set(TENSORS)
-    assert sum(t.numel() for t in tensors.values()) == 4 * shape.parameters
+    assert {name.partition(".")[0] for name in tensors} == {*TENSORS, "answers"}
+    assert {name for name in tensors if name.startswith("answers.")} == {"answers.normaliser", "answers.starts"}
+    assert sum(t.numel() for t in tensors.values()) == 4 * shape.parameters + 7 * 40 + 9
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert set(header["__metadata__"]) == {"progress"}
     assert set(json.loads(header["__metadata__"]["progress"])) == {
@@ -60,6 +64,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progre
         "finished",
         "looks",
         "taken",
+        "asked",
         "charge",
     }
 

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from pipeline.dynamics import cohort
 from pipeline.dynamics.cohort import local_batches
 from pipeline.dynamics.ensemble import Normaliser
 from pipeline.dynamics.local_update import LocalBatches
@@ -69,6 +70,26 @@ def test_the_order_is_uniform(most: int | None) -> None:
     used = np.bincount(steps.flatten().numpy(), minlength=10)
     assert stats.chisquare(first).pvalue > 1e-6
     assert np.all(np.abs(used / 2000 - (most or 10) / 10) < 0.06)
+
+
+@pytest.mark.parametrize("first_only", [False, True])
+def test_a_cap_draws_from_all_trajectories_of_a_unit(first_only: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A person of three trajectories (50, 10 and 40 steps) and a cap of 8: each is drawn by its length, every round.
+
+    The twin takes the first 8 steps, so the first trajectory only, and is told apart.
+    """
+    if first_only:
+        in_order = lambda lengths, most, entropy: torch.arange(most).minimum(lengths[:, None] - 1)  # noqa: E731
+        monkeypatch.setattr(cohort, "_shuffled", in_order)
+    batches = batches_of(numbered([100, 7] * 1000), 8, 1, 8)
+    own = batches.weights[0, ::2] > 0
+    steps = batches.inputs[0, ::2, :, 0].remainder(1000).long()[own]
+    assert len(steps) == 8 * 1000
+    counts = np.histogram(steps.numpy(), bins=[0, 50, 60, 100])[0]
+    uniform = stats.chisquare(counts, len(steps) * np.array([0.5, 0.1, 0.4])).pvalue > 1e-6
+    assert uniform is not first_only
+    together = np.abs(counts / len(steps) - [0.5, 0.1, 0.4]).max() < 0.03
+    assert together is not first_only
 
 
 def test_no_two_rounds_share_their_orders() -> None:

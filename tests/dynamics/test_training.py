@@ -11,8 +11,9 @@ from pipeline.dynamics import training
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, train
+from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.privacy.plan import Plan
+from pipeline.privacy.queries import ONE, GaussianQuery
 from tests.dynamics.conftest import Ragged, make_units
 
 CPU = torch.device("cpu")
@@ -249,6 +250,64 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(
     ends = [run(shape, source, plan, progress=kept[-1])[0] for _ in range(2)]
     assert cohorts[0] != cohorts[1]
     assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
+
+
+def test_without_a_public_split_all_rounds_run_and_the_average_is_released(shape: Architecture, source: Ragged) -> None:
+    """What is released is what a run with looks and without patience releases; nothing was looked at."""
+    plan = plan_for(shape, source, noise_multiplier=0.0, sampling_probability=1.0, rounds=7)
+    server = dataclasses.replace(PLAIN, momentum=0.5, averaging=0.9)
+    seeing, _ = run(shape, source, plan, server, batch_size=64)
+    blind, told = run(shape, source, plan, server, batch_size=64, looks=False)
+    assert blind.looks == ()
+    assert told == [(done, None) for done in range(1, 8)]
+    assert blind.rounds == 7
+    for one, other in zip(blind.weights, seeing.weights, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    kept, keep = crashing(7)
+    with pytest.raises(CrashError):
+        run(shape, source, plan, server, keep=keep, batch_size=64, looks=False)
+    resumed, _ = run(shape, source, plan, server, progress=kept[-1], batch_size=64, looks=False)
+    assert resumed.rounds == 6, "the round that died is not made up for"
+    with pytest.raises(ValueError, match="something public to look at"):
+        run(shape, source, plan, dataclasses.replace(server, patience=2), looks=False)
+
+
+QUERY = GaussianQuery("normaliser", 1.0, 4.0)
+
+
+def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice(shape: Architecture, source: Ragged) -> None:
+    """A kill between the two leaves nothing to go on with; after the answer is kept, it is the one that is used."""
+    plan = plan_for(shape, source, queries=(QUERY,))
+    kept: list[Progress] = []
+    begun = Progress.begin(shape.initial_weights(0))
+    touched: list[bool] = []
+
+    def total() -> torch.Tensor:
+        touched.append(kept[-1].asked and kept[-1].lost)
+        return torch.zeros(3, dtype=torch.int64)
+
+    done = ask(plan, {"normaliser": total}, begun, kept.append)
+    assert touched == [True]
+    assert not done.lost
+    assert kept == [kept[0], done]
+    assert ask(plan, {}, done, kept.append) is done
+    with pytest.raises(ValueError, match="asked and their answers are lost"):
+        ask(plan, {"normaliser": total}, kept[0], kept.append)
+    assert touched == [True], "nothing was touched again"
+    assert ask(plan_for(shape, source), {}, begun, kept.append) is begun, "a plan without queries asks nothing"
+
+
+def test_two_charges_get_two_answers(shape: Architecture, source: Ragged) -> None:
+    """Noise is fresh in every charge, and K is the denominator; without noise (the twin) answers agree."""
+    for multiplier, same in ((4.0, False), (0.0, True)):
+        query = dataclasses.replace(QUERY, noise_multiplier=multiplier)
+        plan = plan_for(shape, source, queries=(query,), noise_multiplier=0.5 if multiplier else 0.0)
+        begun = Progress.begin(shape.initial_weights(0))
+        totals = {"normaliser": lambda: torch.full((3,), source.units * ONE)}
+        first, second = (ask(plan, totals, begun).answers["normaliser"] for _ in range(2))
+        assert torch.equal(first, second) is same
+        if same:
+            assert first.tolist() == [1.0] * 3
 
 
 def test_a_finished_run_needs_no_data(shape: Architecture, source: Ragged) -> None:

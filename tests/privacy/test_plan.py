@@ -8,8 +8,10 @@ import pytest
 import torch
 from scipy import stats
 
+from pipeline.privacy import accounting
 from pipeline.privacy.entropy import SeededEntropy, SystemEntropy
 from pipeline.privacy.plan import Plan
+from pipeline.privacy.queries import ONE, GaussianQuery
 
 
 def plan(**changes: object) -> Plan:
@@ -127,6 +129,42 @@ def test_fewer_rounds_do_not_lower_the_stated_epsilon() -> None:
     curve = [p.spent(r).epsilon_pld for r in (1, 5, 10, 20)]  # type: ignore[union-attr]
     assert curve == sorted(curve)
     assert p.statement(dataset_fingerprint="a", public_assumptions=[])["epsilon"] == curve[-1]
+
+
+QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 30.0))
+
+
+def test_queries_are_part_of_what_is_stated() -> None:
+    """Event, ε and its curve hold them; the twin is the plan without."""
+    with_them, without = plan(queries=QUERIES), plan()
+    said = with_them.statement(dataset_fingerprint="a", public_assumptions=[])
+    assert accounting.event_from_json(said["event"]) == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).event
+    assert said["epsilon"] == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).spent(1e-5).epsilon_pld
+    assert said["epsilon"] > without.spent().epsilon_pld * 1.005  # type: ignore[union-attr]
+    assert [(query["what"], query["noise_multiplier"]) for query in said["queries"]] == [
+        ("normaliser", 20.0),
+        ("starts", 30.0),
+    ]
+    assert with_them.spent(1).epsilon_pld > without.spent(1).epsilon_pld  # type: ignore[union-attr]
+    assert without.statement(dataset_fingerprint="a", public_assumptions=[])["queries"] == []
+
+
+def test_an_answer_is_a_noisy_mean_over_the_declared_units() -> None:
+    """K is the denominator; the noise of the mean is z · sensitivity / K, and not two thirds or three halves of it."""
+    p = plan(queries=QUERIES)
+    answers = p.answer(QUERIES[0], torch.full((3000,), 500 * ONE)).numpy()
+    sigma = 20.0 * 3.0 / 1000
+    assert chi_square_tail(answers - 0.5, sigma) > 1e-6
+    assert all(chi_square_tail(answers - 0.5, wrong * sigma) < 1e-6 for wrong in (2 / 3, 3 / 2))
+
+
+def test_noise_of_the_rounds_covers_no_query_without() -> None:
+    silent = GaussianQuery("starts", 2.0, 0.0)
+    with pytest.raises(ValueError, match="covered by no noise"):
+        plan(queries=(silent,))
+    assert plan(queries=(silent,), noise_multiplier=0.0).statement(dataset_fingerprint="a", public_assumptions=[])[
+        "void"
+    ]
 
 
 def test_the_plan_never_shows_its_entropy() -> None:

@@ -1,0 +1,148 @@
+"""A released model of first states: drawn within the bounds, made of one first state a unit, nothing run on loading."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from pipeline.dynamics.ensemble import Bounds
+from pipeline.dynamics.start_query import StartQuery
+from pipeline.dynamics.starts import FILE, StartModel
+from pipeline.dynamics.statistics import Columns
+from pipeline.errors import PipelineError
+from pipeline.privacy.entropy import SystemEntropy
+from pipeline.privacy.queries import ONE, GaussianQuery
+from tests.dynamics.conftest import Ragged
+
+COLUMNS = Columns(5, ((1, 3),), discrete_actions=False)
+BOUNDS = Bounds(
+    torch.tensor([-2.0, 0.0, 0.0, 0.0, 10.0]),
+    torch.tensor([6.0, 1.0, 1.0, 1.0, 30.0]),
+    torch.tensor([-1.0]),
+    torch.tensor([1.0]),
+    -10.0,
+    0.0,
+)
+CPU = torch.device("cpu")
+
+
+def units(count: int, later: float = 1e6) -> Ragged:
+    """First states with mean (1, 20), deviations (0.5, 2) and correlation 0.8; later rows are far away."""
+    generator = torch.Generator().manual_seed(3)
+    inputs = []
+    for unit in range(count):
+        a, b = torch.randn(2, generator=generator).tolist()
+        category = torch.eye(3)[[0, 1, 1, 2][unit % 4]]
+        first = torch.tensor([1 + 0.5 * a, 20 + 2 * (0.8 * a + 0.6 * b), 0.0])
+        inputs.append(torch.stack((torch.cat((first[:1], category, first[1:])), torch.full((6,), later))))
+    return Ragged(inputs, [torch.zeros(2, 7)] * count)
+
+
+def model_of(source: Ragged, multiplier: float = 0.0, declared: int | None = None) -> StartModel:
+    query = StartQuery(COLUMNS, BOUNDS)
+    asked = GaussianQuery("starts", query.moments(COLUMNS).sensitivity, multiplier)
+    known = declared or source.units
+    return query.model(asked.release(query.total(source) * (known // source.units), SystemEntropy()) / known)
+
+
+def drawn(model: StartModel, count: int = 20000) -> torch.Tensor:
+    return model.sample(count, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("multiplier", [0.0, 10.0])
+def test_it_says_what_first_states_are_like(multiplier: float) -> None:
+    """Mean, covariance and categories, without noise and with that of a charge on three thousand units."""
+    states = drawn(model_of(units(600), multiplier, 3000))
+    slack = 1 + multiplier / 5
+    assert states[:, [0, 4]].mean(0).tolist() == pytest.approx([1, 20], abs=0.25 * slack)
+    correlation = float(torch.corrcoef(states[:, [0, 4]].T)[0, 1])
+    if multiplier == 0:
+        assert states[:, [0, 4]].std(0).tolist() == pytest.approx([0.5, 2.0], rel=0.1)
+        assert correlation == pytest.approx(0.8, abs=0.06)
+    category = states[:, 1:4]
+    assert torch.equal(category.sum(1), torch.ones(len(states)))
+    assert set(category.unique().tolist()) <= {0.0, 1.0}
+    assert category.mean(0).tolist() == pytest.approx([0.25, 0.5, 0.25], abs=0.02 * slack)
+
+
+def test_what_is_drawn_is_within_the_bounds_whatever_the_noise() -> None:
+    """Noise that drowns everything gives no state outside, no NaN, and a category all the same."""
+    for _ in range(5):
+        states = drawn(model_of(units(4), 50.0), 500)
+        assert bool((states >= BOUNDS.observation_low).all() & (states <= BOUNDS.observation_high).all())
+        assert torch.equal(states[:, 1:4].sum(1), torch.ones(500))
+
+
+def test_only_first_states_are_asked_for() -> None:
+    """The twin of the sum: other later rows change nothing, another first row does."""
+    query, source = StartQuery(COLUMNS, BOUNDS), units(5)
+    assert torch.equal(query.total(source), query.total(units(5, later=-7.0)))
+    source.inputs[0][0, 0] += 1
+    assert not torch.equal(query.total(source), query.total(units(5)))
+
+
+@pytest.mark.parametrize("value", [1e30, -1e30, float("nan"), float("inf"), 6.0])
+def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> None:
+    query, rest = StartQuery(COLUMNS, BOUNDS), units(5)
+    odd = torch.full((1, 6), value)
+    more = Ragged([*rest.inputs, odd], [*rest.targets, torch.zeros(1, 7)])
+    moved = (query.total(more) - query.total(rest)).double() / ONE
+    assert float(moved.norm()) <= query.moments(COLUMNS).sensitivity
+    if value == 1e30:
+        assert float(moved.norm()) == query.moments(COLUMNS).sensitivity, "the corner of the box, and a category"
+
+
+def test_one_unit_of_states_without_categories() -> None:
+    plain = Columns(2, (), discrete_actions=False)
+    bounds = Bounds(torch.zeros(2), torch.ones(2), torch.zeros(1), torch.ones(1), 0.0, 1.0)
+    source = Ragged([torch.full((1, 3), 0.25)], [torch.zeros(1, 4)])
+    query = StartQuery(plain, bounds)
+    states = query.model(query.total(source).double() / ONE).sample(10, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(states, torch.full((10, 2), 0.25), atol=2e-3, rtol=0)
+
+
+def test_all_categories_and_nothing_else() -> None:
+    only = Columns(3, ((0, 3),), discrete_actions=True)
+    bounds = Bounds(torch.zeros(3), torch.ones(3), torch.zeros(1), torch.ones(1), 0.0, 1.0, True)
+    source = Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8)
+    query = StartQuery(only, bounds)
+    assert query.moments(only).sensitivity == 1
+    states = query.model(query.total(source).double() / ONE / 8).sample(1000, torch.Generator().manual_seed(0))
+    assert states.mean(0).tolist() == pytest.approx([0.5, 0.5, 0], abs=0.05)
+
+
+def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
+    model = model_of(units(50))
+    model.save(tmp_path)
+    again = StartModel.load(tmp_path, CPU)
+    assert all(torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True))
+    first = (tmp_path / FILE).read_bytes()
+    again.save(tmp_path)
+    assert (tmp_path / FILE).read_bytes() == first
+
+
+@pytest.mark.parametrize("damage", ["missing", "pickle", "more", "less", "shape", "nan", "probabilities", "kind"])
+def test_a_broken_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
+    model_of(units(50)).save(tmp_path)
+    file = tmp_path / FILE
+    tensors = load_file(file)
+    changes = {
+        "more": {"first_state": torch.zeros(5)},
+        "shape": {"mean": torch.zeros(4)},
+        "nan": {"mean": torch.full((5,), torch.nan)},
+        "probabilities": {"probabilities": torch.ones(5)},
+        "kind": {"mean": torch.zeros(5, dtype=torch.float64)},
+    }
+    if damage == "missing":
+        file.unlink()
+    elif damage == "pickle":
+        file.write_bytes(b"\x80\x04K\x01.")
+    elif damage == "less":
+        save_file({name: value for name, value in tensors.items() if name != "factor"}, file)
+    else:
+        save_file(tensors | changes[damage], file)
+    says = "set privacy.statistics.starts: true" if damage == "missing" else "not a model of first states"
+    with pytest.raises(PipelineError, match=rf"{FILE}.*{says}") as refused:
+        StartModel.load(tmp_path, CPU)
+    assert "\n" not in str(refused.value)
