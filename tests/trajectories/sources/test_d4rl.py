@@ -48,6 +48,7 @@ CUT["timeouts"] = np.isin(np.arange(8), [6])
         (without(FULL, "timeouts", "next_observations"), 3, 11),
         (CUT, None, 8),
         (without(CUT, "next_observations"), None, 6),
+        (without(columns((3, 1, 2), (True, False, True)), "next_observations"), None, 5),  # one row, cut: no transition
     ],
 )
 def test_transitions_are_those_of_the_rows_read_one_by_one(
