@@ -6,10 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.termination import RULES, Rule
 from pipeline.errors import PipelineError
-from pipeline.params import Params
+from pipeline.files import read_json, write_json
+from pipeline.params import Params, parse
 from pipeline.policy.exported import DeterministicPolicy
-from pipeline.stages import optimize_policy
+from pipeline.stages import optimize_policy, policy_training
 from pipeline.trajectories.store import UnitStore
 from tests.stages.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny, write_model, write_partition
 from tests.trajectories.builders import episodes, snapshot, table
@@ -127,6 +129,58 @@ def test_resets_are_the_environments_own_and_follow_the_seed() -> None:
 def test_an_unknown_environment_is_named() -> None:
     with pytest.raises(PipelineError, match="environment 'Nowhere-v0'"):
         optimize_policy.reset_states("Nowhere-v0", 10, seed=0)
+
+
+@pytest.mark.parametrize("starts", ["reset", "pool"])
+def test_without_an_environment_there_is_nothing_to_reset(small: Params, starts: str) -> None:
+    write_model(PRIVATE)
+    config = Path("models/dynamics/config.json")
+    write_json(config, read_json(config) | {"environment": None})
+    with pytest.raises(
+        PipelineError, match=rf"policy.starts: found {starts}, .*environment is null.*public .*released"
+    ):
+        trained(unsimulated(tiny(small, starts=starts)))
+    assert not OUTPUT.exists()
+
+
+def unsimulated(params: Params) -> Params:
+    raw = params.model_dump(mode="json")
+    raw["datasets"][params.dataset]["environment"] = None
+    return parse(raw)
+
+
+def test_without_an_environment_public_states_do(small: Params) -> None:
+    write_model(PRIVATE)
+    config = Path("models/dynamics/config.json")
+    write_json(config, read_json(config) | {"environment": None})
+    write_partition(Path("data/partitions/public"), table(episodes(5)))
+    trained(unsimulated(tiny(small, starts="public")))
+    assert read_json(OUTPUT / "config.json")["environment"] is None
+
+
+def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
+    """Two actions: one-hot answers, and an entropy target that is a share of log 2."""
+    write_model(PRIVATE, actions=2)
+    params = tiny(small)
+    run = trained(params)
+    assert read_json(OUTPUT / "config.json").items() >= {"discrete_actions": True, "action_size": 2}.items()
+    policy = DeterministicPolicy.load(OUTPUT)
+    assert policy.discrete_actions
+    assert policy.layers[-1].shape == (1, 1, 2)
+    model, _ = policy_training.load_model(params)
+    config = policy_training._config(params, model, 1.0)
+    assert config.target_entropy == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
+
+
+@pytest.mark.parametrize("termination", ["learned", "upright"])
+def test_models_whose_episodes_end_are_trained_in(
+    small: Params, monkeypatch: pytest.MonkeyPatch, termination: str
+) -> None:
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    write_model(PRIVATE, termination=termination)
+    trained(tiny(small))
+    assert DeterministicPolicy.load(OUTPUT).policies == 1
 
 
 def test_start_states_of_another_size_are_refused(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The one door to private data: what it writes, refuses, and never says."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -15,6 +16,7 @@ import torch
 from pipeline import params as params_module
 from pipeline.accounts import project_ledger
 from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.termination import RULES, Rule
 from pipeline.errors import PipelineError
 from pipeline.files import locked, write_json
 from pipeline.params import Params
@@ -160,7 +162,9 @@ def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
         write_partitions(private, [episode(20, 100 + i) for i in range(4)])
         trained(changed)
         ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
-        normalisers.append(torch.cat([t.flatten() for t in vars(ensemble.normaliser).values()]))
+        normalisers.append(
+            torch.cat([t.flatten() for t in vars(ensemble.normaliser).values() if isinstance(t, torch.Tensor)])
+        )
         bounds.append(ensemble.bounds)
     assert torch.equal(*normalisers)
     assert bounds[0].reward_low == bounds[1].reward_low > -16.3
@@ -290,10 +294,73 @@ def test_bounds_of_another_size_are_refused(data: Params) -> None:
         trained(params_module.parse(raw))
 
 
-def test_public_episodes_that_terminate_are_refused(small: Params) -> None:
-    write_partitions([episode(5, i) for i in range(3)], [episode(20, 9, terminated=True)])
-    with pytest.raises(PipelineError, match="episodes terminate"):
+def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
+    """Let the data be of an entry with this choice."""
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, termination=termination))
+
+
+def some_episodes(*, terminated: bool) -> None:
+    write_partitions(
+        [episode(5, i, terminated=terminated) for i in range(3)], [episode(20, 9 + i, terminated) for i in range(2)]
+    )
+
+
+@pytest.mark.parametrize(
+    ("termination", "says"),
+    [
+        ("none", r"datasets.pendulum-replay.termination: found none, but episodes of .* terminate; allowed is learned"),
+        ("sideways", r"termination: found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
+        ("hopper", r"termination: found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
+    ],
+)
+def test_terminations_that_nobody_declared_are_refused_before_anything_is_charged(
+    small: Params, monkeypatch: pytest.MonkeyPatch, termination: str, says: str
+) -> None:
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    declare(monkeypatch, termination)
+    some_episodes(terminated=True)
+    with pytest.raises(PipelineError, match=says):
         trained(with_changes(small))
+    assert not OUTPUT.exists()
+    assert charged(small) == []
+
+
+@pytest.mark.parametrize("variant", ["private", "mopo"])
+def test_a_learned_termination_is_part_of_the_model_and_of_what_is_stated(
+    small: Params, monkeypatch: pytest.MonkeyPatch, variant: str
+) -> None:
+    """Its weights are among those that are clipped, noised and counted; its error is looked at like the others."""
+    declare(monkeypatch, "learned")
+    some_episodes(terminated=True)
+    run = trained(with_changes(small, dynamics={"variant": variant}))
+    ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
+    assert (ensemble.termination, ensemble.architecture.learned_termination) == ("learned", True)
+    assert ensemble.weights[-1].shape == (3, 1, 9)
+    assert bool((ensemble.weights[-1][..., -1] != ensemble.architecture.initial_weights(0)[-1][..., -1]).any())
+    assert statement()["termination"] == "learned"
+    assert json.loads((OUTPUT / "config.json").read_text())["termination"] == "learned"
+    assert "public_error.termination" in run.steps
+
+
+def test_a_declared_rule_is_stated_among_what_was_taken_as_public(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    declare(monkeypatch, "upright")
+    some_episodes(terminated=True)
+    run = trained(with_changes(small))
+    assert statement()["termination"] == "upright"
+    assert "when an episode ends: the declared rule upright" in statement()["public_assumptions"]
+    assert GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[-1].shape == (3, 1, 8)
+    assert "public_error.termination" not in run.steps
+
+
+def test_episodes_that_never_terminate_need_no_choice(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    declare(monkeypatch, "none")
+    some_episodes(terminated=False)
+    trained(with_changes(small))
+    assert statement()["termination"] == "none"
+    assert not any("ends" in said for said in statement()["public_assumptions"])
 
 
 def with_seed(params: Params, seed: int) -> Params:
@@ -310,10 +377,10 @@ def limited(params: Params, runs: float) -> Params:
 def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     opened = train_model.UnitStore.open
 
-    def spying(folder: Path) -> Any:
+    def spying(folder: Path, *watch: Any) -> Any:
         if folder.name == "private":
             assert [charge.state for charge in charged(data)] == ["reserved"]
-        return opened(folder)
+        return opened(folder, *watch)
 
     monkeypatch.setattr(train_model.UnitStore, "open", spying)
     trained(data)
@@ -361,7 +428,7 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     monkeypatch.setattr(
         train_model.UnitStore,
         "open",
-        lambda folder: opened(folder) if folder.name == "public" else pytest.fail("private data was opened"),
+        lambda folder, *watch: opened(folder) if folder.name == "public" else pytest.fail("private data was opened"),
     )
     trained(data)
     assert snapshot(Path("models")) == first

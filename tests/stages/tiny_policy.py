@@ -55,18 +55,34 @@ def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
     return params.parse(raw)
 
 
-def write_model(statement: dict[str, Any], *, variant: str = "private", action_high: float = 2.0) -> GaussianEnsemble:
-    """An untrained ensemble for Pendulum in ``models/dynamics``."""
-    shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
+def write_model(
+    statement: dict[str, Any],
+    *,
+    variant: str = "private",
+    action_high: float = 2.0,
+    actions: int | None = None,
+    termination: str = "none",
+) -> GaussianEnsemble:
+    """An untrained ensemble for Pendulum (with so many discrete ``actions``, if any) in ``models/dynamics``."""
+    size = actions or 1
+    shape = Architecture(3, size, 2, (8,), -10.0, 0.5, termination == "learned")
+    action_box = box("action") if actions is None else ((0.0,) * actions, (1.0,) * actions)
     ensemble = GaussianEnsemble(
         shape,
         shape.initial_weights(0),
         Normaliser(
-            torch.tensor([0.1, 0.2, 0.3, 0.0]), torch.tensor([0.7, 0.7, 3.0, 1.0]), torch.zeros(4), torch.ones(4)
+            torch.tensor([0.1, 0.2, 0.3] + [0.0] * size),
+            torch.tensor([0.7, 0.7, 3.0] + [1.0] * size),
+            torch.zeros(4),
+            torch.ones(4),
         ),
         Bounds(
-            *(torch.tensor(side) for side in (*box("observation"), *box("action"))), reward_low=-17.0, reward_high=0.0
+            *(torch.tensor(side) for side in (*box("observation"), *action_box)),
+            reward_low=-17.0,
+            reward_high=0.0,
+            discrete_actions=actions is not None,
         ),
+        termination,
     )
     if action_high != 2.0:
         ensemble.bounds.action_high.fill_(action_high)
