@@ -11,6 +11,8 @@ from pipeline.dynamics.ensemble import Bounds, Normaliser
 from pipeline.privacy.queries import Fractions
 
 BINS = 40  # of every column; of changes they are half octaves, down to 2⁻²⁰ of the declared range
+MOST_NOISE = 0.05
+"""Standard deviation on a fraction beyond which little of a histogram is left."""
 _INPUT_SHARE, _CHANGE_SHARE = 1 / 4, 1 / 32  # of the declared range, where nothing else is known
 _LEAST_CHANGE_SHARE = 1 / 256
 _MOST, _CONCENTRATED = 0.9, 0.6  # of all: what is called usual; in one bin, what is called concentrated

@@ -18,7 +18,7 @@ from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, N
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.start_query import StartQuery
 from pipeline.dynamics.starts import StartModel
-from pipeline.dynamics.statistics import Columns, NormaliserQuery, normaliser_of_bounds
+from pipeline.dynamics.statistics import MOST_NOISE, Columns, NormaliserQuery, normaliser_of_bounds
 from pipeline.dynamics.termination import LEARNED, NONE, RULES
 from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.errors import PipelineError
@@ -282,12 +282,24 @@ def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
 
 
 def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
-    """What ``privacy.statistics`` asks of the private units; without noise in variants that promise nothing."""
+    """What ``privacy.statistics`` asks of the private units; without noise in variants that promise nothing.
+
+    Raises:
+        PipelineError: the normaliser's answer would be nothing but noise.
+    """
     asked, columns = params.privacy.statistics, _columns(manifest)
     multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
     queries = []
     if asked.normaliser == "private":
-        queries.append(GaussianQuery(_NORMALISER, columns.fractions.sensitivity, multiplier))
+        sensitivity = columns.fractions.sensitivity
+        most = MOST_NOISE * manifest.private_units / sensitivity
+        if multiplier > most:
+            raise PipelineError(
+                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which drowns the "
+                f"normaliser's answer of {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
+                "privacy.statistics.normaliser: bounds"
+            )
+        queries.append(GaussianQuery(_NORMALISER, sensitivity, multiplier))
     if asked.starts:
         queries.append(GaussianQuery(_STARTS, StartQuery.moments(columns).sensitivity, multiplier))
     return tuple(queries)
