@@ -54,7 +54,7 @@ class Tables:
     @property
     def actions(self) -> int:
         """A."""
-        return self.expert.shape[1]
+        return int(self.expert.shape[1])
 
     def starts(self, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int16]:
         """First states, one for each number drawn from [0, 1)."""

@@ -15,12 +15,13 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import numpy.typing as npt
 import stable_baselines3
 import torch
 from gymnasium.spaces import Box, Discrete
 from gymnasium.wrappers import DtypeObservation
 from stable_baselines3.common.callbacks import BaseCallback
-from stable_baselines3.common.noise import NormalActionNoise
+from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
 from pipeline.environments import make
 from pipeline.errors import PipelineError
@@ -151,8 +152,20 @@ def _learner(envs: RecordingEnvs, options: ReplayOptions, seed: int, done: Calla
         return learner
     algorithms = {"ddpg": stable_baselines3.DDPG, "td3": stable_baselines3.TD3, "sac": stable_baselines3.SAC}
     size = spaces_of("", envs.observation_space, envs.action_space).action_size
-    noise = NormalActionNoise(np.zeros(size), np.full(size, options.action_noise))
+    noise = _Noise(options.action_noise, size, envs.num_envs)
     return algorithms[options.algorithm]("MlpPolicy", envs, action_noise=noise, **common)
+
+
+class _Noise(VectorizedActionNoise):
+    """What its base class gives, number by number, in one call: one for each environment took 15% of the time."""
+
+    def __init__(self, deviation: float, size: int, num_envs: int):
+        super().__init__(NormalActionNoise(np.zeros(size), np.full(size, deviation)), num_envs)
+        self._deviation, self._shape = deviation, (num_envs, size)
+
+    def __call__(self) -> npt.NDArray[np.float32]:
+        """Normal numbers [N, A] of stable-baselines3's own, global generator."""
+        return np.random.normal(0.0, self._deviation, self._shape).astype(np.float32)
 
 
 class _Until(BaseCallback):
