@@ -76,10 +76,15 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
     model is dropped.
 
     Raises:
-        PipelineError: the plan claims nothing.
+        PipelineError: the plan claims nothing, or no unit is public.
     """
     plan, shape = claimed_plan(params)
     public = UnitStore.open(PARTITIONS / "public")
+    if public.units == 0:
+        raise PipelineError(
+            f"{PARTITIONS / 'public'}: no unit is public (partition.public_fraction), and the one-run audit trains on "
+            "public units only; the audit of the mechanism needs none"
+        )
     device = chosen_device(params.compute)
     chosen = params.dynamics
     with progress_bar(plan.rounds, "one-run audit", "round") as bar:
@@ -105,7 +110,7 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
 
 
 def claimed_plan(params: Params) -> tuple[Plan, Architecture]:
-    """The plan under audit and the ensemble it is for.
+    """The rounds under audit, without the queries before them, and the ensemble they are for.
 
     Raises:
         PipelineError: the variant claims nothing that could be refuted.
@@ -117,7 +122,7 @@ def claimed_plan(params: Params) -> tuple[Plan, Architecture]:
             f"params.yaml: dynamics.variant: found {params.dynamics.variant}, which claims no ε that an audit could "
             "refute; allowed is private"
         )
-    return make_plan(params, manifest, shape), shape
+    return dataclasses.replace(make_plan(params, manifest, shape), queries=()), shape
 
 
 def mechanism_report(found: LowerBound) -> dict[str, Any]:

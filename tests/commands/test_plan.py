@@ -291,3 +291,60 @@ def test_points_beyond_reach_are_left_open() -> None:
     assert points[1].noise_multiplier is points[1].noise_per_coordinate is None
     assert points[1].unit_updates == 100 * 400_000
     assert frontier.table(points).splitlines()[-1].split() == ["400000", "1", "-", "-", "4e+07", "-"]
+
+
+STATISTICS = {"normaliser": "private", "starts": True, "noise_multiplier": 30.0}
+
+
+def together(z: float, rounds: int, *queries: float) -> float:
+    return accounting.Training(1.0, z, rounds, queries).spent(1e-5).epsilon_pld
+
+
+def test_queries_that_params_ask_for_are_part_of_what_it_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Now, for a target and for rounds; they can be left out or given, and the text names them."""
+    write_params(statistics=STATISTICS)
+    answer = answered(capsys)
+    assert answer["queries"] == [30.0, 30.0]
+    assert answer["epsilon_pld"] == together(20.0, 5, 30.0, 30.0) > epsilon(1.0, 20.0, 5) * 1.02
+    assert answered(capsys, "--queries", "none")["epsilon_pld"] == epsilon(1.0, 20.0, 5)
+    assert answered(capsys, "--queries", "9,11")["epsilon_pld"] == together(20.0, 5, 9.0, 11.0)
+    solved = answered(capsys, "--target-epsilon", "1")
+    assert (
+        together(solved["noise_multiplier"], 5, 30.0, 30.0)
+        <= 1.0
+        < together(solved["noise_multiplier"] * 0.99, 5, 30.0, 30.0)
+    )
+    longer = answered(capsys, "--target-epsilon", "3", "--solve", "rounds")
+    assert together(20.0, longer["rounds"], 30.0, 30.0) <= 3.0 < together(20.0, longer["rounds"] + 1, 30.0, 30.0)
+    assert "after 2 queries of all units (privacy.statistics), noise multiplier 30, 30" in said(capsys)
+    rows = answered(capsys, "--frontier", "--units", "40", "--target-epsilon", "2", "--rounds", "4")
+    assert all(
+        together(row["noise_multiplier"], row["rounds"], 30.0, 30.0) <= 2.0
+        for row in rows
+        if row["sampling_probability"] == 1.0
+    )
+    assert answered(capsys, *BARE, "--noise-multiplier", "20", "--queries", "none")["queries"] == []
+
+
+@pytest.mark.parametrize("words", ["9,", "x", "0", "-1,2", "inf", "1,1,1,1,1,1,1,1,1"])
+def test_wrong_queries_are_one_line(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_params()
+    assert cli.main(["plan", f"--queries={words}"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: --queries: found {words!r}; allowed: none, or up to 8 numbers")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
+def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its ε is null; what other noise would cost is still answered."""
+    write_params()
+    assert answered(capsys)["private"] is True
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    raw["dynamics"]["variant"] = variant
+    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    answer = answered(capsys)
+    assert answer["private"] is False
+    assert [answer[name] for name in ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")] == [None] * 3
+    asked = answered(capsys, "--noise-multiplier", "20")
+    assert (asked["private"], asked["epsilon_pld"]) == (True, epsilon(1.0, 20.0, 5))
