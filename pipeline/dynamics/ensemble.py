@@ -22,6 +22,10 @@ _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
+TERMINATION_GAIN = 10.0
+"""Logits are the last output times this: an episode ends once, so a unit has one batch that speaks of its end, and at a
+gain of 1 local steps that suit the other targets hardly move it (docs/architecture.md has the comparison)."""
+
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 Weights = tuple[Tensor, ...]
@@ -37,8 +41,9 @@ class Architecture:
     after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would be shared
     by members and lie outside the clipped update.
 
-    With ``learned_termination`` the last layer has one output more, the logit of the probability that the step ends
-    the episode. Its weights are weights like all others: clipped, noised and charged with them.
+    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
+    probability that the step ends the episode. Its weights are weights like all others: clipped, noised and charged
+    with them.
     """
 
     observation_size: int
@@ -95,7 +100,7 @@ class Architecture:
                 weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
         if self.learned_termination:
             weights[-2][..., -1] = 0.0
-            weights[-1][..., -1] = _RARE_LOGIT
+            weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
         return tuple(weights)
 
 
@@ -159,7 +164,7 @@ def row_losses(shape: Architecture, weights: Weights, inputs: Tensor, targets: T
     loss = negative_log_likelihood(mean, log_variance, targets[..., : shape.targets])
     if not shape.learned_termination:
         return loss, mean
-    logit = output[..., -1]
+    logit = TERMINATION_GAIN * output[..., -1]
     loss = loss + softplus(logit) - logit * targets[..., -1]
     return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
 
@@ -285,7 +290,7 @@ class GaussianEnsemble:
         output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
         mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
         scale = self.normaliser.target_scale
-        ends = torch.sigmoid(output[..., -1]) if shape.learned_termination else None
+        ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
         return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
 
     def save(self, folder: Path, **about: Any) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from pipeline.dynamics.ensemble import Architecture, Weights
+from pipeline.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from pipeline.privacy.clipping import EnsembleClip
 
 _silu_into = torch.ops.aten.silu.out
@@ -133,14 +133,14 @@ def _descend(
 
 
 def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
-    """∂/∂(mean, raw, logit) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
+    """∂/∂(mean, raw, output) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
 
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
-    of a flag f, ∂/∂logit = sigmoid(logit) - f.
+    of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
     """
     low, high = shape.log_variance_low, shape.log_variance_high
     if shape.learned_termination:
-        ends = torch.sigmoid(output[..., -1:]) - y[..., -1:]
+        ends = TERMINATION_GAIN * (torch.sigmoid(TERMINATION_GAIN * output[..., -1:]) - y[..., -1:])
         output, y = output[..., :-1], y[..., :-1]
     mean, raw = output.chunk(2, dim=-1)
     below_high = high - softplus(high - raw)

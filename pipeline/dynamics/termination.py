@@ -58,7 +58,7 @@ def _walker2d(observation: Tensor, action: Tensor, next_observation: Tensor) -> 
 
 
 def _icu_sepsis(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """ICU-Sepsis, observed by centres: of treated, died and survived (the last three numbers), the first is not most."""
+    """ICU-Sepsis, observed by centres: of treated, died, survived (the last three numbers), the first is not most."""
     treated, died, survived = next_observation[:, -3:].unbind(1)
     return ~((treated > died) & (treated > survived))
 

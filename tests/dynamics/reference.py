@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.ensemble import Architecture
+from pipeline.dynamics.ensemble import TERMINATION_GAIN, Architecture
 from pipeline.dynamics.local_update import LocalBatches, LocalTraining
 
 
@@ -22,7 +22,7 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
     loss = (-normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
     if shape.learned_termination:
-        loss = loss - torch.distributions.Bernoulli(logits=output[:, -1]).log_prob(y[:, -1]).mean()
+        loss = loss - torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1]).log_prob(y[:, -1]).mean()
     return loss
 
 

@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.termination import RULES, Rule
+from pipeline.dynamics.training import Execution, ServerTraining, train
+from pipeline.privacy.entropy import SeededEntropy
+from pipeline.privacy.plan import Plan
+from tests.dynamics.conftest import Ragged
 
 ENVIRONMENTS = {
     "cartpole": "CartPole-v1",
@@ -63,7 +69,7 @@ def test_a_rule_is_the_environments_own(name: str) -> None:
 @pytest.mark.parametrize("name", ["cartpole", "inverted_pendulum"])
 def test_a_misplaced_parenthesis_would_be_seen(name: str) -> None:
     """The twin: ``abs(x <= limit)`` for ``abs(x) <= limit``, as in public code, misses half of the ends."""
-    observation, action, following, flags = rollout(ENVIRONMENTS[name])
+    _, _, following, flags = rollout(ENVIRONMENTS[name])
     limits = {"cartpole": {0: 2.4, 2: np.radians(12)}, "inverted_pendulum": {1: 0.2}}[name]
     on = torch.ones(len(flags), dtype=torch.bool)
     for column, limit in limits.items():
@@ -82,3 +88,54 @@ def test_the_state_before_is_not_the_state_after(name: str) -> None:
 def test_what_is_not_a_number_ends_an_episode(rule: Rule) -> None:
     nowhere = torch.full((2, rule.observation_size), torch.nan)
     assert bool(rule(nowhere, torch.zeros(2, 1), nowhere).all())
+
+
+def walks(count: int, seed: int) -> Ragged:
+    """Units that drift to the right, at a speed of their action, until they are beyond 1: that ends them."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = [], []
+    for _ in range(count):
+        position, rows = torch.rand((), generator=generator) - 1, []
+        while position < 1:
+            action, noise = torch.rand(2, generator=generator).unbind()
+            step = 0.1 * action + 0.02 * noise
+            rows.append(torch.stack((position, action, step, noise, (position + step >= 1).float())))
+            position = position + step
+        whole = torch.stack(rows)
+        inputs.append(whole[:, :2])
+        targets.append(whole[:, 2:])
+    return Ragged(inputs, targets)
+
+
+@pytest.mark.parametrize("noise_multiplier", [1.0, 0.0])
+def test_a_head_learns_where_episodes_end_inside_the_noised_vector(noise_multiplier: float) -> None:
+    """Ends are one row in 25. The head tells them apart, and its probabilities mean what they say."""
+    shape = Architecture(1, 1, 2, (16,), -10.0, 0.5, learned_termination=True)
+    source, others = walks(400, 0), walks(100, 1)
+    inputs, targets = torch.cat(others.inputs), torch.cat(others.targets)
+    normaliser = Normaliser.from_public(inputs, targets, flag=True)
+    entropy = SeededEntropy(0)
+    plan = Plan(source.units, "trajectory", 0.5, noise_multiplier, 0.5, "flat", 60, 1e-3, 2, 2, entropy=entropy)
+    trained = train(
+        plan,
+        shape,
+        source,
+        (inputs, targets),
+        normaliser=normaliser,
+        local=LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0),
+        server=ServerTraining(momentum=0.6, averaging=0.8, look_every=60, patience=None),
+        max_transitions=None,
+        seed=0,
+        execution=Execution(torch.device("cpu"), 16 << 20),
+        on_round=lambda done, look: None,
+    )
+    box = torch.full((1,), 9.0)
+    bounds = Bounds(-box, box, torch.zeros(1), torch.ones(1), -9.0, 9.0)
+    model = GaussianEnsemble(shape, trained.weights, normaliser, bounds, "learned")
+    _, _, ends = model.predict(inputs[:, :1], inputs[:, 1:])
+    assert ends is not None
+    probability, ended = ends.mean(0), targets[:, -1] > 0
+    higher = probability[ended].unsqueeze(1) > probability[~ended]
+    assert higher.float().mean() > 0.95  # the area under the ROC curve
+    assert probability.mean().item() == pytest.approx(ended.float().mean().item(), rel=0.5)
+    assert trained.looks[-1].error[-1] < 0.9  # of the flag's variance, which is what a constant would be off by
