@@ -75,6 +75,7 @@ def body(params: Params, run: StageRun) -> None:
         raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
     bounds = _bounds(params, manifest, public)
     columns = _columns(manifest)
+    _check_horizon(params, manifest)
     _check_termination(params, manifest, public)
     run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
 
@@ -420,6 +421,15 @@ def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
     reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
     actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
     return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def _check_horizon(params: Params, manifest: Manifest) -> None:
+    """Refuse data of which nobody could judge a policy; declared later, it would be another model, charged anew."""
+    if manifest.info.environment is None and manifest.info.horizon is None:
+        raise PipelineError(
+            f"params.yaml: datasets.{params.dataset}.horizon: found null, and there is no environment that knows; "
+            "allowed is the number of steps of the longest episode"
+        )
 
 
 def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:

@@ -325,6 +325,16 @@ def test_terminations_that_nobody_declared_are_refused_before_anything_is_charge
     assert charged(small) == []
 
 
+def test_without_an_environment_somebody_must_say_how_long_an_episode_is_before_anything_is_charged(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=None, horizon=None))
+    some_episodes(terminated=True)
+    with pytest.raises(PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"):
+        trained(with_changes(small))
+    assert charged(small) == []
+
+
 @pytest.mark.parametrize("variant", ["private", "mopo"])
 def test_a_learned_termination_is_part_of_the_model_and_of_what_is_stated(
     small: Params, monkeypatch: pytest.MonkeyPatch, variant: str
