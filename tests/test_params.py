@@ -15,6 +15,8 @@ from pipeline.errors import PipelineError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 RAW: dict[str, Any] = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+ONE_OF_EACH_SOURCE = {entry["source"]: name for name, entry in reversed(RAW["datasets"].items())}
+RAW["datasets"] = {name: RAW["datasets"][name] for name in ONE_OF_EACH_SOURCE.values()}
 RAW["privacy"] |= {"target_epsilon": 1.0, "noise_multiplier": None}
 DATASET = "datasets.pendulum-replay"
 MISSING = object()
@@ -47,6 +49,7 @@ def leaves(block: dict[str, Any], prefix: str = "") -> list[str]:
     return [
         name
         for key, value in block.items()
+        if key != "settings"  # the keys of the blocks below, any of them
         for name in (leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [f"{prefix}{key}"])
     ]
 

@@ -6,6 +6,7 @@ row groups a cohort lies in, and nothing else of the part need be read.
 
 import base64
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,7 @@ SEQUENTIAL, RANDOM = 2**16, 2**9
 ROWS_PER_BATCH = 2**16
 _ROWS_PER_PART = 2**20
 _MOST_OPEN = 256
+_PAGE_BYTES = 2**23  # pages of the usual size cost a third of the time to write
 _IDS = ["unit_id", "trajectory_id"]
 _INDEX_KEY = b"primorl.units"
 
@@ -34,6 +36,7 @@ class PartWriter:
     """Writes tables of whole units into ``folder`` as ``part-00000.parquet`` and so on.
 
     Every part carries the dataset's facts, which may be known only after the last row: parts stay open until `finish`.
+    Rows are encoded in a thread of the writer's own, one batch behind.
 
     Args:
         folder: an empty folder.
@@ -48,6 +51,8 @@ class PartWriter:
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []
         self._files = ExitStack()
+        self._encoder = ThreadPoolExecutor(1)
+        self._encoding: Future[None] | None = None
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
 
@@ -57,20 +62,24 @@ class PartWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._encoder.shutdown()
         self._files.close()
 
     def write(self, table: pa.Table) -> None:
         """Append a table of whole units."""
         self._waiting.append(table)
         if sum(table.num_rows for table in self._waiting) >= ROWS_PER_BATCH:
-            self._flush()
+            self._settle()
+            self._encoding = self._encoder.submit(self._encode, self._waiting)
+            self._waiting = []
 
     def finish(self, info: DatasetInfo) -> None:
         """Write what waits and the dataset's facts; without this the parts are not complete.
 
         A dataset without rows is one part without rows.
         """
-        self._flush()
+        self._settle()
+        self._encode(self._waiting)
         if not self._parts:
             self._begin_part()
         facts = info.to_metadata()
@@ -82,9 +91,14 @@ class PartWriter:
             index = base64.b64encode(lengths.tobytes())
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
 
-    def _flush(self) -> None:
-        batch = pa.concat_tables(self._waiting or [self._schema.empty_table()]).combine_chunks()
-        self._waiting = []
+    def _settle(self) -> None:
+        """Wait for the batch before, and raise what it raised: a full disk."""
+        if self._encoding is not None:
+            self._encoding.result()
+            self._encoding = None
+
+    def _encode(self, tables: list[pa.Table]) -> None:
+        batch = pa.concat_tables(tables or [self._schema.empty_table()]).combine_chunks()
         if batch.num_rows == 0:
             return
         starts = run_starts(batch["unit_id"])
@@ -109,6 +123,7 @@ class PartWriter:
             use_dictionary=_IDS,
             compression="none",  # measured numbers hardly shrink; decoding a cohort would pay for it every round
             write_statistics=False,
+            data_page_size=_PAGE_BYTES,
             store_schema=False,
             write_page_checksum=True,
         )
