@@ -330,7 +330,9 @@ def test_without_an_environment_somebody_must_say_how_long_an_episode_is_before_
 ) -> None:
     monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=None, horizon=None))
     some_episodes(terminated=True)
-    with pytest.raises(PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"):
+    with pytest.raises(
+        PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"
+    ):
         trained(with_changes(small))
     assert charged(small) == []
 
