@@ -39,7 +39,8 @@ def main() -> None:
         if not (project / "metrics/seconds/collect.json").exists():
             collect(name, project)
         row, returns = measured(name, project)
-        draw(name, returns)
+        if len(np.unique(returns)) > 2:  # survival, yes or no, needs no figure
+            draw(name, returns)
         rows = [other for other in rows if other["dataset"] != name] + [row]
         print(json.dumps(row, indent=2))
     file.write_text(json.dumps(sorted(rows, key=lambda row: str(row["dataset"])), indent=2) + "\n", encoding="utf-8")

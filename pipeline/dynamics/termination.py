@@ -69,14 +69,6 @@ def _icu_sepsis_one_hot(observation: Tensor, action: Tensor, next_observation: T
     return ~(treated > over)
 
 
-def _propofol(observation: Tensor, action: Tensor, next_observation: Tensor) -> Tensor:
-    """PropofolControl-v0: BIS below 10.
-
-    The simulator looks at another reading of the same moment than it shows; their noise (2) is independent.
-    """
-    return ~(next_observation[:, 2] >= 10.0)
-
-
 # Each says when an episode goes on and takes the opposite, so that what is not a number ends it.
 RULES: dict[str, Rule] = {
     "cartpole": Rule(4, _cartpole),
@@ -84,7 +76,6 @@ RULES: dict[str, Rule] = {
     "icu_sepsis_centres": Rule(50, _icu_sepsis),
     "icu_sepsis_one_hot": Rule(716, _icu_sepsis_one_hot),
     "inverted_pendulum": Rule(4, _inverted_pendulum),
-    "propofol": Rule(6, _propofol),
     "walker2d": Rule(17, _walker2d),
 }
 """Observations are Gymnasium's, with its default arguments (for the robots: without the x position)."""
