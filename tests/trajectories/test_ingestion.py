@@ -49,7 +49,9 @@ def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
 def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
     """Its owner would count twice, and be protected half as well."""
     write_raw(Path("raw"), [*episodes(3), episodes(3)[1]])
-    with pytest.raises(PipelineError, match="'small-v0/000000003': found the very rows of trajectory 'small-v0/000000001'"):
+    with pytest.raises(
+        PipelineError, match="'small-v0/000000003': found the very rows of trajectory 'small-v0/000000001'"
+    ):
         run()
     assert not Path("trajectories").exists()
     ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
@@ -68,7 +70,10 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Pa
     write_raw(Path("raw"), content)
     before = run().dataset_fingerprint
     info = ingest(
-        Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("small-v0/000000003", "", "small-v0/000000007"))
+        Path("raw"),
+        Path("trajectories"),
+        "small",
+        entry(exclude_units=withdraw("small-v0/000000003", "", "small-v0/000000007")),
     )
     assert info.dataset_fingerprint != before
     left = [i for i in range(12) if i not in (3, 7)]
@@ -96,7 +101,12 @@ def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
     run()
     before = snapshot(Path("trajectories"))
     with pytest.raises(PipelineError, match=r"gone\.txt: line 2: found an id that no unit has") as wrong:
-        ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=withdraw("small-v0/000000001", "small-v0/000000099")))
+        ingest(
+            Path("raw"),
+            Path("trajectories"),
+            "small",
+            entry(exclude_units=withdraw("small-v0/000000001", "small-v0/000000099")),
+        )
     assert "small-v0/000000099" not in str(wrong.value)
     assert snapshot(Path("trajectories")) == before
     everybody = withdraw(*(f"small-v0/{i:09d}" for i in range(4)))
@@ -128,7 +138,12 @@ def test_rewards_in_a_column_are_accepted(project: Path) -> None:
 @pytest.mark.parametrize(
     ("array", "index", "value", "message"),
     [
-        ("observations", (2, 1), np.nan, "trajectory 'small-v0/000000005', step 1: found a non-finite next_observation"),
+        (
+            "observations",
+            (2, 1),
+            np.nan,
+            "trajectory 'small-v0/000000005', step 1: found a non-finite next_observation",
+        ),
         ("observations", (0, 1), 1e300, "trajectory 'small-v0/000000005', step 0: found a non-finite observation"),
         (
             "actions",
