@@ -153,6 +153,7 @@ def test_an_export_holds_the_records_alone_and_can_be_checked(
     chain = Chain(Path(".primorl/secret").read_bytes(), "exported")
     assert [content["kind"] for content in chain.extend(records)].count("version") == 3
     assert version("ab").members.hex() not in Path("out.jsonl").read_text(encoding="utf-8")
+    assert Path("out.jsonl").stat().st_mode & 0o777 == 0o600, "it is its owner's alone"
 
 
 def test_a_deleted_database_is_not_an_empty_ledger(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

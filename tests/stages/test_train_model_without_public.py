@@ -12,7 +12,9 @@ import torch
 
 from pipeline import params as params_module
 from pipeline.accounts import project_ledger
-from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics import training
+from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
+from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.starts import StartModel
 from pipeline.errors import PipelineError
 from pipeline.params import Params
@@ -21,6 +23,7 @@ from pipeline.privacy.ledger import Charge
 from pipeline.privacy.plan import Plan
 from pipeline.privacy.queries import GaussianQuery
 from pipeline.stages import optimize_policy, train_model
+from pipeline.trajectories.store import UnitStore
 from tests.stages import tiny_policy
 from tests.stages.tiny_policy import RememberingRun
 from tests.trajectories.builders import episode, snapshot, table
@@ -286,3 +289,31 @@ def test_a_person_with_many_trajectories_is_one_unit(small: Params) -> None:
     assert statement()["units"] == 3
     (charge,) = charged(small)
     assert charge.units == 3
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_removing_a_person_moves_a_round_by_at_most_the_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_person: bool
+) -> None:
+    """All four trajectories of one person, through the store, local training and clip. The twin counts trajectories."""
+    monkeypatch.chdir(tmp_path)
+    shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
+    maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    local = LocalTraining(
+        learning_rate=1.0, batch_size=64, epochs=1, weight_decay=0.0
+    )  # one batch: order cannot matter
+    sums = []
+    for people in (3, 2):
+        names = [f"t{i:02d}" for i in range(4 * people)]
+        units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
+        folder = Path(f"{people}")
+        tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
+        store = UnitStore.open(folder)
+        assert store.units == (people if by_person else 4 * people)
+        plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
+        execution = training.Execution(CPU, 1 << 20)
+        total = training._round_sum(plan, shape, store, shape.initial_weights(0), maps, local, None, execution)
+        sums.append(torch.cat([part.flatten() for part in total]))
+    moved = float((sums[0] - sums[1]).norm())
+    assert (moved <= 0.5 * (1 + 1e-6)) is by_person
+    assert moved > 0.45, "the clip binds, or nothing was tested"
