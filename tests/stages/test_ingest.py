@@ -1,4 +1,6 @@
 import os
+import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +12,7 @@ from pipeline.params import Params
 from pipeline.stages import ingest
 from pipeline.trajectories.parquet import PartReader
 from tests.stages.fakes import FakeRun
-from tests.trajectories.builders import episodes, snapshot, write_raw
+from tests.trajectories.builders import episode, episodes, snapshot, write_raw
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,3 +59,30 @@ def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path)
         name: before[name] for name in before if not name.startswith("raw")
     }
     assert snapshot(Path("data/raw")) == spoiled
+
+
+def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(small: Params, tmp_path: Path) -> None:
+    """A limit on the size of a file stands in for the disk: the system refuses the very write."""
+    write_raw(Path("data/raw"), episodes(6))
+    ingest.body(small, FakeRun())
+    shutil.rmtree("data/raw")
+    write_raw(Path("data/raw"), [episode(4000, seed) for seed in range(20)])
+    before = snapshot(Path("data"))
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+
+    done = subprocess.run(
+        [sys.executable, "-m", "pipeline.stages.ingest"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=limited,
+    )
+    assert done.returncode == 1
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert "File too large" in errors[0]
+    assert snapshot(Path("data")) == before
