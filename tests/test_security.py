@@ -288,7 +288,7 @@ def with_path(place: str, path: str) -> dict[str, Any]:
     raw = tiny_params()
     raw["datasets"]["other"] = raw["datasets"]["pendulum-replay"] | {
         "source": "minari",
-        "options": {"id": "x/y-v0", "root": None},
+        "options": {"root": None, "remote": False, "parts": [{"id": "x/y-v0", "filter": None}]},
     }
     *blocks, last = place.split(".")
     inner = raw
