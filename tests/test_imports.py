@@ -19,6 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
         ("privacy", "from pipeline.dynamics import ensemble", False),
         ("trajectories", "from pipeline.policy import sac", False),
         ("policy", "import mlflow", False),
+        ("simulators", "import pipeline.trajectories.schema", False),
     ],
 )
 def test_a_planted_import_breaks_the_contract(tmp_path: Path, room: str, forbidden: str | None, kept: bool) -> None:
