@@ -192,6 +192,7 @@ class _Workers:
             mp_context=context,
             initializer=_begin,
             initargs=(self._episodes, self._stop, os.getpid()),
+            max_tasks_per_child=1,  # a process gives back what 200 copies of MuJoCo took only when it ends
         )
         self._ended = ended
 
