@@ -29,7 +29,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw["partition"] = {"public_fraction": 0, "salt": "primorl"}
     raw["privacy"]["statistics"] = STATISTICS
     raw["policy"]["starts"] = "released"
-    run_stages(folder, raw, [episode(8, seed=i) for i in range(40)])
+    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
     with inside(folder):
         release(Path("out"), params.load(Path("params.yaml")), void_ok=False)
     return folder / "out"

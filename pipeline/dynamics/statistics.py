@@ -10,14 +10,15 @@ from pipeline.dynamics.cohort import CohortSource
 from pipeline.dynamics.ensemble import Bounds, Normaliser
 from pipeline.privacy.queries import Fractions
 
-BINS = 40  # of every column; of changes they are half octaves, down to 2⁻²⁰ of the declared range
-MOST_NOISE = 0.05
+BINS = 32  # of every column, a power of two; of changes they are half octaves, down to 2⁻¹⁶ of the declared range
+MOST_NOISE = 0.02
 """Standard deviation on a fraction beyond which little of a histogram is left."""
 _INPUT_SHARE, _CHANGE_SHARE = 1 / 4, 1 / 32  # of the declared range, where nothing else is known
 _LEAST_CHANGE_SHARE = 1 / 256
-_MOST, _CONCENTRATED = 0.9, 0.6  # of all: what is called usual; in one bin, what is called concentrated
+_MOST, _CONCENTRATED = 0.9, 0.85  # of all: what is called usual; in one bin, what is called concentrated
 _NORMAL = 1.645  # 90% quantile of |x| of a standard normal
-_NOISE_DEVIATIONS, _LEAST_SEEN = 3.0, 0.5
+_NOISE_DEVIATIONS, _LEAST_SEEN = 3.0, 0.8
+_HALF_DEVIATIONS = 2.0
 _ROWS_AT_ONCE = 1 << 18
 
 OneHot = tuple[tuple[int, int], ...]
@@ -113,11 +114,11 @@ class NormaliserQuery:
     def normaliser(self, answer: Tensor, noise: float) -> Normaliser:
         """The maps that the noisy mean fractions make: post-processing.
 
-        Inputs and rewards: median, and half of what lies between the quantiles of 16% and 84%, or where one bin holds
-        most of them their standard deviation, at least half a bin. Changes: centred on 0, divided by the 90% quantile
-        of |change| over 1.645, or where nine of ten are too small for the bins by their root mean square, at least
-        1/256 of the range; by 1/32 of the range where the noise drowned them. Actions are standardised by their
-        declared bounds, one-hot parts as in `normaliser_of_bounds`.
+        Inputs: mean and standard deviation. Changes: centred on 0, divided by the 90% quantile of |change| over 1.645,
+        or where nine of ten are too small for the bins by their root mean square, at least 1/256 of the range; by 1/32
+        of the range where the noise drowned them. Rewards: median, and the 90% quantile of the distance from it over
+        1.645, or where one bin holds most of them the standard deviation. Actions are standardised by their declared
+        bounds, one-hot parts as in `normaliser_of_bounds`.
 
         Args:
             answer: ``[2 S' + 1, BINS]``.
@@ -126,9 +127,9 @@ class NormaliserQuery:
         known, size = len(self._continuous), self._columns.observation_size
         middle, scale, change = torch.zeros(size), torch.zeros(size), torch.zeros(size)
         for place, dimension in enumerate(self._continuous.tolist()):
-            middle[dimension], scale[dimension] = _median_and_spread(answer[place], noise)
+            middle[dimension], scale[dimension] = _moments(halved_fractions(answer[place], noise))
             change[dimension] = _spread_of_changes(answer[known + 1 + place], noise)
-        reward, spread = _median_and_spread(answer[known], noise)
+        reward, spread = _median_and_spread(halved_fractions(answer[known], noise))
         span, reward_span = _range(self._bounds), self._bounds.reward_high - self._bounds.reward_low
         return _assembled(
             self._columns,
@@ -163,16 +164,46 @@ def all_rows(source: CohortSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
 
 
 def likely_fractions(noisy: Tensor, noise: float) -> Tensor | None:
-    """Noisy fractions with those that noise alone may have made, up to three standard deviations, set to zero.
+    """Noisy fractions without those that noise alone may have made, up to three standard deviations.
 
-    Their sum is made one again. Noise in empty bins would otherwise move a quantile far.
+    What is left is scaled to add up to one. Noise in empty bins would otherwise move a quantile far. Where too little
+    is left, bins are taken two by two.
 
     Returns:
-        None where less than half of everything is left: the noise drowned it.
+        None where less than four fifths of everything are left all the same: the noise drowned the rest.
     """
-    kept = torch.where(noisy > _NOISE_DEVIATIONS * noise, noisy, torch.zeros_like(noisy))
-    total = float(kept.sum())
-    return kept / total if total > _LEAST_SEEN else None
+    for width in (1, 2):
+        joined = noisy.view(-1, width).sum(1)
+        kept = torch.where(joined > _NOISE_DEVIATIONS * noise * width**0.5, joined, torch.zeros_like(joined))
+        if float(kept.sum()) >= _LEAST_SEEN:
+            return (kept / kept.sum() / width).repeat_interleave(width)
+    return None
+
+
+def halved_fractions(noisy: Tensor, noise: float, whole: float = 1.0) -> Tensor:
+    """Noisy fractions that are made to agree with their sum, ``whole``, half by half, down to the bins.
+
+    Of each half's two halves the noisy sums are made to add up; one that is within two standard deviations of nothing
+    gives all to the other, and if both are, they share alike. So what is spread thinly over many bins is
+    kept, only less precisely where it lies, and noise in what is empty is not: a standard deviation sees both.
+
+    Args:
+        noisy: ``[n]``, n a power of two.
+        noise: standard deviation of each.
+        whole: what they should add up to.
+    """
+    if len(noisy) == 1:
+        return noisy.new_tensor([whole])
+    left, right = noisy.chunk(2)
+    first = min(max((whole + float(left.sum() - right.sum())) / 2, 0.0), whole)
+    least = _HALF_DEVIATIONS * noise * (len(left) / 2) ** 0.5  # the mean of two such sums has half their variance
+    if first < least and whole - first < least:
+        first = whole / 2
+    elif first < least:
+        first = 0.0
+    elif whole - first < least:
+        first = whole
+    return torch.cat((halved_fractions(left, noise, first), halved_fractions(right, noise, whole - first)))
 
 
 def possible_fractions(noisy: Tensor) -> Tensor:
@@ -198,28 +229,29 @@ def _spread_of_changes(noisy: Tensor, noise: float) -> float:
     return max(float(squares.sqrt()), _LEAST_CHANGE_SHARE)
 
 
-def _median_and_spread(noisy: Tensor, noise: float) -> tuple[float, float]:
-    """Median, and half the distance between the quantiles of 16% and 84%, in units of the range."""
-    fractions = possible_fractions(noisy)
-    low, median, high = (_quantile(fractions, share) for share in (0.16, 0.5, 0.84))
-    if float(fractions.max()) < _CONCENTRATED:
-        return median, (high - low) / 2
-    seen = likely_fractions(noisy, noise)
-    return median, max(0.5 / BINS, 0.0 if seen is None else _deviation(seen))
-
-
-def _quantile(fractions: Tensor, share: float) -> float:
-    """In units of the range, values being uniform within their bin."""
-    up_to = fractions.cumsum(0)
-    place = min(int((up_to < share).sum()), BINS - 1)
-    inside = (share - float(up_to[place] - fractions[place])) / float(fractions[place])
-    return (place + min(max(inside, 0.0), 1.0)) / BINS
-
-
-def _deviation(fractions: Tensor) -> float:
-    """Standard deviation in units of the range, values being in the middle of their bin."""
+def _moments(fractions: Tensor) -> tuple[float, float]:
+    """Mean and standard deviation in units of the range, values being uniform within their bin."""
     middles = (torch.arange(BINS, dtype=fractions.dtype) + 0.5) / BINS
-    return float((fractions * (middles - (fractions * middles).sum()).square()).sum().sqrt())
+    mean = (fractions * middles).sum()
+    variance = (fractions * (middles - mean).square()).sum() + 1 / (12 * BINS**2)
+    return float(mean), float(variance.sqrt())
+
+
+def _median_and_spread(fractions: Tensor) -> tuple[float, float]:
+    """Median, and the 90% quantile of the distance from it over 1.645, in units of the range."""
+    pieces = 32  # of every bin, within which values are uniform
+    middles = (torch.arange(pieces * BINS, dtype=fractions.dtype) + 0.5) / (pieces * BINS)
+    weights = (fractions / pieces).repeat_interleave(pieces)
+    median = middles[_first_at(weights, 0.5)]
+    if float(fractions.max()) >= _CONCENTRATED:
+        return float(median), _moments(fractions)[1]
+    distances, order = (middles - median).abs().sort()
+    return float(median), float(distances[_first_at(weights[order], _MOST)]) / _NORMAL
+
+
+def _first_at(weights: Tensor, share: float) -> int:
+    """Where the sum of ``weights`` reaches ``share``."""
+    return min(int((weights.cumsum(0) < share).sum()), len(weights) - 1)
 
 
 def _range(bounds: Bounds) -> Tensor:

@@ -13,7 +13,9 @@ from pipeline.dynamics.statistics import (
     BINS,
     Columns,
     NormaliserQuery,
+    _moments,
     all_rows,
+    halved_fractions,
     likely_fractions,
     normaliser_of_bounds,
     possible_fractions,
@@ -79,10 +81,10 @@ def test_without_noise_the_query_gives_nearly_what_public_rows_would() -> None:
 
 
 def test_with_the_noise_of_a_charge_it_is_still_a_normaliser() -> None:
-    """Three thousand units at noise multiplier 20: scales within 40% in the root mean square of their logarithm."""
+    """Three thousand units at noise multiplier 14: scales within 50% in the root mean square of their logarithm."""
     units = random_units(300)
     query = NormaliserQuery(COLUMNS, BOUNDS)
-    asked = GaussianQuery("normaliser", COLUMNS.fractions.sensitivity, 20.0)
+    asked = GaussianQuery("normaliser", COLUMNS.fractions.sensitivity, 14.0)
     total = query.total(units)
     quiet = query.normaliser(total.double() / ONE / 300, 0.0)
     for name in ("input_scale", "target_scale"):
@@ -91,7 +93,7 @@ def test_with_the_noise_of_a_charge_it_is_still_a_normaliser() -> None:
             noisy = asked.release(10 * total, SystemEntropy()) / 3000
             loud = query.normaliser(noisy, asked.standard_deviation / 3000)
             errors.append((getattr(loud, name) / getattr(quiet, name)).log2())
-        assert float(torch.stack(errors).square().mean(0).sqrt().max()) < 0.5
+        assert float(torch.stack(errors).square().mean(0).sqrt().max()) < 0.6
 
 
 @settings(max_examples=60, deadline=None)
@@ -152,7 +154,10 @@ def test_changes_that_noise_drowns_go_by_the_declared_range() -> None:
     torch.testing.assert_close(found.target_scale[:4], normaliser_of_bounds(COLUMNS, BOUNDS).target_scale[:4])
 
 
-@pytest.mark.parametrize("repair", [possible_fractions, lambda noisy: likely_fractions(noisy, 0.01)])
+@pytest.mark.parametrize(
+    "repair",
+    [possible_fractions, lambda noisy: likely_fractions(noisy, 0.01), lambda noisy: halved_fractions(noisy, 0.01)],
+)
 def test_noise_in_empty_bins_is_taken_out(repair: Callable[[torch.Tensor], torch.Tensor]) -> None:
     exact = torch.zeros(BINS, dtype=torch.float64)
     exact[10:13] = torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64)
@@ -162,3 +167,18 @@ def test_noise_in_empty_bins_is_taken_out(repair: Callable[[torch.Tensor], torch
     assert float(found.min()) >= 0
     assert float((found - exact).abs().sum()) < float((noisy - exact).abs().sum()) / 2
     torch.testing.assert_close(repair(exact), exact)
+
+
+def test_what_is_spread_thinly_is_not_taken_for_noise() -> None:
+    """Six of ten in one bin at the end of the range and the rest everywhere: like a pendulum's cosine, held upright.
+
+    The twin drops the rest, whose bins are each within the noise, and reports a spread of nearly nothing.
+    """
+    exact = torch.full((BINS,), 0.4 / BINS, dtype=torch.float64)
+    exact[-1] += 0.6
+    noisy = exact + 0.0176 * torch.randn(BINS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    _, true = _moments(exact)
+    assert _moments(halved_fractions(noisy, 0.0176))[1] == pytest.approx(true, rel=0.35)
+    dropped = torch.where(noisy > 3 * 0.0176, noisy, torch.zeros_like(noisy))
+    assert _moments(dropped / dropped.sum())[1] < true / 4
+    assert likely_fractions(noisy, 0.0176) is None, "too little is left to say anything"
