@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.machine import machine, write
 from pipeline import params
-from pipeline.params import AnyDataset
+from pipeline.entries import AnyDataset
 from pipeline.trajectories.ingestion import ingest
 
 WORK = ("make", "ingest", "read", "copy", "make_by_time", "ingest_by_time")

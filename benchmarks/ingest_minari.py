@@ -19,7 +19,7 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from benchmarks.machine import machine, write
-from pipeline.params import MinariDataset
+from pipeline.entries import MinariDataset
 from pipeline.trajectories.ingestion import ingest
 
 OBSERVATION, ACTION, DATASET = 5, 1, "bench-v0"

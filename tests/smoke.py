@@ -114,7 +114,7 @@ def main() -> None:
 
 
 def another_dataset_and_back(clone: Path) -> None:
-    """A log of people without a simulator and without a public split; then the first dataset again, out of the cache."""
+    """A log of people without a simulator and a public split; then the first dataset again, out of the cache."""
     ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
     before = (clone / "params.yaml").read_bytes()
     run(clone, "python", "examples/insulin_log.py", "--patients", "60")

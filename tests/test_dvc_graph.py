@@ -35,6 +35,8 @@ RELEASED = (
 EDGES = {
     "pipeline",
     "pipeline.params",
+    "pipeline.entries",
+    "pipeline.values",
     "pipeline.tracking",
     "pipeline.files",
     "pipeline.errors",

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipeline import params
+from pipeline.entries import Score
 from pipeline.errors import PipelineError
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -100,7 +101,8 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         (
             f"{DATASET}.source",
             "s3",
-            f"{DATASET}.source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'propofol'",
+            f"{DATASET}.source: found 's3'; allowed are "
+            "'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'propofol'",
         ),
         (f"{DATASET}.options.episodes", 0, f"{DATASET}.options.episodes: found 0; input should be greater than 0"),
         (f"{DATASET}.options.hidden", 64, f"{DATASET}.options.hidden: found 64; a list is needed"),
@@ -225,7 +227,7 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(1e-3, 1e3), st.floats(0, 1, allow_subnormal=False))
 def test_scores_are_linear_between_low_and_high(low: float, width: float, scale: float, share: float) -> None:
-    score = params.Score(low=low, high=low + width, scale=scale)
+    score = Score(low=low, high=low + width, scale=scale)
     assert score.of(low) == 0
     assert score.of(score.high) == pytest.approx(scale)
     assert score.of(low + share * (score.high - low)) == pytest.approx(share * scale, abs=1e-3 * scale)

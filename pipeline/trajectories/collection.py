@@ -23,9 +23,9 @@ from gymnasium.wrappers import DtypeObservation
 from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
+from pipeline.entries import ReplayOptions
 from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.params import ReplayOptions
 from pipeline.progress import progress_bar
 from pipeline.trajectories.backends import Backend, EnvpoolBackend, GymnasiumBackend
 from pipeline.trajectories.environments import spaces_of

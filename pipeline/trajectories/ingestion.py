@@ -6,9 +6,9 @@ from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TypeVar
 
+from pipeline.entries import AnyDataset
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory
-from pipeline.params import AnyDataset
 from pipeline.trajectories.duplicates import DuplicateCheck
 from pipeline.trajectories.fingerprint import Fingerprint, project_secret
 from pipeline.trajectories.parquet import PartWriter

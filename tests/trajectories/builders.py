@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from pipeline.params import MinariDataset
+from pipeline.entries import MinariDataset
 from pipeline.trajectories.minari_files import EpisodeWriter
 from pipeline.trajectories.recording import Episode
 from pipeline.trajectories.schema import DatasetInfo, Spaces, trajectory_table

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
+from pipeline.entries import ReplayOptions
 from pipeline.errors import PipelineError
-from pipeline.params import ReplayOptions
 from pipeline.trajectories.collection import _Noise, record_training
 from tests.trajectories.builders import snapshot
 

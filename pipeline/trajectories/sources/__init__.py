@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-from pipeline.params import AnyDataset
+from pipeline.entries import AnyDataset
 from pipeline.trajectories.source import Source
 
 _MODULES = {

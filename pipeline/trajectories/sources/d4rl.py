@@ -11,9 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from urllib.parse import urlparse
 
+from pipeline.entries import D4rlDataset
 from pipeline.errors import PipelineError
 from pipeline.files import home, replaced_file
-from pipeline.params import D4rlDataset
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.source import Reader
 from pipeline.trajectories.sources.d4rl_files import D4rlReader

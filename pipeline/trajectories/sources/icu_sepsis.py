@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from pipeline.entries import IcuSepsisDataset
 from pipeline.errors import PipelineError
-from pipeline.params import IcuSepsisDataset
 from pipeline.simulators.icu_sepsis import ENVIRONMENTS, LIMIT, SURVIVAL, Tables, ended, tables
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.schema import Spaces, trajectory_table

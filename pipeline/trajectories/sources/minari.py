@@ -10,10 +10,10 @@ from gymnasium import Space
 from gymnasium.wrappers import FlattenObservation
 from minari.dataset.minari_dataset import parse_dataset_id
 
+from pipeline.entries import EpisodeFilter, MinariDataset
 from pipeline.environments import make
 from pipeline.errors import PipelineError
 from pipeline.files import home
-from pipeline.params import EpisodeFilter, MinariDataset
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.minari_reading import Array, Keep, MixtureReader, Part, stored_spaces, within
 from pipeline.trajectories.minari_storages import Metadata

@@ -7,9 +7,9 @@ import gymnasium
 import numpy as np
 import numpy.typing as npt
 
+from pipeline.entries import PropofolDataset, PropofolOptions
 from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.params import PropofolDataset, PropofolOptions
 from pipeline.progress import progress_bar
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.minari_files import EpisodeWriter
@@ -63,8 +63,8 @@ def anaesthetise(env: Environment, options: PropofolOptions, seeds: np.random.Se
     """One patient, under a proportional controller: rate = base + gain · (BIS - 50) + noise.
 
     The patient's pharmacokinetics are the simulator's to draw; base, gain and the noise's standard deviation are drawn
-    here, uniformly from the ranges of ``options`` (µg/kg/min; per unit of BIS), once for the patient. The noise is drawn
-    anew at every step, from a normal distribution.
+    here, uniformly from the ranges of ``options`` (µg/kg/min; per unit of BIS), once for the patient. The noise is
+    drawn anew at every step, from a normal distribution.
     """
     rng = np.random.default_rng(seeds)
     base, gain, noise = (rng.uniform(*span) for span in (options.base, options.gain, options.noise))

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.entries import ReplayDataset
 from pipeline.errors import PipelineError
-from pipeline.params import ReplayDataset
 from pipeline.trajectories.collection import record_training
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.minari_reading import MinariReader

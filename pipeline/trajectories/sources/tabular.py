@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from pipeline.entries import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
 from pipeline.errors import PipelineError
 from pipeline.files import home
-from pipeline.params import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
 from pipeline.trajectories.environments import declared
 from pipeline.trajectories.schema import Spaces
 from pipeline.trajectories.source import Reader

@@ -18,8 +18,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from pipeline.entries import Categorical, CountedActions, CsvFormat, TabularColumns
 from pipeline.errors import PipelineError
-from pipeline.params import Categorical, CountedActions, CsvFormat, TabularColumns
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22

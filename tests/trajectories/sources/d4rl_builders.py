@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from pipeline.params import D4rlDataset
+from pipeline.entries import D4rlDataset
 from pipeline.trajectories.schema import Spaces, trajectory_table
 
 Columns = dict[str, np.ndarray[Any, Any]]

@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from pipeline.entries import D4rlDataset
 from pipeline.errors import PipelineError
-from pipeline.params import D4rlDataset
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.parquet import PartReader
 from pipeline.trajectories.sources import d4rl_files

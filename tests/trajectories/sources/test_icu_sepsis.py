@@ -10,9 +10,9 @@ import scipy.stats
 import torch
 
 from pipeline.dynamics.termination import RULES
+from pipeline.entries import IcuSepsisDataset
 from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.params import IcuSepsisDataset
 from pipeline.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
 from pipeline.trajectories.schema import RowCheck, vectors
 from pipeline.trajectories.sources.icu_sepsis import Patients, simulate, source

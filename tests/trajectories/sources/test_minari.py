@@ -13,9 +13,9 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from minari.data_collector import EpisodeBuffer
 
+from pipeline.entries import MinariDataset
 from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.params import MinariDataset
 from pipeline.trajectories import minari_reading
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.parquet import PartReader

@@ -4,9 +4,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pipeline.entries import PropofolDataset
 from pipeline.environments import make
 from pipeline.errors import PipelineError
-from pipeline.params import PropofolDataset
 from pipeline.trajectories.schema import RowCheck, vectors
 from pipeline.trajectories.sources.propofol import anaesthetise, source
 

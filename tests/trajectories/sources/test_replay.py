@@ -4,8 +4,8 @@ from typing import Any
 import minari
 import pytest
 
+from pipeline.entries import ReplayDataset
 from pipeline.errors import PipelineError
-from pipeline.params import ReplayDataset
 from pipeline.trajectories.schema import RowCheck
 from pipeline.trajectories.sources import source_of
 

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline import params
+from pipeline.entries import TabularDataset
 from pipeline.errors import PipelineError
-from pipeline.params import TabularDataset
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.parquet import PartReader
 from pipeline.trajectories.schema import Spaces, arrow_schema
