@@ -50,14 +50,17 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
     Raises:
         PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
-    members = _digests(partitions / "units.bin", manifest.private_units)
-    public = _digests(partitions / "public_units.bin", manifest.public_units)
+    several = manifest.info.unit != "trajectory"
+    members = _digests(partitions / "units.bin", manifest.private_units, several)
+    public = _digests(partitions / "public_units.bin", manifest.public_units, several)
     return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members, public)
 
 
-def _digests(file: Path, units: int) -> bytes:
+def _digests(file: Path, units: int, several: bool) -> bytes:
+    """The digests of ``units`` units: two of a trajectory, and more where a unit may have ``several``."""
     content = file.read_bytes() if file.exists() else b""
-    if len(content) != 2 * DIGEST_BYTES * units:
+    least = 2 * DIGEST_BYTES * units
+    if len(content) < least or (len(content) > least and not several) or len(content) % DIGEST_BYTES:
         raise PipelineError(
             f"{file}: missing, or not of {units} units as manifest.json says; "
             "run `dvc repro partition` to make it again"

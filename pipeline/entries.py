@@ -296,6 +296,7 @@ class DatasetCommon(Block):
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
 
+    unit: Literal["trajectory"]
     source: Literal["replay"]
     options: ReplayOptions
 
@@ -310,6 +311,7 @@ class MinariDataset(DatasetCommon):
 class D4rlDataset(DatasetCommon):
     """A file in D4RL's layout."""
 
+    unit: Literal["trajectory"]
     source: Literal["d4rl"]
     options: D4rlOptions
 
@@ -340,6 +342,7 @@ class TabularDataset(DatasetCommon):
 class IcuSepsisDataset(DatasetCommon):
     """Simulated sepsis patients."""
 
+    unit: Literal["trajectory"]
     source: Literal["icu-sepsis"]
     options: IcuSepsisOptions
 
@@ -347,6 +350,7 @@ class IcuSepsisDataset(DatasetCommon):
 class PropofolDataset(DatasetCommon):
     """Simulated anaesthesias."""
 
+    unit: Literal["trajectory"]
     source: Literal["propofol"]
     options: PropofolOptions
 

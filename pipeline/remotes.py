@@ -4,14 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.errors import PipelineError
-from pipeline.files import home
+from pipeline.files import home, scratch_directory
 
 
 def push_private(remote: str) -> list[str]:
@@ -34,8 +33,7 @@ def push_private(remote: str) -> list[str]:
     pipeline, private = _without_flag(yaml.safe_load((root / "dvc.yaml").read_text(encoding="utf-8")))
     if not (root / "dvc.lock").exists():
         raise PipelineError("dvc.lock: not there; nothing was made yet: run `dvc repro`")
-    with tempfile.TemporaryDirectory(prefix=".push-", dir=root / ".dvc" / "tmp") as name:
-        copy = Path(name)
+    with scratch_directory(root / ".dvc" / "tmp" / "push") as copy:
         _dvc(copy, "init", "--no-scm", "--quiet")
         for file in ("config", "config.local"):
             if (root / ".dvc" / file).exists():

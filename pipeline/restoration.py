@@ -4,9 +4,11 @@ DVC takes a stage's outputs away before it runs it, or it could not bring back a
 ``dataset:`` is swapped back. So a stage that fails puts back what ``dvc.lock`` says it had made last.
 """
 
-import configparser
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,13 +27,11 @@ def restore_outputs(stage: str) -> list[str]:
         outputs: list[dict[str, Any]] = lock["stages"][stage]["outs"]
     except (OSError, KeyError, TypeError, yaml.YAMLError):
         return []  # it never ran to its end
+    missing = {str(o["path"]): str(o.get("md5", "")) for o in outputs if not (workspace() / o["path"]).exists()}
+    if not missing:
+        return []
     cache = _cache()
-    restored = []
-    for output in outputs:
-        path, found = str(output["path"]), str(output.get("md5", ""))
-        if not (workspace() / path).exists() and _object(cache, found).is_file() and _put_back(path, found, cache):
-            restored.append(path)
-    return restored
+    return [p for p, found in missing.items() if _object(cache, found).is_file() and _put_back(p, found, cache)]
 
 
 def _put_back(path: str, digest: str, cache: Path) -> bool:
@@ -56,14 +56,8 @@ def _object(cache: Path, digest: str) -> Path:
 
 
 def _cache() -> Path:
-    """Where DVC's cache is: ``cache.dir`` of its configuration, or ``.dvc/cache``."""
-    folder = home() / ".dvc"
-    place = "cache"
-    for name in ("config", "config.local"):
-        config = configparser.ConfigParser(interpolation=None)
-        try:
-            config.read(folder / name, encoding="utf-8")
-        except (configparser.Error, UnicodeDecodeError):
-            continue
-        place = config.get("cache", "dir", fallback=place)
-    return folder / Path(place).expanduser()
+    """Where DVC's cache is: DVC knows all the places where that may be configured."""
+    command = [sys.executable, "-m", "dvc", "cache", "dir"]
+    wide = os.environ | {"COLUMNS": "10000"}
+    done = subprocess.run(command, cwd=home(), env=wide, capture_output=True, text=True, check=False)
+    return Path(done.stdout.strip() or home() / ".dvc" / "cache")

@@ -335,3 +335,10 @@ def test_wrong_settings_are_named_where_they_stand(wrong: dict[str, Any], messag
     raw["datasets"]["pendulum-replay"]["settings"] |= wrong
     with pytest.raises(PipelineError, match=re.escape(message)):
         params.parse(raw)
+
+
+@pytest.mark.parametrize("source", ["replay", "d4rl", "icu-sepsis", "propofol"])
+def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: str) -> None:
+    """The statement would speak of persons while trajectories are sampled, clipped and counted."""
+    key = f"datasets.{ONE_OF_EACH_SOURCE[source]}.unit"
+    assert refusal(changed(key, "person")).startswith(f"{key}: found 'person'; input should be 'trajectory'")

@@ -206,7 +206,7 @@ def open_private(manifest: Manifest, version: Version, partitions: Path, keep_by
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     folder = partitions / "private"
-    found = Membership(project_secret(), manifest.info.dataset, by_rows=manifest.info.duplicates == "refuse")
+    found = Membership(project_secret(), manifest.info.dataset)
     store = open_units(folder, keep_bytes, found.update)
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")

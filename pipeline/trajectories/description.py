@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pipeline.errors import PipelineError
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.schema import action_vectors, arrow_schema, run_starts, vectors
+from pipeline.trajectories.schema import action_vectors, arrow_schema, trajectory_starts, vectors
 
 Floats = npt.NDArray[np.float64]
 
@@ -42,7 +42,7 @@ class PublicSplit:
         reader = PartReader(folder, made_by="partition")
         parts: list[tuple[Any, ...]] = []
         for table in reader.tables():
-            starts = np.union1d(run_starts(table["unit_id"]), run_starts(table["trajectory_id"]))
+            starts = trajectory_starts(table)
             ends = np.append(starts[1:], table.num_rows)
             rewards = table["reward"].to_numpy().astype(float)
             parts.append(

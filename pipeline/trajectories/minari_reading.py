@@ -15,8 +15,7 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
 from pipeline.errors import PipelineError
 from pipeline.trajectories.environments import spaces_of
 from pipeline.trajectories.minari_storages import Episodes, Leaf, Metadata, episodes, leaves
-from pipeline.trajectories.schema import Spaces, trajectory_table
-from pipeline.trajectories.sources.tabular_sorting import id_text
+from pipeline.trajectories.schema import Spaces, id_text, trajectory_table
 
 Array = npt.NDArray[Any]
 Keep = Callable[[int, Array], bool]

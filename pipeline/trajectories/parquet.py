@@ -1,7 +1,7 @@
 """Part files of whole units in Parquet: written and read in batches, never the whole dataset at once.
 
-Every row group holds whole units, and every part carries the number of rows of each of its units: that index says which
-row groups a cohort lies in, and nothing else of the part need be read.
+Every row group holds whole units, and every part carries the rows of each of its units and row groups: that index says
+which row groups a cohort lies in, and nothing else of the part need be read.
 """
 
 import base64
@@ -50,6 +50,7 @@ class PartWriter:
         self._rows_per_group = rows_per_group
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []
+        self._groups: list[list[int]] = []
         self._files = ExitStack()
         self._encoder = ThreadPoolExecutor(1)
         self._encoding: Future[None] | None = None
@@ -86,9 +87,9 @@ class PartWriter:
         # Readers take the Arrow schema, its metadata included, from this key; Arrow's writer would put it
         # there itself, but with the facts known when the part was opened.
         described = base64.b64encode(self._schema.with_metadata(facts).serialize().to_pybytes())
-        for part, units in zip(self._parts, self._units, strict=True):
-            lengths = np.concatenate([np.empty(0, np.int64), *units]).astype("<i8")
-            index = base64.b64encode(lengths.tobytes())
+        for part, units, groups in zip(self._parts, self._units, self._groups, strict=True):
+            lengths = np.concatenate([np.empty(0, np.int64), *units])
+            index = b".".join(base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups))
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
 
     def _settle(self) -> None:
@@ -112,6 +113,7 @@ class PartWriter:
             rows = int(ends[last]) - begin
             self._parts[-1].write_table(batch.slice(begin, rows), row_group_size=rows)
             self._units[-1].append(ends[first : last + 1] - starts[first : last + 1])
+            self._groups[-1].append(rows)
             self._rows_in_part += rows
             first = last + 1
 
@@ -129,6 +131,7 @@ class PartWriter:
         )
         self._parts.append(self._files.enter_context(part))
         self._units.append([])
+        self._groups.append([])
         self._rows_in_part = 0
 
 
@@ -204,10 +207,6 @@ class PartReader:
             raise PipelineError(f"{self._paths[part]}: {where}: found corrupt pages; {self._repair}") from None
         return table.replace_schema_metadata(None)
 
-    def rows_of(self, groups: list[tuple[int, int]]) -> list[int]:
-        """Rows of row groups, each given by its part and its number there."""
-        return [self._file(part).metadata.row_group(group).num_rows for part, group in groups]
-
     def index(self) -> Index:
         """Where the units lie; reads the ends of the files only.
 
@@ -217,9 +216,11 @@ class PartReader:
         lengths, group_of, starts = ([np.empty(0, np.int64)] for _ in range(3))
         groups: list[tuple[int, int]] = []
         for part, path in enumerate(self._paths):
-            own, sizes = _units(self._file(part).metadata), self._sizes(part)
+            metadata = self._file(part).metadata
+            own, sizes = _index(metadata)
             ends, group_ends = np.cumsum(own), np.cumsum(sizes)
-            if (own < 1).any() or own.sum() != sizes.sum() or not np.isin(group_ends, ends).all():
+            whole = own.sum() == sizes.sum() == metadata.num_rows and len(sizes) == metadata.num_row_groups
+            if not whole or (own < 1).any() or not np.isin(group_ends, ends).all():
                 raise PipelineError(f"{path}: no index of its units, or one that does not fit; {self._repair}")
             within = np.searchsorted(group_ends, ends)
             group_of.append(within + len(groups))
@@ -247,9 +248,11 @@ class PartReader:
         return file
 
 
-def _units(metadata: pq.FileMetaData) -> npt.NDArray[np.int64]:
+def _index(metadata: pq.FileMetaData) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Rows of each unit and row group, as the writer noted them: asking for each row group takes as long again."""
     try:
-        content = base64.b64decode((metadata.metadata or {})[_INDEX_KEY], validate=True)
-        return np.frombuffer(content, dtype="<i8").astype(np.int64)
+        parts = (metadata.metadata or {})[_INDEX_KEY].split(b".")
+        own, sizes = (np.frombuffer(base64.b64decode(part, validate=True), "<i8").astype(np.int64) for part in parts)
     except (KeyError, ValueError):
-        return np.full(1, -1)
+        return np.full(1, -1), np.full(1, -1)
+    return own, sizes

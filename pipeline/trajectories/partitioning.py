@@ -48,8 +48,9 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     spaces = reader.info.spaces
     check = RowCheck(spaces, source, may_terminate=reader.info.termination != "none")
     fingerprint = Fingerprint(spaces)
-    by_rows = reader.info.duplicates == "refuse"
-    members, public_members = (Membership(project_secret(), reader.info.dataset, by_rows) for _ in range(2))
+    members = Membership(project_secret(), reader.info.dataset)
+    # Where equal records of different people are to be expected, some public ones equal private ones.
+    public_members = Membership(project_secret(), reader.info.dataset, by_rows=reader.info.duplicates == "refuse")
     counts = {True: 0, False: 0}
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
     # written, and what a kill leaves half exchanged has an old manifest that does not fit.

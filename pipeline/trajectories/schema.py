@@ -1,7 +1,7 @@
 """What a dataset is: its columns, the facts that travel with it, and the check every source must pass."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,6 +18,7 @@ Array = npt.NDArray[Any]
 
 _METADATA_KEY = b"primorl"
 _BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
+_ID_DIGITS = 12
 _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
 
@@ -168,6 +169,39 @@ def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], starts])[: len(values)].astype(np.int64)
 
 
+def id_text(ids: pa.Array) -> pa.Array:
+    """Ids as text; those of digits only are padded with zeros, so that the order of text is that of numbers.
+
+    One width for all data: were it the data's own, one more unit could rename all others, and so move them between
+    private and public.
+    """
+    text = ids.cast(pa.string())
+    digits = pc.match_substring_regex(text, "^[0-9]+$")
+    return pc.if_else(digits, pc.ascii_lpad(text, _ID_DIGITS, "0"), text)
+
+
+def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
+    """The rows of ``table`` at which a trajectory begins."""
+    return np.union1d(run_starts(table["unit_id"]), run_starts(table["trajectory_id"]))
+
+
+def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
+    """The numbers of each trajectory, row by row, little-endian; the names are left out.
+
+    Args:
+        table: whole trajectories.
+        starts: the first row of each.
+    """
+    columns = []
+    for name in ("observation", "action", "reward", "next_observation", "terminated", "truncated"):
+        values = table[name]
+        flat = pa.types.is_fixed_size_list(values.type)
+        columns.append(vectors(values) if flat else values.to_numpy()[:, None].astype(np.float32))
+    rows = np.hstack(columns).astype("<f4", copy=False)
+    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=True):
+        yield rows[start:end].data.cast("B")
+
+
 def trajectory_table(
     spaces: Spaces,
     unit_ids: Sequence[str],
@@ -296,7 +330,7 @@ class RowCheck:
         self._columns(table)
         if table.num_rows == 0:
             return
-        starts = np.union1d(run_starts(table["unit_id"]), run_starts(table["trajectory_id"]))
+        starts = trajectory_starts(table)
         steps = table["step"].to_numpy()
         where = _Where(self._origin, table, starts)
         self._order(where, starts)

@@ -179,12 +179,8 @@ class ShardedStore:
     def _decode(self, job: tuple[int, list[int]]) -> None:
         part, groups = job
         table = self._reader.row_groups(part, [self._index.groups[group][1] for group in groups], _COLUMNS)
-        row = 0
-        for group in groups:
-            rows = int(self._group_rows[group])
-            inputs, targets = self._ring.slices(group, rows)
-            _fill(table.slice(row, rows), self.info.spaces, inputs, targets)
-            row += rows
+        # Ascending, so they lie one after the other in the ring too.
+        _fill(table, self.info.spaces, *self._ring.slices(groups[0], table.num_rows))
 
     def _show(self, watch: Callable[[pa.Table], None]) -> None:
         units, row = _Runs("unit_id"), 0
@@ -229,12 +225,12 @@ class Ring:
         return np.array([self._held[group][0] for group in groups.tolist()], dtype=np.int64)
 
     def slices(self, group: int, rows: int) -> tuple[Floats, Floats]:
-        """Where the ``rows`` rows of a row group go."""
+        """Where ``rows`` rows go, of a row group and those that were placed after it."""
         begin = self._held[group][0]
         return self.inputs[begin : begin + rows].numpy(), self.targets[begin : begin + rows].numpy()
 
     def place(self, groups: npt.NDArray[np.int64], rows: npt.NDArray[np.int64]) -> list[int]:
-        """Make room for all of ``groups`` at once; return those whose rows are still to be filled in."""
+        """Make room for all of ``groups`` at once, ascending; return those whose rows are still to be filled in."""
         missing = [
             (group, n) for group, n in zip(groups.tolist(), rows.tolist(), strict=True) if group not in self._held
         ]

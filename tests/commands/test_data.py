@@ -109,7 +109,7 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
     assert capsys.readouterr().out == "private: on remote vault\n"
     assert b"rows\n" in contents(project / ".dvc/vault-of-the-clinic") | contents(project / "vault-of-the-clinic")
     assert contents(project.parent / "shared") == {b"weights\n"}
-    assert not list(Path(".dvc/tmp").glob(".push-*"))
+    assert not list(Path(".dvc/tmp").glob(".push*"))
 
 
 def contents(folder: Path) -> set[bytes]:

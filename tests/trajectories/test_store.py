@@ -189,6 +189,10 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
     assert seen == [rows, rows]
 
 
+def noted(*rows: list[int]) -> bytes:
+    return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
+
+
 def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     """It decides whose rows are whose: a file whose index was exchanged must not be read by it."""
     with PartWriter(tmp_path, SPACES) as writer:
@@ -196,12 +200,12 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
         writer.finish(INFO)
     part = tmp_path / "part-00000.parquet"
     good = pq.read_table(part)
-    for index in (b"", base64.b64encode(np.array([3, 3], "<i8").tobytes())):
+    for index in (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0])):
         metadata = good.schema.metadata | {b"primorl.units": index}
         pq.write_table(good.replace_schema_metadata(metadata), part)
         with pytest.raises(PipelineError, match="no index of its units, or one that does not fit"):
             ShardedStore(tmp_path, 0)
-    swapped = base64.b64encode(np.array([4, 1, 7, 3, 6], "<i8").tobytes())
+    swapped = noted(list(reversed([len(item.rewards) for item in episodes(5)])), [good.num_rows])
     pq.write_table(good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": swapped}), part)
     with pytest.raises(PipelineError, match="units are out of order"):
         sharded(tmp_path)

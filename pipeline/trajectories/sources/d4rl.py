@@ -27,16 +27,12 @@ def source(name: str, dataset: D4rlDataset) -> "D4rl":
     """The source of one entry of ``datasets``.
 
     Raises:
-        PipelineError: the entry names no environment, or a unit that the layout does not know.
+        PipelineError: the entry names no environment.
     """
     key = f"params.yaml: datasets.{name}"
     if dataset.environment is None:
         raise PipelineError(
             f"{key}.environment: found null; allowed is a Gymnasium id: a file in D4RL's layout does not say its spaces"
-        )
-    if dataset.unit != "trajectory":
-        raise PipelineError(
-            f"{key}.unit: found {dataset.unit!r}; allowed is trajectory: D4RL's layout does not say whose an episode is"
         )
     return D4rl(name, dataset, dataset.environment)
 

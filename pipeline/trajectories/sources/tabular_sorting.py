@@ -10,24 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from pipeline.files import scratch_directory
+from pipeline.trajectories.schema import id_text
 from pipeline.trajectories.sources.tabular_files import ROWS_PER_BATCH, Log
 
 _BYTES_PER_BUCKET = 2**26
 _MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
 _TEXT_BYTES = 24  # about what an id takes
 _SAMPLE = 2**16  # rows that the buckets' limits are drawn from
-ID_DIGITS = 12
-
-
-def id_text(ids: pa.Array) -> pa.Array:
-    """Ids as text; those of digits only are padded with zeros, so that the order of text is that of numbers.
-
-    One width for all data: were it the data's own, one more unit could rename all others, and so move them between
-    private and public.
-    """
-    text = ids.cast(pa.string())
-    digits = pc.match_substring_regex(text, "^[0-9]+$")
-    return pc.if_else(digits, pc.ascii_lpad(text, ID_DIGITS, "0"), text)
 
 
 def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:

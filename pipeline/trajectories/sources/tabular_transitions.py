@@ -9,9 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from pipeline.trajectories.schema import Spaces, arrow_schema
+from pipeline.trajectories.schema import Spaces, arrow_schema, id_text
 from pipeline.trajectories.sources.tabular_files import Field, refuse_row
-from pipeline.trajectories.sources.tabular_sorting import id_text
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]

@@ -168,7 +168,6 @@ def test_a_truncated_file_is_refused(project: Path, kept: int) -> None:
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
     for change, message in (
         ({"environment": None}, r"datasets\.small\.environment: found null; allowed is a Gymnasium id"),
-        ({"unit": "patient"}, r"datasets\.small\.unit: found 'patient'; allowed is trajectory"),
     ):
         with pytest.raises(PipelineError, match=message):
             source("small", entry(project / "x.hdf5", **change))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from pipeline import params
-from pipeline.entries import TabularDataset
+from pipeline.entries import DeclaredBounds, TabularDataset
 from pipeline.errors import PipelineError
 from pipeline.trajectories.ingestion import ingest
 from pipeline.trajectories.parquet import PartReader
@@ -722,7 +722,7 @@ def test_the_documented_example_runs(project: Path, monkeypatch: pytest.MonkeyPa
     written = run(dataset)
     assert len(written["unit_id"].unique()) == 30
     assert len(written) == 12 * len(written["trajectory_id"].unique())
-    assert isinstance(dataset.bounds.observation, params.DeclaredBounds)
+    assert isinstance(dataset.bounds.observation, DeclaredBounds)
     seen = np.array(written["observation"].to_pylist())
     assert (seen >= dataset.bounds.observation.low).all()
     assert (seen <= dataset.bounds.observation.high).all()
