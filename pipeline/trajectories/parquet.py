@@ -191,17 +191,25 @@ class PartReader:
             while first < len(ends):
                 before = ends[first - 1] if first else 0
                 last = min(int(np.searchsorted(ends, before + ROWS_PER_BATCH)), len(ends) - 1)
-                yield self.row_groups(part, list(range(first, last + 1)), columns)
+                yield self.row_groups(part, list(range(first, last + 1)), columns, threads=True)
                 first = last + 1
 
-    def row_groups(self, part: int, groups: list[int], columns: list[str] | None = None) -> pa.Table:
+    def row_groups(
+        self, part: int, groups: list[int], columns: list[str] | None = None, *, threads: bool = False
+    ) -> pa.Table:
         """Some row groups of one part, in the order asked for.
+
+        Args:
+            part: its number.
+            groups: their numbers in it.
+            columns: the columns to read; None: all.
+            threads: whether Arrow decodes columns side by side; who reads several parts side by side is faster without.
 
         Raises:
             PipelineError: they cannot be decoded.
         """
         try:
-            table = self._file(part).read_row_groups(groups, columns=columns)
+            table = self._file(part).read_row_groups(groups, columns=columns, use_threads=threads)
         except (OSError, pa.ArrowException):
             where = f"row groups {groups[0]} to {groups[-1]}" if len(groups) > 1 else f"row group {groups[0]}"
             raise PipelineError(f"{self._paths[part]}: {where}: found corrupt pages; {self._repair}") from None

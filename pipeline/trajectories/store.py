@@ -19,7 +19,7 @@ from pipeline.trajectories.schema import DatasetInfo, Spaces, action_vectors, ru
 Floats = npt.NDArray[np.float32]
 
 _COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
-_READERS = 4  # decoding lets go of Python's lock
+_READERS = 2  # decoding lets go of Python's lock
 
 
 class UnitStore:
