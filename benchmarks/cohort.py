@@ -3,7 +3,7 @@
 python -m benchmarks.cohort [--units 30000] [--keep FOLDER]
 
 Cold: the first read of the process; the system has the files' pages in its own cache (they are read once before, in
-another process's stead). Warm: the same row groups again, which stay in memory. The peer is what reading a cohort takes without an index: a scan of the
+another process's stead), and another small partition was read, so that libraries are loaded. Warm: the same row groups again, which stay in memory. The peer is what reading a cohort takes without an index: a scan of the
 column of ids that reads the rows of the units it wants.
 """
 
@@ -59,6 +59,9 @@ def fill(folder: Path, units: int) -> None:
 
 def measure(folder: Path, command: str) -> None:
     """Time the reads one after the other."""
+    with tempfile.TemporaryDirectory() as small:
+        fill(Path(small), 3)
+        ShardedStore(Path(small), 1 << 20).transitions(torch.arange(3), torch.zeros(3, 5, dtype=torch.int64))
     for part in folder.glob("*.parquet"):
         with part.open("rb") as file:
             while file.read(1 << 24):
