@@ -6,10 +6,10 @@ from torch import Tensor
 from pipeline.dynamics.cohort import CohortSource
 from pipeline.dynamics.ensemble import Bounds
 from pipeline.dynamics.starts import CONTINUOUS, StartModel
-from pipeline.dynamics.statistics import Columns, possible_fractions
+from pipeline.dynamics.statistics import BYTES_AT_ONCE, Columns, possible_fractions
 from pipeline.privacy.queries import Moments
 
-_UNITS_AT_ONCE = 1 << 16
+_UNIT_BYTES = 8 * 8  # of a unit and number of the sum: products, their factors, and what they are rounded through
 
 
 class StartQuery:
@@ -34,7 +34,9 @@ class StartQuery:
         """Sum over all units, int64. Sensitive: only `Plan.answer` may see it."""
         moments = self.moments(self._columns)
         total = torch.zeros(moments.numbers, dtype=torch.int64)
-        for units in torch.split(torch.arange(source.units), _UNITS_AT_ONCE):
+        width = moments.numbers + 2 * self._columns.observation_size
+        at_once = max(1, BYTES_AT_ONCE // (width * _UNIT_BYTES))
+        for units in torch.split(torch.arange(source.units), at_once):
             state = source.transitions(units, torch.zeros(len(units), 1, dtype=torch.int64))[0][:, 0]
             parts = [state[:, first : first + size].argmax(1) for first, size in self._columns.one_hot]
             chosen = torch.stack(parts, 1) if parts else torch.empty(len(units), 0, dtype=torch.int64)

@@ -19,7 +19,14 @@ _MOST, _CONCENTRATED = 0.9, 0.85  # of all: what is called usual; in one bin, wh
 _NORMAL = 1.645  # 90% quantile of |x| of a standard normal
 _NOISE_DEVIATIONS, _LEAST_SEEN = 3.0, 0.8
 _HALF_DEVIATIONS = 2.0
-_ROWS_AT_ONCE = 1 << 18
+BYTES_AT_ONCE = 256 << 20
+"""Bound on what a query's sum holds of one batch of units (at least one), however wide the data are.
+
+Running out of memory there costs all that was reserved, every time anew. Sums are of whole numbers, the same in
+batches of any size.
+"""
+_COPIES = 3  # of a unit's counts: themselves, scaled, divided
+_ROW_BYTES = 80  # of a row and column, in which every tensor on the way from a number to its bin is counted
 
 OneHot = tuple[tuple[int, int], ...]
 """Parts of an observation that are one-hot: (first dimension, number of categories)."""
@@ -95,7 +102,9 @@ class NormaliserQuery:
         """Sum over all units, int64 ``[2 S' + 1, BINS]``. Sensitive: only `Plan.answer` may see it."""
         fractions = self._columns.fractions
         total = torch.zeros(fractions.columns, fractions.bins, dtype=torch.int64)
-        for inputs, targets, own in all_rows(source):
+        by_unit = fractions.columns * BINS * 8 * _COPIES
+        read = 4 * (2 * self._columns.observation_size + len(self._bounds.action_low) + 2)
+        for inputs, targets, own in all_rows(source, by_unit, read + fractions.columns * _ROW_BYTES):
             total += fractions.total(self._bins(inputs, targets), own)
         return total
 
@@ -142,10 +151,15 @@ class NormaliserQuery:
         )
 
 
-def all_rows(source: CohortSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def all_rows(source: CohortSource, unit_bytes: int, row_bytes: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """All units, some at a time: inputs ``[U, M, S + A]``, targets and which rows are their own ``[U, M]``.
 
-    Sensitive: for a query's sum only.
+    Sensitive: for a query's sum only. As many at a time as stay within ``BYTES_AT_ONCE``, but one in any case.
+
+    Args:
+        source: the private units.
+        unit_bytes: what is held for each of the U units of a batch.
+        row_bytes: what is held for each of its U M rows.
     """
     lengths = source.lengths(torch.arange(source.units))
     first = 0
@@ -153,7 +167,7 @@ def all_rows(source: CohortSource) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         last, longest = first, 0
         while last < source.units:
             wider = max(longest, int(lengths[last]))
-            if last > first and (last + 1 - first) * wider > _ROWS_AT_ONCE:
+            if last > first and (last + 1 - first) * (unit_bytes + wider * row_bytes) > BYTES_AT_ONCE:
                 break
             longest, last = wider, last + 1
         steps = torch.arange(longest).expand(last - first, -1)

@@ -82,6 +82,23 @@ def test_only_first_states_are_asked_for() -> None:
     assert not torch.equal(query.total(source), query.total(units(5)))
 
 
+def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same sum, digit for digit, in batches of every size; what is held of a unit bounds how many one has."""
+    query, source, asked = StartQuery(COLUMNS, BOUNDS), units(23), []
+    whole, read = query.total(source), Ragged.transitions
+
+    def counting(self: Ragged, chosen: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        asked.append(len(chosen))
+        return read(self, chosen, steps)
+
+    monkeypatch.setattr(Ragged, "transitions", counting)
+    for most, batches in ((1, 23), (5000, 6), (10_000, 3), (1 << 20, 1)):
+        asked.clear()
+        monkeypatch.setattr("pipeline.dynamics.start_query.BYTES_AT_ONCE", most)
+        assert torch.equal(query.total(source), whole)
+        assert len(asked) == batches
+
+
 @pytest.mark.parametrize("value", [1e30, -1e30, float("nan"), float("inf"), 6.0])
 def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> None:
     query, rest = StartQuery(COLUMNS, BOUNDS), units(5)

@@ -110,12 +110,43 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(values: list[float
 
 
 def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is the same, digit for digit, in batches of every size; one unit is a batch, however wide it is."""
     units, query = random_units(9), NormaliserQuery(COLUMNS, BOUNDS)
     whole = query.total(units)
     assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
-    monkeypatch.setattr("pipeline.dynamics.statistics._ROWS_AT_ONCE", 30)
-    assert len(list(all_rows(units))) > 4
-    assert torch.equal(query.total(units), whole)
+    for most in (1, 30_000, 60_000, 100_000):
+        monkeypatch.setattr("pipeline.dynamics.statistics.BYTES_AT_ONCE", most)
+        assert torch.equal(query.total(units), whole)
+
+
+@pytest.mark.parametrize(("unit_bytes", "row_bytes", "sizes"), [(100, 1, [2] * 4), (1, 10, [1] * 8), (1, 1, [8])])
+def test_a_batch_is_bounded_by_what_is_held_of_its_units_and_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch, unit_bytes: int, row_bytes: int, sizes: list[int]
+) -> None:
+    """Wide data (many bytes a unit) and long units (many a row) make small batches; a count of rows would not see."""
+    units = Ragged([torch.zeros(20, 5)] * 8, [torch.zeros(20, 6)] * 8)
+    monkeypatch.setattr("pipeline.dynamics.statistics.BYTES_AT_ONCE", 250)
+    found = [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)]
+    assert found == sizes
+
+
+@pytest.mark.parametrize(("dimensions", "at_once"), [(3, 300), (95, 28)])
+def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, dimensions: int, at_once: int) -> None:
+    """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
+    columns = Columns(dimensions, (), discrete_actions=False)
+    bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)
+    asked: list[int] = []
+
+    class Counting(Ragged):
+        def transitions(self, units: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            asked.append(len(units))
+            return super().transitions(units, steps)
+
+    monkeypatch.setattr("pipeline.dynamics.statistics.BYTES_AT_ONCE", 4 << 20)
+    units = Counting([torch.zeros(1, dimensions + 1)] * 300, [torch.zeros(1, dimensions + 2)] * 300)
+    NormaliserQuery(columns, bounds).total(units)
+    assert sum(asked) == 300
+    assert at_once / 2 < max(asked) <= at_once
 
 
 def test_declared_bounds_alone() -> None:
