@@ -302,7 +302,7 @@ class ReplayDataset(DatasetCommon):
 
 
 class MinariDataset(DatasetCommon):
-    """A Minari dataset that is already on this machine."""
+    """Minari datasets, one or several as a mixture, on this machine or fetched."""
 
     source: Literal["minari"]
     options: MinariOptions

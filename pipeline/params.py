@@ -10,6 +10,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipeline.entries import AnyDataset, Dataset, Settings
 from pipeline.errors import PipelineError
 from pipeline.values import (
+    NUMBER,
     AtLeastTwo,
     Block,
     Finite,
@@ -26,7 +27,6 @@ from pipeline.values import (
     Share,
     StoreUrl,
     Variant,
-    _number,
 )
 
 
@@ -167,7 +167,7 @@ class Compute(Block):
     device: Literal["auto", "cpu", "cuda"]
     memory_mb: PositiveInt | None
     data_mb: PositiveInt | None
-    threads: Annotated[int, Field(gt=0, le=1024), _number] | None
+    threads: Annotated[int, Field(gt=0, le=1024), NUMBER] | None
 
 
 class Params(Block):
@@ -190,6 +190,25 @@ class Params(Block):
         if self.dataset not in self.datasets:
             raise ValueError(
                 f"dataset: found {self.dataset!r}, allowed are the entries of datasets: {sorted(self.datasets)}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _rollouts_begin_somewhere(self) -> Self:
+        """Refused here, for every stage: found out after training, the answer would be to pay for another model."""
+        starts, nowhere = self.policy.starts, None
+        if self.dynamics.variant == "mopo":  # its rollouts begin at real states
+            return self
+        if starts in ("reset", "pool") and self.chosen.environment is None:
+            nowhere = f"datasets.{self.dataset}.environment is null"
+        elif starts == "public" and self.partition.public_fraction == 0:
+            nowhere = "partition.public_fraction is 0"
+        elif starts == "released" and not self.privacy.statistics.starts:
+            nowhere = "privacy.statistics.starts is false"
+        if nowhere is not None:
+            raise ValueError(
+                f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with an environment, public "
+                "with a public split, released with privacy.statistics.starts: true"
             )
         return self
 

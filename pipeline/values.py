@@ -52,18 +52,18 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-_number = BeforeValidator(_no_truth_value)
-PositiveInt = Annotated[int, Field(gt=0), _number]
-NaturalInt = Annotated[int, Field(ge=0), _number]
-AtLeastTwo = Annotated[int, Field(ge=2), _number]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), _number]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), _number]
-Finite = Annotated[float, Field(allow_inf_nan=False), _number]
-Multiplier = Annotated[float, Field(ge=0.1, allow_inf_nan=False), _number]  # less is no protection worth the name
-Probability = Annotated[float, Field(gt=0, le=1), _number]
-Share = Annotated[float, Field(gt=0, lt=1), _number]
-Fraction = Annotated[float, Field(ge=0, lt=1), _number]
-Seed = Annotated[int, Field(ge=0, lt=2**31), _number]
+NUMBER = BeforeValidator(_no_truth_value)
+PositiveInt = Annotated[int, Field(gt=0), NUMBER]
+NaturalInt = Annotated[int, Field(ge=0), NUMBER]
+AtLeastTwo = Annotated[int, Field(ge=2), NUMBER]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
+Finite = Annotated[float, Field(allow_inf_nan=False), NUMBER]
+Multiplier = Annotated[float, Field(ge=0.1, allow_inf_nan=False), NUMBER]  # less is no protection worth the name
+Probability = Annotated[float, Field(gt=0, le=1), NUMBER]
+Share = Annotated[float, Field(gt=0, lt=1), NUMBER]
+Fraction = Annotated[float, Field(ge=0, lt=1), NUMBER]
+Seed = Annotated[int, Field(ge=0, lt=2**31), NUMBER]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

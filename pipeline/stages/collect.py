@@ -1,4 +1,4 @@
-"""Stage ``collect``: the raw trajectories, as a local Minari dataset in ``data/raw``."""
+"""Stage ``collect``: the raw files of whatever source, in ``data/raw``."""
 
 import sys
 from pathlib import Path
@@ -19,4 +19,4 @@ def body(params: Params, run: StageRun) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("collect", "bring the raw trajectories here as a local Minari dataset", body))
+    sys.exit(run_stage("collect", "bring the source's raw files here: made, fetched or copied", body))
