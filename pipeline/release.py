@@ -136,7 +136,7 @@ def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest)
         for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
             if any(known in run or known.startswith(run) for known in hashes):
                 raise PipelineError(f"{name}: holds an unkeyed hash of private data; find what wrote it there")
-    declared = {str(manifest.private_units), str(manifest.public_units)}
+    declared = {str(manifest.private_units), str(manifest.public_units), str(manifest.info.horizon)}
     counts = {str(count) for count in _counts()} - declared
     for key, words in (("public_assumptions", statement.public_assumptions), ("void", statement.void)):
         found = set(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", " ".join(words)))

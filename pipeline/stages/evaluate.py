@@ -25,6 +25,7 @@ from pipeline.evaluation.statistics import MeanInterval
 from pipeline.files import read_json, replaced_file, write_json
 from pipeline.params import Params
 from pipeline.policy.exported import DeterministicPolicy
+from pipeline.stages.horizon import declared_horizon
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 from pipeline.trajectories.manifest import Manifest
@@ -103,12 +104,7 @@ def _in_the_model(
     Raises:
         PipelineError: nobody says how long an episode is, or where it begins.
     """
-    horizon = manifest.info.horizon
-    if horizon is None:
-        raise PipelineError(
-            f"params.yaml: datasets.{params.dataset}.horizon: found null, and there is no environment that knows; "
-            "allowed is the number of steps of the longest episode"
-        )
+    horizon = declared_horizon(params, manifest)
     chosen, ensemble = params.evaluation, GaussianEnsemble.load(MODEL, torch.device("cpu"))
     starts = _first_states(chosen.seed)
     if starts.shape[1:] != (ensemble.architecture.observation_size,):
@@ -188,4 +184,5 @@ def _log(
 
 
 if __name__ == "__main__":
-    sys.exit(run_stage("evaluate", "Measure the policy's return in the true environment.", body))
+    description = "Measure the policy's return in the true environment; without one, its value in the released model."
+    sys.exit(run_stage("evaluate", description, body))

@@ -29,8 +29,10 @@ from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
 from pipeline.privacy.queries import GaussianQuery
 from pipeline.progress import Bar, progress_bar
-from pipeline.stages import charges
+from pipeline.stages import charges, refusals
 from pipeline.stages.compute import chosen_device, kept_bytes
+from pipeline.stages.horizon import declared_horizon
+from pipeline.stages.model_bounds import model_bounds
 from pipeline.stages.runner import run_stage
 from pipeline.tracking import StageRun
 from pipeline.trajectories.manifest import Manifest
@@ -68,15 +70,17 @@ def body(params: Params, run: StageRun) -> None:
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     device = chosen_device(params.compute)
     shape = architecture(params, manifest)
-    _refuse_what_needs_public_units(params, manifest)
+    refusals.refuse_what_needs_public_units(params, manifest)
+    refusals.refuse_policies_without_a_start(params, manifest)
+    if manifest.info.environment is None:
+        declared_horizon(params, manifest)
     plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
     public = UnitStore.open(PARTITIONS / "public")
     if public.info != manifest.info:
         raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
-    bounds = _bounds(params, manifest, public)
+    bounds = model_bounds(params, manifest, public)
     columns = _columns(manifest)
-    _check_horizon(params, manifest)
-    _check_termination(params, manifest, public)
+    refusals.check_termination(params, manifest, public)
     run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
 
     version = dataset_version(manifest, PARTITIONS)
@@ -342,21 +346,9 @@ def architecture(params: Params, manifest: Manifest) -> Architecture:
 def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
     fingerprint = manifest.info.dataset_fingerprint
-    assumptions = [
-        f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
-        if manifest.public_units
-        else "no unit: there is no public split",
-        "observation and action sizes, the environment and its declared spaces",
-        "the bounds of observations and rewards named in params.yaml",
-        "the wall time of the run",
-        "which versions of the data share units, and how many charges there were on them",
-    ]
     termination = manifest.info.termination
-    if termination in RULES:
-        assumptions.append(f"when an episode ends: the declared rule {termination}")
     if plan is not None:
-        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=assumptions)
+        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
         return statement | {"termination": termination}
     statement = accounting.no_guarantee(
         unit=manifest.info.unit,
@@ -367,92 +359,29 @@ def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     return statement | {"termination": termination}
 
 
-def _refuse_what_needs_public_units(params: Params, manifest: Manifest) -> None:
-    """Name the first choice that asks the public split for something, where there is none.
-
-    Raises:
-        PipelineError: there is such a choice, or actions would be standardised by bounds that are infinite.
-    """
-    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
-    bounds, patience = f"datasets.{params.dataset}.bounds", params.dynamics.early_stopping.patience
-    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
-    if chosen != "public" and not all(map(math.isfinite, sides)):
-        raise PipelineError(
-            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
-            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
-        )
-    for key, found, needs_public, allowed in (
-        ("privacy.statistics.normaliser", chosen, chosen == "public", "bounds (the declared ones), private (charged)"),
-        ("dynamics.early_stopping.patience", patience, patience is not None, "null: all rounds are run"),
-        (f"{bounds}.observation", declared.observation, declared.observation == "public", "space, {low, high}"),
-        (f"{bounds}.reward", declared.reward, declared.reward == "public", "[low, high]"),
-    ):
-        if needs_public and not manifest.public_units:
-            raise PipelineError(
-                f"params.yaml: {key}: found {found}, which needs public units, and there are none "
-                f"(partition.public_fraction); allowed: {allowed}"
-            )
-
-
-def _bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
-    """Declared bounds, the environment's, or the public split's; never the private data's."""
-    declared = params.chosen.bounds
-    spaces = manifest.info.spaces
-    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
-    inputs, targets = public.flat()
-    size = public.observation_size
-    if declared.observation == "public":
-        after = inputs[:, :size] + targets[:, :size]
-        seen = torch.cat((inputs[:, :size], after))
-        low, high = seen.amin(0), seen.amax(0)
-    elif declared.observation != "space":
-        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
-        if len(low) != size:
-            raise PipelineError(
-                f"params.yaml: datasets.{params.dataset}.bounds.observation: found {len(low)} dimensions, "
-                f"the data has {size}"
-            )
-    if not bool((low.isfinite() & high.isfinite()).all()):
-        raise PipelineError(
-            f"params.yaml: datasets.{params.dataset}.bounds.observation: found an unbounded observation space, allowed "
-            "are finite bounds; set it to public, or declare {low: [..], high: [..]}"
-        )
-    rewards = targets[:, size]
-    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
-    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
-    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
-
-
-def _check_horizon(params: Params, manifest: Manifest) -> None:
-    """Refuse data of which nobody could judge a policy; declared later, it would be another model, charged anew."""
-    if manifest.info.environment is None and manifest.info.horizon is None:
-        raise PipelineError(
-            f"params.yaml: datasets.{params.dataset}.horizon: found null, and there is no environment that knows; "
-            "allowed is the number of steps of the longest episode"
-        )
-
-
-def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
-    """Refuse a rule that nobody declared, or that is of another task, and data that contradict the choice.
-
-    Only the public split is looked at; ``ingest`` looks at all rows.
-    """
-    chosen, size = manifest.info.termination, public.observation_size
-    key = f"params.yaml: datasets.{params.dataset}.termination"
-    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
-    allowed = ", ".join((NONE, LEARNED, *fitting))
-    if chosen not in (NONE, LEARNED, *RULES):
-        raise PipelineError(f"{key}: found {chosen!r}; allowed for observations of size {size} are {allowed}")
-    if chosen in RULES and chosen not in fitting:
-        raise PipelineError(
-            f"{key}: found {chosen!r}, a rule for observations of size {RULES[chosen].observation_size}; allowed for "
-            f"those of size {size} are {allowed}"
-        )
-    if chosen == NONE and bool(public.terminated().any()):
-        raise PipelineError(
-            f"{key}: found none, but episodes of {PARTITIONS / 'public'} terminate; allowed is {LEARNED} or a rule of "
-            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
-        )
+def _assumptions(manifest: Manifest) -> list[str]:
+    """What the guarantee takes for granted: nothing here may be read off private rows."""
+    info = manifest.info
+    simulated = info.environment is not None
+    assumptions = [
+        f"the number of private units, {manifest.private_units}",
+        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        if manifest.public_units
+        else "no unit: there is no public split",
+        "observation and action sizes, "
+        + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
+        "the bounds of observations and rewards named in params.yaml",
+        "the wall time of the run",
+        "which versions of the data share units, and how many charges there were on them",
+    ]
+    if info.horizon is not None:
+        by_whom = "as declared or by the environment" if simulated else "as declared"
+        assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
+    if info.termination == NONE:
+        assumptions.append("that no episode terminates")
+    elif info.termination in RULES:
+        assumptions.append(f"when an episode ends: the declared rule {info.termination}")
+    return assumptions
 
 
 def _train_mopo(

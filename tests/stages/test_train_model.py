@@ -331,7 +331,7 @@ def test_without_an_environment_somebody_must_say_how_long_an_episode_is_before_
     monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=None, horizon=None))
     some_episodes(terminated=True)
     with pytest.raises(
-        PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"
+        PipelineError, match=r"pendulum-replay.horizon: found null, .* known beforehand, not counted in the data$"
     ):
         trained(with_changes(small))
     assert charged(small) == []
@@ -372,7 +372,38 @@ def test_episodes_that_never_terminate_need_no_choice(small: Params, monkeypatch
     some_episodes(terminated=False)
     trained(with_changes(small))
     assert statement()["termination"] == "none"
-    assert not any("ends" in said for said in statement()["public_assumptions"])
+    assert "that no episode terminates" in statement()["public_assumptions"]
+    assert not any("when an episode ends" in said for said in statement()["public_assumptions"])
+
+
+SPACES_OF_IT = "observation and action sizes, the environment and its declared spaces"
+COLUMNS_OF_IT = "observation and action sizes, the declared columns, categories and bounds"
+LIMIT_OF_IT = "episodes of at most 200 steps, as declared or by the environment"
+
+
+@pytest.mark.parametrize(
+    ("environment", "horizon", "says", "says_not"),
+    [
+        ("Pendulum-v1", 200, [SPACES_OF_IT, LIMIT_OF_IT], [COLUMNS_OF_IT]),
+        (None, 48, [COLUMNS_OF_IT, "episodes of at most 48 steps, as declared"], [SPACES_OF_IT]),
+        ("Pendulum-v1", None, [SPACES_OF_IT], [COLUMNS_OF_IT, "episodes of"]),
+    ],
+)
+def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces(
+    small: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str | None,
+    horizon: int | None,
+    says: list[str],
+    says_not: list[str],
+) -> None:
+    """The horizon is a number of the result too (``model_value_horizon``), which only the assumption covers."""
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=environment, horizon=horizon))
+    some_episodes(terminated=False)
+    trained(with_changes(small))
+    assumed = statement()["public_assumptions"]
+    assert [one for one in says if one in assumed] == says
+    assert not any(one.startswith(tuple(says_not)) for one in assumed)
 
 
 def with_seed(params: Params, seed: int) -> Params:

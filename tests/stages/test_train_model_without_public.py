@@ -1,5 +1,6 @@
 """No unit is public: what standardises, where rollouts begin, what is asked of private units and what that costs."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -26,7 +27,7 @@ from pipeline.stages import optimize_policy, train_model
 from pipeline.trajectories.store import UnitStore
 from tests.stages import tiny_policy
 from tests.stages.tiny_policy import RememberingRun
-from tests.trajectories.builders import episode, snapshot, table
+from tests.trajectories.builders import INFO, episode, snapshot, table
 
 OUTPUT = Path("models/dynamics")
 UNITS = 80
@@ -194,6 +195,42 @@ def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     assert charged(data) == []
 
 
+@pytest.mark.parametrize(
+    ("environment", "variant", "starts", "says"),
+    [
+        (None, "private", False, "params.yaml: privacy.statistics.starts: found false"),
+        (None, "no_privacy", False, "params.yaml: privacy.statistics.starts: found false"),
+        (None, "mopo", True, "params.yaml: dynamics.variant: found mopo"),
+        (None, "private", True, None),
+        ("Pendulum-v1", "private", False, None),
+        ("Pendulum-v1", "mopo", True, None),
+    ],
+)
+def test_policies_need_somewhere_to_start_before_anything_is_charged(
+    small: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str | None,
+    variant: str,
+    starts: bool,
+    says: str | None,
+) -> None:
+    """No environment, no public unit, no released first states: one clear line. Either of them is enough."""
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=environment, horizon=9))
+    write_partitions()
+    params = with_statistics(small, PRIVATE | {"starts": starts}, dynamics={"variant": variant})
+    if says is None:
+        trained(params)
+        assert len(charged(small)) == 1
+        return
+    with pytest.raises(PipelineError, match=says) as refused:
+        trained(params)
+    assert "nowhere to start" in str(refused.value)
+    assert "datasets.pendulum-replay.environment is null" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not OUTPUT.exists()
+    assert charged(small) == []
+
+
 class KilledError(BaseException):
     """Stands for a kill: no handler of the stage may see it."""
 
@@ -279,11 +316,12 @@ def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.
     assert len(states) == 2
 
 
-def test_a_person_with_many_trajectories_is_one_unit(small: Params) -> None:
+def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three people with four trajectories each: K, cohorts, charge and statement count people."""
     names = [f"t{i:02d}" for i in range(12)]
     people = [f"p{i // 4}" for i in range(12)]
     content = table([episode(6, i) for i in range(12)], units=people, names=names)
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, unit="person"))
     tiny_policy.write_partitions(content, content.slice(0, 0))
     trained(with_statistics(small, QUIET, privacy={"delta": 0.01}))
     assert statement()["units"] == 3
