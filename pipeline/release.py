@@ -78,8 +78,6 @@ def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
 
 
 def _refuse_to_overwrite(target: Path) -> None:
-    if not target.parent.is_dir():
-        raise PipelineError(f"{target}: its folder is not there; make it first")
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise PipelineError(f"{target}: in the way; allowed is a folder that is empty or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):

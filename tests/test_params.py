@@ -342,3 +342,34 @@ def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: s
     """The statement would speak of persons while trajectories are sampled, clipped and counted."""
     key = f"datasets.{ONE_OF_EACH_SOURCE[source]}.unit"
     assert refusal(changed(key, "person")).startswith(f"{key}: found 'person'; input should be 'trajectory'")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": "csv-log"}, None),
+        ({"dataset": "csv-log", "policy.starts": "reset"}, "found 'reset', while datasets.csv-log.environment is null"),
+        (
+            {"policy.starts": "public", "partition.public_fraction": 0},
+            "found 'public', while partition.public_fraction",
+        ),
+        ({"policy.starts": "released"}, "found 'released', while privacy.statistics.starts is false"),
+        ({"policy.starts": "released", "privacy.statistics.starts": True}, None),
+        ({"policy.starts": "released", "dynamics.variant": "mopo"}, None),
+    ],
+)
+def test_where_rollouts_begin_is_settled_before_anything_is_paid_for(
+    changes: dict[str, Any], message: str | None
+) -> None:
+    raw = copy.deepcopy(RAW)
+    raw["datasets"]["csv-log"]["settings"]["policy"] = {"starts": changes.get("policy.starts", "public")}
+    for key, value in changes.items():
+        *path, last = key.split(".")
+        block = raw
+        for part in path:
+            block = block[part]
+        block[last] = value
+    if message is None:
+        params.parse(raw)
+    else:
+        assert message in refusal(raw)

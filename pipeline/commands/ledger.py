@@ -111,7 +111,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params"
     if not charges:
         print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
         return
-    print(_ROW.format("#", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"))
+    print(_ROW.format("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"))
     for charge in charges:
         epsilon = "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}"
         state = (charge.time, charge.dataset, charge.stage, charge.state)

@@ -51,18 +51,13 @@ def _start_states(params: Params, environment: str | None) -> Tensor:
     """``[n, S]``: every state of the public split, drawn from the released first states, or environment's resets.
 
     Raises:
-        PipelineError: no unit is public, no first states were released, or there is no environment to reset.
+        PipelineError: no unit is public, or no first states were released.
     """
     if params.policy.starts == "released":
         generator = torch.Generator().manual_seed(params.seed)
         return StartModel.load(MODEL, torch.device("cpu")).sample(_RESETS, generator)
     if params.policy.starts != "public":
-        if environment is None:
-            raise PipelineError(
-                f"params.yaml: policy.starts: found {params.policy.starts}, and datasets.{params.dataset}.environment "
-                "is null: there is nothing to reset; allowed are public (the public split's states) and released "
-                "(privacy.statistics.starts)"
-            )
+        assert environment is not None  # params.py refuses it
         return reset_states(environment, _RESETS, params.seed)
     public = UnitStore.open(PUBLIC)
     if public.units == 0:

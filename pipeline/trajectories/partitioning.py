@@ -86,8 +86,8 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
             for side, count in (("private", counts[False]), ("public", counts[True])):
                 if count == 0 and (side == "private" or public_fraction > 0):
                     raise PipelineError(
-                        f"partition.public_fraction: found {public_fraction}, which leaves no {side} unit; "
-                        "allowed is 0 (no public split), or a share that leaves both partitions at least one; "
+                        f"params.yaml: partition.public_fraction: found {public_fraction}, which leaves no {side} "
+                        "unit; allowed is 0 (no public split), or a share that leaves both partitions at least one; "
                         "change it, or partition.salt"
                     )
             private_writer.finish(reader.info)

@@ -399,7 +399,10 @@ class RowCheck:
                 )
             if key[1] in self._trajectories:
                 where.refuse_row(
-                    int(row), "one trajectory in two units", "one unit a trajectory; correct the unit column"
+                    int(row),
+                    "one trajectory in two units",
+                    "one unit a trajectory; correct the unit column, or, where trajectories are numbered anew for each "
+                    "unit, set options.trajectory_ids: per_unit",
                 )
             self._previous = key
             self._trajectories.add(key[1])

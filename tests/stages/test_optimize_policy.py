@@ -131,18 +131,6 @@ def test_an_unknown_environment_is_named() -> None:
         optimize_policy.reset_states("Nowhere-v0", 10, seed=0)
 
 
-@pytest.mark.parametrize("starts", ["reset", "pool"])
-def test_without_an_environment_there_is_nothing_to_reset(small: Params, starts: str) -> None:
-    write_model(PRIVATE)
-    config = Path("models/dynamics/config.json")
-    write_json(config, read_json(config) | {"environment": None})
-    with pytest.raises(
-        PipelineError, match=rf"policy.starts: found {starts}, .*environment is null.*public .*released"
-    ):
-        trained(unsimulated(tiny(small, starts=starts)))
-    assert not OUTPUT.exists()
-
-
 def unsimulated(params: Params) -> Params:
     raw = params.model_dump(mode="json")
     raw["datasets"][params.dataset]["environment"] = None
