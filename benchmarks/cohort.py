@@ -2,9 +2,10 @@
 
 python -m benchmarks.cohort [--units 30000] [--keep FOLDER]
 
-Cold: the first read of the process; the system has the files' pages in its own cache (they are read once before, in
-another process's stead), and another small partition was read, so that libraries are loaded. Warm: the same row groups again, which stay in memory. The peer is what reading a cohort takes without an index: a scan of the
-column of ids that reads the rows of the units it wants.
+Cold: the first read of the process; the system has the files' pages in its own cache (they are read once before), and
+another small partition was read, so that libraries are loaded. Warm: the same row groups again, which stay in memory.
+The peer is what reading a cohort takes without an index: a scan of the column of ids that reads the rows of the units
+it wants.
 """
 
 import argparse
