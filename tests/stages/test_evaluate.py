@@ -208,6 +208,7 @@ def without_simulator(selected: Params) -> Params:
         "environment": None,
         "score": {"low": -1500.0, "high": 0.0, "scale": 1000.0},
     }
+    raw["policy"] |= {"starts": "public"}
     return params.parse(raw)
 
 
