@@ -117,10 +117,13 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params"
         state = (charge.time, charge.dataset, charge.stage, charge.state)
         print(_ROW.format(charge.sequence, *state, epsilon, f"{charge.delta:.3g}", charge.id))
     print()
-    names = {charge.dataset_fingerprint: charge.dataset for charge in charges}
+    names: dict[str, list[str]] = {}  # two entries may name the same rows
+    for charge in charges:
+        known = names.setdefault(charge.dataset_fingerprint, [])
+        known += [] if charge.dataset in known else [charge.dataset]
     for version in ledger.versions():
         if version.fingerprint in names:
-            print("\n".join(_summary(ledger, version, names[version.fingerprint], params)))
+            print("\n".join(_summary(ledger, version, ", ".join(names.pop(version.fingerprint)), params)))
 
 
 def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Params") -> Iterator[str]:

@@ -110,7 +110,7 @@ def test_the_table_ends_with_what_is_spent_and_left(
     project(epsilon=2.0)
     assert primorl("show") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["#", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"]
+    assert lines[0].split() == ["rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"]
     assert [line.split()[0] for line in lines[1:5]] == ["2", "5", "8", "9"]
     start = lines.index(f"pendulum, version {version('ab').fingerprint[:12]} (2 units: trajectory), 3 charge(s)")
     assert lines[start + 1 : start + 3] == [
