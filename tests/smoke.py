@@ -8,9 +8,15 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import h5py
+import numpy as np
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.trajectories.builders import episode, write_raw  # noqa: E402  after the line above
+
 TINY: dict[str, Any] = {
     "datasets": {
         "pendulum-replay": {
@@ -126,9 +132,38 @@ def another_dataset_and_back(clone: Path) -> None:
     expect(statement["unit"] == "patient", "the unit is the person")
     expect(len(statement["queries"]) == 2 and summary["epsilon"] <= 5.0, "both queries are within ε")
     (clone / "params.yaml").write_bytes(before)
+    for name, source, options in made_here(clone):
+        chosen = yaml.safe_load(before)
+        entry = chosen["datasets"]["pendulum-replay"] | {"source": source, "horizon": 200, "options": options}
+        chosen["datasets"][name] = entry
+        (clone / "params.yaml").write_text(
+            yaml.safe_dump(chosen | {"dataset": name}, sort_keys=False), encoding="utf-8"
+        )
+        run(clone, "dvc", "repro")
+        summary = read(clone / "metrics/summary.json")
+        expect(summary["dataset"] == name and summary["return_mean"] is not None, f"source {source} runs to the end")
+    (clone / "params.yaml").write_bytes(before)
     said = run(clone, "dvc", "repro")
     expect("Running stage" not in said, "a dataset that is swapped back comes out of the cache")
     expect(all((clone / n).read_bytes() == content for n, content in ours.items()), "and is what it was")
+
+
+def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
+    """A Minari dataset and a file in D4RL's layout, as entries: name, source and options."""
+    write_raw(clone / "sources", [episode(50, seed=seed) for seed in range(30)])
+    episodes = [episode(50, seed=seed) for seed in range(30, 60)]  # the same again would be the same people
+    with h5py.File(clone / "sources" / "flat.hdf5", "w") as file:
+        file["observations"] = np.concatenate([item.observations[:-1] for item in episodes])
+        file["next_observations"] = np.concatenate([item.observations[1:] for item in episodes])
+        file["actions"] = np.concatenate([item.actions for item in episodes])
+        file["rewards"] = np.concatenate([item.rewards for item in episodes]).astype(np.float32)[:, None]
+        file["terminals"] = np.zeros(50 * len(episodes), bool)
+        file["timeouts"] = np.arange(50 * len(episodes)) % 50 == 49
+    parts = [{"id": "small-v0", "filter": None}]
+    return [
+        ("from-minari", "minari", {"root": "sources", "remote": False, "parts": parts}),
+        ("from-d4rl", "d4rl", {"file": "sources/flat.hdf5", "name": None, "remote": False}),
+    ]
 
 
 def experiment_in_a_copy(clone: Path) -> None:
