@@ -23,6 +23,7 @@ def chosen(name: str, like: str, **changes: Any) -> Params:
     raw = yaml.safe_load(path.read_text(encoding="utf-8"))
     raw["datasets"][name] = raw["datasets"][like] | changes
     raw["dataset"] = name
+    raw["policy"]["starts"] = "public"  # also where there is no environment to reset
     path.write_text(yaml.safe_dump(raw), encoding="utf-8")
     return params.load(path)
 
