@@ -264,10 +264,13 @@ class Transitions:
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)
         if not finite.all():
+            bad = np.flatnonzero(~finite.all(axis=1))
+            own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
+            columns = [field.column for field in own for _ in field.categories or (None,)]
             self._refuse(
                 rows,
-                np.flatnonzero(~finite.all(axis=1)),
-                f"a missing, NaN or infinite {what}",
+                bad,
+                f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})",
                 "finite float32 numbers; fill it in, or drop or repair the trajectory",
             )
 
