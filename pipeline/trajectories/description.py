@@ -94,6 +94,7 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
     in its trajectory.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(12, 3.8), dpi=120, layout="constrained")
     returns, lengths, coverage = figure.subplots(1, 3)
@@ -102,9 +103,12 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
     returns.set_ylabel("public trajectories")
     lengths.hist(public.lengths, bins=min(50, max(5, len(np.unique(public.lengths)))), color="C1")
     lengths.set_xlabel("steps of an episode")
+    lengths.xaxis.set_major_locator(MaxNLocator(integer=True))
     place = np.concatenate([np.arange(n) / max(1, n - 1) for n in public.lengths])
     chosen = np.linspace(0, len(place) - 1, min(_MOST_POINTS, len(place))).astype(int)
-    first, second, share = _principal(public.observation[chosen])
+    categories = [column for begin, size in about["spaces"]["one_hot"] for column in range(begin, begin + size)]
+    numbers = np.delete(public.observation, categories, axis=1)  # categories are stripes on any axis
+    first, second, share = _principal((numbers if numbers.shape[1] else public.observation)[chosen])
     points = coverage.scatter(first, second, c=place[chosen], s=4, cmap="viridis", linewidths=0)
     coverage.set_xlabel(f"first principal axis of observations ({share[0]:.0%})")
     coverage.set_ylabel(f"second ({share[1]:.0%})")
