@@ -54,6 +54,8 @@ _CODE = (
     "privacy/plan.py",
     "privacy/queries.py",
     "privacy/sampling.py",
+    "trajectories/parquet.py",
+    "trajectories/schema.py",
     "trajectories/store.py",
 )
 _NORMALISER, _STARTS = "normaliser", "starts"  # queries
