@@ -1,14 +1,13 @@
 """Private outputs on a remote that somebody named: `dvc push` alone never sends them."""
 
-import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from pipeline.dvc_command import run_dvc
 from pipeline.errors import PipelineError
 from pipeline.files import home, scratch_directory
 
@@ -59,9 +58,7 @@ def _without_flag(pipeline: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def _dvc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dvc", *words]
-    wide = os.environ | {"COLUMNS": "10000"}  # DVC breaks lines to fit a terminal, also where there is none
-    done = subprocess.run(command, cwd=folder, env=wide, capture_output=True, text=True, check=False)
+    done = run_dvc(folder, *words)
     if done.returncode != 0:
         said = [line for line in done.stderr.splitlines() if line.strip()]
         raise PipelineError(f"dvc {words[0]}: {said[0].removeprefix('ERROR: ') if said else 'failed'}")

@@ -5,15 +5,13 @@ DVC takes a stage's outputs away before it runs it, or it could not bring back a
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import yaml
 
+from pipeline.dvc_command import run_dvc
 from pipeline.files import home, replaced_directory, replaced_file, workspace
 
 
@@ -57,7 +55,4 @@ def _object(cache: Path, digest: str) -> Path:
 
 def _cache() -> Path:
     """Where DVC's cache is: DVC knows all the places where that may be configured."""
-    command = [sys.executable, "-m", "dvc", "cache", "dir"]
-    wide = os.environ | {"COLUMNS": "10000"}
-    done = subprocess.run(command, cwd=home(), env=wide, capture_output=True, text=True, check=False)
-    return Path(done.stdout.strip() or home() / ".dvc" / "cache")
+    return Path(run_dvc(home(), "cache", "dir").stdout.strip() or home() / ".dvc" / "cache")

@@ -42,6 +42,7 @@ EDGES = {
     "pipeline.errors",
     "pipeline.progress",
     "pipeline.restoration",
+    "pipeline.dvc_command",
     "pipeline.accounts",
     "pipeline.privacy.ledger",
     "pipeline.stages",

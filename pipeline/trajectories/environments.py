@@ -12,6 +12,17 @@ from pipeline.errors import PipelineError
 from pipeline.trajectories.schema import Spaces
 
 
+def needed(name: str, environment: str | None, why: str = "") -> str:
+    """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
+
+    Raises:
+        PipelineError: the entry names none.
+    """
+    if environment is None:
+        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id{why}")
+    return environment
+
+
 def declared(environment: str) -> tuple[Spaces, int | None]:
     """The spaces and the step limit (None: no limit) that ``environment`` declares.
 

@@ -3,6 +3,7 @@ import resource
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -31,6 +32,19 @@ def test_it_logs_the_keyed_fingerprint_and_nothing_of_the_rows(
     assert capsys.readouterr() == ("", "")
 
 
+def command(folder: Path, before: Callable[[], None] | None = None) -> "subprocess.CompletedProcess[str]":
+    """The stage as DVC starts it; ``before`` is called in its process first."""
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.stages.ingest"],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
+        capture_output=True,
+        text=True,
+        check=False,
+        preexec_fn=before,
+    )
+
+
 def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path) -> None:
     """The person who runs `dvc repro` sees which episode to mend, and keeps the last good data."""
     path = write_raw(Path("data/raw"), episodes(6))
@@ -39,14 +53,7 @@ def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path)
     with h5py.File(path, "a") as file:
         file["episode_4/actions"][1] = 1234.5
     spoiled = snapshot(Path("data/raw"))
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.stages.ingest"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = command(tmp_path)
     assert done.returncode != 0
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
@@ -72,15 +79,7 @@ def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(small: Params, t
     def limited() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
 
-    done = subprocess.run(
-        [sys.executable, "-m", "pipeline.stages.ingest"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"},
-        capture_output=True,
-        text=True,
-        check=False,
-        preexec_fn=limited,
-    )
+    done = command(tmp_path, limited)
     assert done.returncode == 1
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1

@@ -14,7 +14,7 @@ from urllib.parse import urlparse
 from pipeline.entries import D4rlDataset
 from pipeline.errors import PipelineError
 from pipeline.files import home, replaced_file
-from pipeline.trajectories.environments import declared
+from pipeline.trajectories.environments import declared, needed
 from pipeline.trajectories.source import Reader
 from pipeline.trajectories.sources.d4rl_files import D4rlReader
 
@@ -29,12 +29,8 @@ def source(name: str, dataset: D4rlDataset) -> "D4rl":
     Raises:
         PipelineError: the entry names no environment.
     """
-    key = f"params.yaml: datasets.{name}"
-    if dataset.environment is None:
-        raise PipelineError(
-            f"{key}.environment: found null; allowed is a Gymnasium id: a file in D4RL's layout does not say its spaces"
-        )
-    return D4rl(name, dataset, dataset.environment)
+    environment = needed(name, dataset.environment, ": a file in D4RL's layout does not say its spaces")
+    return D4rl(name, dataset, environment)
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.entries import ReplayDataset
-from pipeline.errors import PipelineError
 from pipeline.trajectories.collection import record_training
-from pipeline.trajectories.environments import declared
+from pipeline.trajectories.environments import declared, needed
 from pipeline.trajectories.minari_reading import MinariReader
 from pipeline.trajectories.source import Reader
 
@@ -18,9 +17,7 @@ def source(name: str, dataset: ReplayDataset) -> "Replay":
     Raises:
         PipelineError: the entry names no environment.
     """
-    if dataset.environment is None:
-        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id")
-    return Replay(name, dataset, dataset.environment)
+    return Replay(name, dataset, needed(name, dataset.environment))
 
 
 @dataclass(frozen=True)
