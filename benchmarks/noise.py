@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 from benchmarks.machine import machine, write
-from pipeline.dynamics import training
+from pipeline.dynamics import rounds
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.privacy.entropy import SystemEntropy, normals
@@ -133,10 +133,10 @@ def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
     normaliser = Normaliser(
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
-    execution, weights = training.Execution(torch.device("cpu"), CHUNK_BYTES), shape.initial_weights(0)
+    execution, weights = rounds.Execution(torch.device("cpu"), CHUNK_BYTES), shape.initial_weights(0)
 
     def work() -> list[Tensor]:
-        return training._round_sum(plan, shape, source, weights, normaliser, local, None, execution)
+        return rounds.round_sum(plan, shape, source, weights, normaliser, local, None, execution)
 
     return plan, work, work()
 

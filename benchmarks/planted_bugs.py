@@ -735,9 +735,9 @@ _CRASHES = [
         "resume-announced-too-late",
         "crash safety",
         "pipeline/dynamics/training.py",
-        "            keep(now)\n            total = _round_sum(plan, shape, source, now.weights, normaliser, local, "
+        "            keep(now)\n            total = round_sum(plan, shape, source, now.weights, normaliser, local, "
         "max_transitions, execution)\n",
-        "            total = _round_sum(plan, shape, source, now.weights, normaliser, local, "
+        "            total = round_sum(plan, shape, source, now.weights, normaliser, local, "
         "max_transitions, execution)\n            keep(now)\n",
         "a round touches data before it is written down",
         (_TRAINING,),

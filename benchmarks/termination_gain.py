@@ -17,7 +17,8 @@ from benchmarks.machine import machine, write
 from pipeline.dynamics import ensemble, local_update
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, ServerTraining, train
+from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.training import ServerTraining, train
 from pipeline.privacy.plan import Plan
 from tests.dynamics.conftest import Ragged
 from tests.policy.cartpole import CartPole, resets

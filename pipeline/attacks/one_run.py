@@ -16,7 +16,8 @@ from pipeline.attacks.units import Units, WithCanaries
 from pipeline.dynamics.cohort import CohortSource, local_batches
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, forward, row_losses
 from pipeline.dynamics.local_update import LocalTraining, updates_of_units
-from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, train
+from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.training import Look, Progress, ServerTraining, train
 from pipeline.errors import PipelineError
 from pipeline.privacy.one_run import epsilon_lower_bound, guesses
 from pipeline.privacy.plan import Plan

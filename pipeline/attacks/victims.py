@@ -10,7 +10,8 @@ from pipeline.attacks.units import Units
 from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.pessimism import PessimisticModel
-from pipeline.dynamics.training import Execution, Look, ServerTraining, train
+from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.training import Look, ServerTraining, train
 from pipeline.policy import sac
 from pipeline.policy.exported import DeterministicPolicy
 from pipeline.policy.replay import ReplayBuffer

@@ -10,7 +10,8 @@ from pipeline.attacks.figure import draw_bounds
 from pipeline.attacks.one_run import OneRun, audit_one_run
 from pipeline.dynamics.ensemble import Architecture
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, ServerTraining
+from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.training import ServerTraining
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_file, write_json
 from pipeline.params import Params

@@ -16,11 +16,12 @@ from pipeline.accounts import dataset_version, project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.rounds import Execution
 from pipeline.dynamics.start_query import StartQuery
 from pipeline.dynamics.starts import StartModel
 from pipeline.dynamics.statistics import MOST_NOISE, Columns, NormaliserQuery, normaliser_of_bounds
 from pipeline.dynamics.termination import LEARNED, NONE, RULES
-from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
+from pipeline.dynamics.training import Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
@@ -45,6 +46,7 @@ _CODE = (
     "dynamics/cohort.py",
     "dynamics/ensemble.py",
     "dynamics/local_update.py",
+    "dynamics/rounds.py",
     "dynamics/start_query.py",
     "dynamics/starts.py",
     "dynamics/statistics.py",

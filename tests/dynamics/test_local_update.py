@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.dynamics import local_update, training
+from pipeline.dynamics import local_update, rounds
 from pipeline.dynamics.cohort import local_batches
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
@@ -106,9 +106,9 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
     # Whole batches: an order cannot matter, so chunks that draw different orders must agree.
     local = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
     plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.2, "flat", 1, 1e-5, shape.members, len(shape.layers))
-    execution = training.Execution(torch.device("cpu"), kilobytes * 1000)
+    execution = rounds.Execution(torch.device("cpu"), kilobytes * 1000)
     weights = shape.initial_weights(1)
-    total = training._round_sum(plan, shape, source, weights, identity, local, None, execution)
+    total = rounds.round_sum(plan, shape, source, weights, identity, local, None, execution)
     whole = reference_sum(weights, batches_of(source, identity, 64, 1), shape, local, 0.2, "flat")
     for ours, theirs in zip(total, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * joint_norm(whole))
@@ -156,8 +156,8 @@ def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.5, mode, 1, 1e-5, shape.members, len(shape.layers))  # type: ignore[arg-type]
     local = LocalTraining(learning_rate=0.05, batch_size=batch_size, epochs=1, weight_decay=0.0)
-    execution = training.Execution(torch.device("cpu"), 1 << 24)
-    return training._round_sum(plan, shape, source, shape.initial_weights(0), identity, local, None, execution)
+    execution = rounds.Execution(torch.device("cpu"), 1 << 24)
+    return rounds.round_sum(plan, shape, source, shape.initial_weights(0), identity, local, None, execution)
 
 
 @settings(max_examples=40, deadline=None)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.rounds import Execution
 from pipeline.dynamics.termination import RULES, Rule
-from pipeline.dynamics.training import Execution, ServerTraining, train
+from pipeline.dynamics.training import ServerTraining, train
 from pipeline.privacy.entropy import SeededEntropy
 from pipeline.privacy.plan import Plan
 from tests.dynamics.conftest import Ragged

@@ -11,7 +11,8 @@ from pipeline.dynamics import training
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import Execution, Look, Progress, ServerTraining, Trained, ask, train
+from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.training import Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.privacy.plan import Plan
 from pipeline.privacy.queries import ONE, GaussianQuery
 from tests.dynamics.conftest import Ragged, make_units

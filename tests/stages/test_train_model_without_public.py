@@ -13,7 +13,7 @@ import torch
 
 from pipeline import params as params_module
 from pipeline.accounts import project_ledger
-from pipeline.dynamics import training
+from pipeline.dynamics import rounds
 from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.starts import StartModel
@@ -349,8 +349,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         store = UnitStore.open(folder)
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
-        execution = training.Execution(CPU, 1 << 20)
-        total = training._round_sum(plan, shape, store, shape.initial_weights(0), maps, local, None, execution)
+        execution = rounds.Execution(CPU, 1 << 20)
+        total = rounds.round_sum(plan, shape, store, shape.initial_weights(0), maps, local, None, execution)
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())
     assert (moved <= 0.5 * (1 + 1e-6)) is by_person
