@@ -134,9 +134,10 @@ def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
     execution, weights = rounds.Execution(torch.device("cpu"), CHUNK_BYTES), shape.initial_weights(0)
+    training = rounds.Rounds(plan, shape, source, normaliser, local, max_transitions=None, execution=execution)
 
     def work() -> list[Tensor]:
-        return rounds.round_sum(plan, shape, source, weights, normaliser, local, None, execution)
+        return training.sum(weights, last=True)
 
     return plan, work, work()
 

@@ -735,10 +735,8 @@ _CRASHES = [
         "resume-announced-too-late",
         "crash safety",
         "pipeline/dynamics/training.py",
-        "            keep(now)\n            total = round_sum(plan, shape, source, now.weights, normaliser, local, "
-        "max_transitions, execution)\n",
-        "            total = round_sum(plan, shape, source, now.weights, normaliser, local, "
-        "max_transitions, execution)\n            keep(now)\n",
+        "                keep(now)\n                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n                keep(now)\n",
         "a round touches data before it is written down",
         (_TRAINING,),
     ),

@@ -1,6 +1,8 @@
 """One round's sum of clipped updates: a fresh cohort, read and trained chunk by chunk under a memory bound."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -19,40 +21,80 @@ class Execution:
     chunk_bytes: int
 
 
-def round_sum(
-    plan: Plan,
-    shape: Architecture,
-    source: CohortSource,
-    weights: Weights,
-    normaliser: Normaliser,
-    local: LocalTraining,
-    max_transitions: int | None,
-    execution: Execution,
-) -> list[Tensor]:
-    """Sum of the clipped updates of a fresh cohort, chunk by chunk, in float64. Sensitive."""
-    cohort = plan.cohort()
-    # Neighbours in length share a chunk: little padding. The sum does not care about the order.
-    lengths = source.lengths(cohort)
-    by_length = lengths.argsort()
-    longest = int(lengths.max()) if len(cohort) else 0
-    if max_transitions is not None:
-        longest = min(longest, max_transitions)
-    units = max(1, execution.chunk_bytes // _bytes_of_a_unit(shape, local, longest))
-    total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
-    chunks = torch.split(cohort[by_length.to(cohort.device)], units) if len(cohort) else ()
-    for chunk in chunks:
-        batches = local_batches(
-            source,
-            chunk,
-            normaliser,
-            batch_size=local.batch_size,
-            epochs=local.epochs,
-            max_transitions=max_transitions,
-            entropy=plan.entropy,
-        )
-        for whole, part in zip(total, sum_of_updates(weights, batches, shape, local, plan.clip), strict=True):
-            whole += part
-    return total
+class Rounds:
+    """The sums of a training's rounds, one after the other.
+
+    Args:
+        plan: draws the cohorts and bounds the updates.
+        shape: sizes of the ensemble.
+        source: the private units.
+        normaliser: of inputs and targets; released or public.
+        local: the units' local steps.
+        max_transitions: cap on a unit's transitions in a round.
+        execution: where and in what portions.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        shape: Architecture,
+        source: CohortSource,
+        normaliser: Normaliser,
+        local: LocalTraining,
+        *,
+        max_transitions: int | None,
+        execution: Execution,
+    ) -> None:
+        self._plan = plan
+        self._shape = shape
+        self._source = source
+        self._normaliser = normaliser
+        self._local = local
+        self._max_transitions = max_transitions
+        self._execution = execution
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
+    def sum(self, weights: Weights, *, last: bool = False) -> list[Tensor]:
+        """Sum of the clipped updates of a fresh cohort, chunk by chunk, in float64. Sensitive.
+
+        Args:
+            weights: the released weights that every unit starts from.
+            last: no round follows.
+        """
+        total = [torch.zeros(w.shape, dtype=torch.float64, device=w.device) for w in weights]
+        for chunk in self._chunks():
+            batches = local_batches(
+                self._source,
+                chunk,
+                self._normaliser,
+                batch_size=self._local.batch_size,
+                epochs=self._local.epochs,
+                max_transitions=self._max_transitions,
+                entropy=self._plan.entropy,
+            )
+            updates = sum_of_updates(weights, batches, self._shape, self._local, self._plan.clip)
+            for whole, part in zip(total, updates, strict=True):
+                whole += part
+        return total
+
+    def _chunks(self) -> Sequence[Tensor]:
+        """A fresh cohort in portions that fit the bound on memory."""
+        cohort = self._plan.cohort()
+        if not len(cohort):
+            return ()
+        # Neighbours in length share a chunk: little padding. The sum does not care about the order.
+        lengths = self._source.lengths(cohort)
+        by_length = lengths.argsort()
+        longest = int(lengths.max())
+        if self._max_transitions is not None:
+            longest = min(longest, self._max_transitions)
+        units = max(1, self._execution.chunk_bytes // _bytes_of_a_unit(self._shape, self._local, longest))
+        return torch.split(cohort[by_length.to(cohort.device)], units)
 
 
 def _bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int) -> int:

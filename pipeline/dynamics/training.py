@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from pipeline.dynamics.cohort import CohortSource
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution, round_sum
+from pipeline.dynamics.rounds import Execution, Rounds
 from pipeline.privacy.plan import Plan
 
 _MOST_PUBLIC_ROWS = 16384
@@ -243,22 +244,26 @@ def train(
     if public is not None:
         look_at = PublicLook(shape, normaliser, public[0].to(device), public[1][:, : shape.columns].to(device))
     now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)
-    while not now.finished:
-        if now.started < plan.rounds:
-            if source is None:
-                raise ValueError("rounds are left to run, and there are no units to run them on")
-            now = replace(now, started=now.started + 1)
-            keep(now)
-            total = round_sum(plan, shape, source, now.weights, normaliser, local, max_transitions, execution)
-            now = now.stepped(plan.release(total), server)
-        last = now.started >= plan.rounds
-        look = None
-        if look_at is None:
-            now = now.ended() if last else now
-        elif last or now.done % server.look_every == 0:
-            averaged = now.averaged()
-            look = look_at(averaged, now.done)
-            now = now.judged(look, averaged, server.patience, last=last)
-        on_round(now.started, look)
+    rounds = None
+    if source is not None:
+        rounds = Rounds(plan, shape, source, normaliser, local, max_transitions=max_transitions, execution=execution)
+    with rounds or nullcontext():
+        while not now.finished:
+            if now.started < plan.rounds:
+                if rounds is None:
+                    raise ValueError("rounds are left to run, and there are no units to run them on")
+                now = replace(now, started=now.started + 1)
+                keep(now)
+                total = rounds.sum(now.weights, last=now.started >= plan.rounds)
+                now = now.stepped(plan.release(total), server)
+            last = now.started >= plan.rounds
+            look = None
+            if look_at is None:
+                now = now.ended() if last else now
+            elif last or now.done % server.look_every == 0:
+                averaged = now.averaged()
+                look = look_at(averaged, now.done)
+                now = now.judged(look, averaged, server.patience, last=last)
+            on_round(now.started, look)
     keep(now)
     return Trained(now.best, now.done, now.looks)

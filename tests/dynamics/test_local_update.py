@@ -108,7 +108,8 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
     plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.2, "flat", 1, 1e-5, shape.members, len(shape.layers))
     execution = rounds.Execution(torch.device("cpu"), kilobytes * 1000)
     weights = shape.initial_weights(1)
-    total = rounds.round_sum(plan, shape, source, weights, identity, local, None, execution)
+    training = rounds.Rounds(plan, shape, source, identity, local, max_transitions=None, execution=execution)
+    total = training.sum(weights, last=True)
     whole = reference_sum(weights, batches_of(source, identity, 64, 1), shape, local, 0.2, "flat")
     for ours, theirs in zip(total, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * joint_norm(whole))
@@ -157,7 +158,8 @@ def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -
     plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.5, mode, 1, 1e-5, shape.members, len(shape.layers))  # type: ignore[arg-type]
     local = LocalTraining(learning_rate=0.05, batch_size=batch_size, epochs=1, weight_decay=0.0)
     execution = rounds.Execution(torch.device("cpu"), 1 << 24)
-    return rounds.round_sum(plan, shape, source, shape.initial_weights(0), identity, local, None, execution)
+    training = rounds.Rounds(plan, shape, source, identity, local, max_transitions=None, execution=execution)
+    return training.sum(shape.initial_weights(0), last=True)
 
 
 @settings(max_examples=40, deadline=None)

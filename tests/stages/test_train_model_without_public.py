@@ -350,7 +350,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
         execution = rounds.Execution(CPU, 1 << 20)
-        total = rounds.round_sum(plan, shape, store, shape.initial_weights(0), maps, local, None, execution)
+        training = rounds.Rounds(plan, shape, store, maps, local, max_transitions=None, execution=execution)
+        total = training.sum(shape.initial_weights(0), last=True)
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())
     assert (moved <= 0.5 * (1 + 1e-6)) is by_person
