@@ -257,7 +257,7 @@ class Witness:
     def _updates(self, weights: Weights) -> Tensor:
         """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
         moved = updates_of_units(weights, self._batches, self._shape, self._local, self._plan.clip)
-        return torch.cat([part.view(len(self.scores), -1) for part in self._plan.clip.finish(moved)], dim=1)
+        return torch.cat([part.flatten(1) for part in moved], dim=1)
 
 
 def _likelihood(weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser) -> Floats:

@@ -1,21 +1,24 @@
 """The private engine's kernel: every (unit, member) pair's local training, all pairs at once.
 
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
-each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products; the backward
-pass is written out by hand, so no graph is built and the weight step is one in-place product.
+each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
+written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
+both; and a clip reads the weights twice and writes them once (docs/performance.md).
 """
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import softplus
+from torch.nn.functional import pad
 
 from pipeline.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from pipeline.privacy.clipping import EnsembleClip
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
+_LEAST_RAW = -80.0  # e^80 is still a float32 number; from there down the slope is 0
 
 
 @dataclass(frozen=True)
@@ -61,33 +64,46 @@ def sum_of_updates(
     Returns:
         float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
     """
-    units = batches.inputs.shape[1]
-    updates = clip.finish(updates_of_units(start, batches, shape, local, clip))
-    return [u.view(units, shape.members, *u.shape[1:]).sum(0, dtype=torch.float64) for u in updates]
+    updates = _clipped_updates(start, batches, shape, local, clip)
+    return _as_weights([u.unflatten(0, (-1, shape.members)).sum(0, dtype=torch.float64) for u in updates])
 
 
 def updates_of_units(
     start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
 ) -> list[Tensor]:
-    """Δ of every (unit, member) pair before `EnsembleClip.finish`: ``[U·N, in, out]`` and ``[U·N, 1, out]``."""
-    steps, units = batches.inputs.shape[:2]
-    members, pairs = shape.members, units * shape.members
-    current = [w.repeat(units, 1, 1) for w in start]
-    delta = [torch.zeros_like(w) for w in current]
-    if pairs == 0:
-        return delta
-    rows = batches.inputs.shape[2]
-    hidden = [torch.empty(pairs, rows, size, device=start[0].device) for size in shape.hidden]
-    active = [torch.empty_like(h) for h in hidden]
-    all_move = (batches.weights.amax(dim=2) > 0).all(dim=1).tolist()
+    """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
+    updates = _clipped_updates(start, batches, shape, local, clip)
+    return _as_weights([u.unflatten(0, (-1, shape.members)) for u in updates])
+
+
+def _clipped_updates(
+    start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
+) -> list[Tensor]:
+    """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
+    steps, units, rows = batches.weights.shape
+    pairs = units * shape.members
+    origin = [torch.cat(start[i : i + 2], dim=1) for i in range(0, len(start), 2)]
+    current = [layer.repeat(units, 1, 1) for layer in origin]
+    if pairs == 0 or steps == 0:
+        return [torch.zeros_like(layer) for layer in current]
+    hidden = [origin[0].new_empty(pairs, rows, size) for size in shape.hidden]
+    # The column of ones behind each layer's signal is what the row of biases is multiplied with.
+    active = [origin[0].new_ones(pairs, rows, size + 1) for size in shape.hidden]
+    views = [(now.view(-1, *was.shape), was) for now, was in zip(current, origin, strict=True)]
+    scratch = origin[0].new_empty(max(layer.numel() for layer in current))
+    moving = batches.weights.amax(dim=2) > 0
     for j in range(steps):
-        x = _per_pair(batches.inputs[j], members)
-        y = _per_pair(batches.targets[j], members)
-        weight = _per_pair(batches.weights[j].unsqueeze(-1), members)
-        moving = weight.amax(dim=1, keepdim=True) > 0
-        _descend(current, x, y, weight, moving, hidden, active, shape, local)
-        _clip(current, start, delta, None if all_move[j] else moving, clip)
-    return delta
+        x = _per_pair(pad(batches.inputs[j], (0, 1), value=1.0), shape.members)
+        y = _per_pair(batches.targets[j], shape.members)
+        weight = _per_pair(batches.weights[j].unsqueeze(-1), shape.members)
+        _descend(current, x, y, weight, hidden, active, shape, local)
+        _clip(views, moving[j], scratch, clip)
+    return clip.finish([torch.sub(now, was).flatten(0, 1) for now, was in views])
+
+
+def _as_weights(layers: list[Tensor]) -> list[Tensor]:
+    """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has them."""
+    return [part for layer in layers for part in (layer[..., :-1, :], layer[..., -1:, :])]
 
 
 def _per_pair(per_unit: Tensor, members: int) -> Tensor:
@@ -101,33 +117,26 @@ def _descend(
     x: Tensor,
     y: Tensor,
     weight: Tensor,
-    moving: Tensor,
     hidden: list[Tensor],
     active: list[Tensor],
     shape: Architecture,
     local: LocalTraining,
 ) -> None:
     """One gradient step of every pair, in place: forward, loss gradient, backward, update."""
-    layers = len(shape.layers)
-    signal = x
-    for i in range(layers - 1):
-        torch.baddbmm(current[2 * i + 1], signal, current[2 * i], out=hidden[i])
-        _silu_into(hidden[i], out=active[i])
-        signal = active[i]
-    output = torch.baddbmm(current[-1], signal, current[-2])
-    error = _loss_gradient(output, y, shape).mul_(weight)
+    signals = [x, *active]
+    for layer, before, after, signal in zip(current, hidden, active, signals, strict=False):
+        torch.bmm(signal, layer, out=before)
+        _silu_into(before, out=after[..., :-1])
+    error = _loss_gradient(torch.bmm(signals[-1], current[-1]), y, shape).mul_(weight)
 
     rate = local.learning_rate
-    kept = 1 - rate * local.weight_decay * moving.to(x.dtype)
-    for i in reversed(range(layers)):
-        below = active[i - 1] if i else x
+    kept = 1 - rate * local.weight_decay * (weight.amax(dim=1, keepdim=True) > 0) if local.weight_decay else None
+    for i in reversed(range(len(current))):
         # The error is carried down through this layer's weights before they move.
-        carried = torch.bmm(error, current[2 * i].mT) if i else None
-        if local.weight_decay:
-            current[2 * i].mul_(kept)
-            current[2 * i + 1].mul_(kept)
-        current[2 * i].baddbmm_(below.mT, error, alpha=-rate)
-        current[2 * i + 1].sub_(error.sum(1, keepdim=True), alpha=rate)
+        carried = torch.bmm(error, current[i][:, :-1].mT) if i else None
+        if kept is not None:
+            current[i].mul_(kept)
+        current[i].baddbmm_(signals[i].mT, error, alpha=-rate)
         if carried is not None:
             error = _silu_backward_into(carried, hidden[i - 1], grad_input=carried)
 
@@ -137,46 +146,45 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
 
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
     of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
+
+    Between low and high v is log(e^low + p), p = 1/(e^-high + e^-raw): two logarithms of sums of exponentials, of
+    which e^-v and ∂v/∂raw = (p e^-raw)(p e^-v) need one exponential and no logarithm.
     """
-    low, high = shape.log_variance_low, shape.log_variance_high
     if shape.learned_termination:
         ends = TERMINATION_GAIN * (torch.sigmoid(TERMINATION_GAIN * output[..., -1:]) - y[..., -1:])
         output, y = output[..., :-1], y[..., :-1]
     mean, raw = output.chunk(2, dim=-1)
-    below_high = high - softplus(high - raw)
-    log_variance = low + softplus(below_high - low)
-    precision = torch.exp(-log_variance)
+    inverse = raw.clamp(min=_LEAST_RAW).neg_().exp_()
+    below_high = (inverse + math.exp(-shape.log_variance_high)).reciprocal_()
+    precision = (below_high + math.exp(shape.log_variance_low)).reciprocal_()
+    slope = inverse.mul_(below_high).mul_(below_high.mul_(precision))
     miss = mean - y
     scaled = miss * precision
-    slope = torch.sigmoid(below_high - low) * torch.sigmoid(high - raw)
-    spread = 0.5 * slope * (1 - miss * scaled)
+    spread = slope.mul_(miss.mul_(scaled).neg_().add_(1)).mul_(0.5)
     return torch.cat((scaled, spread, ends) if shape.learned_termination else (scaled, spread), dim=-1)
 
 
-def _clip(
-    current: list[Tensor], start: Weights, delta: list[Tensor], moving: Tensor | None, clip: EnsembleClip
-) -> None:
-    """θ ← θ_start + EnsembleClip(θ - θ_start), in place; leaves the clipped difference in ``delta``.
+def _clip(views: list[tuple[Tensor, Tensor]], moving: Tensor, scratch: Tensor, clip: EnsembleClip) -> None:
+    """θ ← θ_start + EnsembleClip(θ - θ_start), in place.
 
-    Pairs that are not ``moving`` (``[P, 1, 1]``; None: all move) are left alone to the last bit. How many
+    float32 throughout: what is promised of an update is settled by `EnsembleClip.finish`, after the last step.
+
+    Units that are not ``moving`` are left alone to the last bit (a factor of 1 gives back the weight itself). How many
     steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
     would carry their presence into its update.
+
+    Args:
+        views: of each layer, the weights ``[U, N, in + 1, out]`` and where they started, ``[N, in + 1, out]``.
+        moving: whether a unit has rows of its own in this step, ``[U]``.
+        scratch: room for the largest layer's difference.
+        clip: see above.
     """
-    # Views [U, N, ...] let the released weights broadcast over units instead of being read once a unit.
-    views = [
-        (now.view(-1, *was.shape), was, moved.view(-1, *was.shape))
-        for now, was, moved in zip(current, start, delta, strict=True)
-    ]
-    for now, was, moved in views:
-        if moving is None:
-            torch.sub(now, was, out=moved)
-        else:
-            moved.copy_(torch.where(moving.view(-1, len(was), 1, 1), now - was, moved))
-    norms = torch.stack([torch.linalg.vector_norm(moved, dim=(1, 2), dtype=torch.float64) for moved in delta], dim=1)
-    squares = norms.square().view(len(norms), -1, 2).sum(2)  # a layer is its matrix and its bias
-    factors = clip.factors(squares).to(start[0].dtype)
-    if moving is not None:
-        factors = torch.where(moving.flatten(1), factors, 1.0)
-    for i, (now, was, moved) in enumerate(views):
-        moved.mul_(factors[:, i // 2].view(-1, len(was), 1, 1))
-        torch.add(was, moved, out=now)
+    norms = []
+    for now, was in views:
+        moved = torch.sub(now, was, out=scratch[: now.numel()].view_as(now))
+        norms.append(torch.linalg.vector_norm(moved.flatten(2), dim=2))
+    squares = torch.stack(norms, dim=-1).square_()
+    factors = clip.factors(squares.flatten(0, 1)).view_as(squares)
+    factors = torch.where(moving.view(-1, 1, 1), factors, 1.0)
+    for i, (now, was) in enumerate(views):
+        torch.lerp(was, now, factors[..., i, None, None], out=now)

@@ -171,10 +171,9 @@ def _clipped(plan: Plan, canaries: int, signs: Tensor) -> Tensor:
     updates[each, :, :, each] = _EXCESS * plan.clipping_norm * signs
     spare = torch.randn(len(scales), plan.members, plan.layers, _SPARE) * plan.clipping_norm
     updates[canaries:, :, :, canaries:] = spare * scales.view(-1, 1, 1, 1)
+    updates[-1] = math.nan  # in every coordinate: local training spreads it
     pairs = updates.flatten(0, 1)  # [P·N, L, width]: the clip sees (unit, member) pairs
-    squares = torch.linalg.vector_norm(pairs, dim=2, dtype=torch.float64).square()
-    factors = plan.clip.factors(squares).to(pairs.dtype)
-    layers = plan.clip.finish([pairs[:, i] * factors[:, i, None] for i in range(plan.layers)])
+    layers = plan.clip.finish([pairs[:, i] for i in range(plan.layers)])
     by_unit = torch.stack(layers).view(plan.layers, len(updates), plan.members, width)
     return by_unit.transpose(0, 1).flatten(1).double()
 

@@ -10,7 +10,7 @@ from torch import Tensor
 if TYPE_CHECKING:  # the accountant is slow to import, and clipping needs none of it
     from pipeline.privacy.accounting import Relation
 
-# Norms are summed in float64 but updates are scaled in float32: aim a hair below the bound for the rounding.
+# Norms of finished updates are summed in float64 but scaled in float32: aim a hair below the bound for the rounding.
 _MARGIN = 1 - 2.0**-16
 
 
@@ -25,13 +25,14 @@ class EnsembleClip:
     Formal guarantee: after `finish`, the update of one unit has joint L2 norm ≤ C, whatever its data. So the sum over
     units moves by at most `sensitivity_under` a relation between neighbouring datasets.
 
-    | update            | after `factors` and `finish`          |
-    |-------------------|---------------------------------------|
-    | zero              | zero (factor 1)                       |
-    | within the bound  | unchanged                             |
-    | overflowing norm  | zero: its norm is not finite          |
-    | NaN or infinite   | zero, the member's whole update       |
-    | C infinite        | unchanged; sensitivities are infinite |
+    | update            | after `finish`                                   |
+    |-------------------|--------------------------------------------------|
+    | zero              | zero (factor 1)                                  |
+    | within the bound  | unchanged                                        |
+    | NaN or infinite   | zero, the member's whole update                  |
+    | C infinite        | unchanged if finite; sensitivities are infinite  |
+
+    Local training clips after every step by `factors` too, in float32: that shapes the updates, and promises nothing.
     """
 
     clipping_norm: float
@@ -65,7 +66,7 @@ class EnsembleClip:
             squares: squared norms of the layers of P updates, ``[P, L]``.
 
         Returns:
-            ``[P, L]``, at most 1. NaN where the norm is NaN: `finish` removes such updates.
+            ``[P, L]``, at most 1. NaN where the norm is NaN, 0 where it is infinite.
         """
         if math.isinf(self.clipping_norm):
             return torch.ones_like(squares)
@@ -73,14 +74,21 @@ class EnsembleClip:
         return (self.bound * _MARGIN / norms).clamp(max=1.0).expand_as(squares)
 
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
-        """Zero, whole, the updates that are not finite.
+        """Hold every update to the bound, by norms in float64, and zero, whole, those that are not finite.
 
         Args:
-            updates: tensors ``[P, ...]`` that together hold P updates.
+            updates: one float32 tensor ``[P, ...]`` a layer, which together hold P updates.
         """
-        sound = torch.stack([_finite_rows(update) for update in updates]).all(0)
-        return [torch.where(sound.view(-1, *[1] * (u.dim() - 1)), u, torch.zeros_like(u)) for u in updates]
+        # The square of a float32 number is a float64 number, so a norm is finite where all entries are.
+        norms = [torch.linalg.vector_norm(update.flatten(1), dim=1, dtype=torch.float64) for update in updates]
+        squares = torch.stack(norms, dim=1).square_()
+        sound = squares.isfinite().all(dim=1)
+        factors = self.factors(squares).to(torch.float32)
 
+        def per_row(values: Tensor, update: Tensor) -> Tensor:
+            return values.view(-1, *[1] * (update.dim() - 1))
 
-def _finite_rows(update: Tensor) -> Tensor:
-    return update.isfinite().flatten(1).all(1)
+        return [
+            torch.where(per_row(sound, update), update * per_row(factors[:, i], update), 0.0)
+            for i, update in enumerate(updates)
+        ]

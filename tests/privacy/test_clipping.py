@@ -2,6 +2,7 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -28,10 +29,7 @@ def make_clip(mode: str, norm: float = C) -> EnsembleClip:
 def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
     """f(D): the sum over units of their clipped updates, float64."""
     layers = [torch.cat([unit[i] for unit in units]) for i in range(len(SIZES))]
-    squares = torch.stack([layer.double().square().sum(1) for layer in layers], 1)
-    factors = clip.factors(squares).float()
-    clipped = clip.finish([layer * factors[:, [i]] for i, layer in enumerate(layers)])
-    return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clipped]
+    return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clip.finish(layers)]
 
 
 def distance(clip: EnsembleClip, one: list[Unit], other: list[Unit]) -> float:
@@ -110,10 +108,31 @@ def test_the_edge_cases_are_those_of_the_table(mode: str) -> None:
         assert torch.equal(ours, theirs.double())
     for broken in (math.nan, math.inf, 3e38):
         first, last = clipped_sum(clip, [make_unit([0.01, broken], member=1)])
-        if broken != 3e38:  # finite, and its norm is too in float64
-            assert not first[1].any()
-            assert not last[1].any()
+        assert bool(first[1].any() | last[1].any()) == (broken == 3e38)  # finite, and its norm is too in float64
         assert torch.equal(first[0], torch.full((6,), 0.01).double())
+
+
+def wide(clip: EnsembleClip) -> float:
+    """Norm of what is left of an update of a few large entries among a million small ones."""
+    update = torch.full((1, 1024, 1024), 2e-4)
+    update.view(-1)[:4] = 4.0
+    return joint_norm(clip.finish([update]))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_wide_layers_keep_the_bound(mode: str) -> None:
+    """A sum of squares in float32 loses the small entries, and with them the bound."""
+    assert 0.4999 < wide(EnsembleClip(C, mode, members=1, layers=1)) <= C  # type: ignore[arg-type]
+
+
+def test_a_norm_that_loses_small_entries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: squares added one by one in float32, the small ones to the large ones' sum."""
+
+    def norm(update: Tensor, *, dim: int, dtype: torch.dtype) -> Tensor:
+        return torch.from_numpy(np.cumsum(update.square().numpy(), axis=dim)[:, -1]).sqrt().to(dtype)
+
+    monkeypatch.setattr(torch.linalg, "vector_norm", norm)
+    assert wide(EnsembleClip(C, "flat", members=1, layers=1)) > C
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
