@@ -10,6 +10,7 @@ _PLAN = "tests/privacy/test_plan.py"
 _SAMPLING = "tests/privacy/test_sampling.py"
 _COHORT = "tests/dynamics/test_cohort.py"
 _LOCAL = "tests/dynamics/test_local_update.py"
+_ROUNDS = "tests/dynamics/test_rounds.py"
 _TRAINING = "tests/dynamics/test_training.py"
 _CHECKPOINT = "tests/dynamics/test_checkpoint.py"
 _STAGE = "tests/stages/test_train_model.py"
@@ -287,6 +288,24 @@ _SAMPLER = [
         (_CANARIES, _TRAINING),
     ),
     Bug(
+        "sampling-one-cohort-read-ahead",
+        "sampling",
+        "pipeline/dynamics/rounds.py",
+        "                self._next = self._soon(self._begin)\n",
+        "                self._next = lambda read=(batches, rest): read\n",
+        "a round's rows are taken for the next round as well",
+        (_ROUNDS,),
+    ),
+    Bug(
+        "sampling-rest-of-a-broken-round",
+        "sampling",
+        "pipeline/dynamics/rounds.py",
+        "                promise = self._soon(partial(self._read, rest))\n",
+        "                promise = self._next = self._soon(partial(self._read, rest))\n",
+        "after a round that broke off, the next takes what was left of its cohort",
+        (_ROUNDS,),
+    ),
+    Bug(
         "sampling-from-numpy",
         "sampling",
         "pipeline/privacy/sampling.py",
@@ -310,9 +329,10 @@ _DENOMINATOR = [
     Bug(
         "denominator-realised",
         "denominator",
-        "pipeline/dynamics/training.py",
-        "            whole += part\n    return total\n",
-        "            whole += part\n    return [t * (plan.expected_cohort / max(1, len(cohort))) for t in total]\n",
+        "pipeline/dynamics/rounds.py",
+        "                return total\n",
+        "                came = 0 if batches is None else batches.inputs.shape[1]\n"
+        "                return [t * (self._plan.expected_cohort / max(1, came)) for t in total]\n",
         "the realised cohort size",
         (_LOCAL, _TRAINING),
     ),

@@ -210,9 +210,10 @@ def train(
 ) -> Trained:
     """Run the plan's rounds, or those that an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``keep``, before any private row is touched. So however
-    often a run dies and is taken up again, at most ``plan.rounds`` rounds ever see the data: those that died are not
-    made up for. Noise and cohorts are drawn afresh; there is no generator whose state could be replayed.
+    A round counts as spent from the moment it is announced to ``keep``, before its weights meet any private row. (Rows of
+    its cohort may have been read by then, see `Rounds`, which releases nothing.) So however often a run dies and is taken
+    up again, at most ``plan.rounds`` rounds ever compute on the data: those that died are not made up for. Noise and
+    cohorts are drawn afresh; there is no generator whose state could be replayed.
 
     Args:
         plan: sampler, clip, noise and what they cost; the only thing here that touches privacy.

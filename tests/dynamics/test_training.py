@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from pipeline.dynamics import training
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.rounds import Execution, Rounds
 from pipeline.dynamics.training import Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.privacy.plan import Plan
 from pipeline.privacy.queries import ONE, GaussianQuery
@@ -168,19 +169,19 @@ def crashing(at: int) -> tuple[list[Progress], Callable[[Progress], None]]:
     return kept, keep
 
 
-def test_a_round_is_on_the_disk_before_it_touches_data(
+def test_a_round_is_on_the_disk_before_its_weights_meet_data(
     shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill at any moment of a round finds the round already counted."""
     kept: list[Progress] = []
     counted: list[int] = []
-    cohort = Plan.cohort
+    summed = Rounds.sum
 
-    def spying(self: Plan) -> torch.Tensor:
+    def spying(self: Rounds, *arguments: Any, **options: Any) -> list[torch.Tensor]:
         counted.append(kept[-1].started)
-        return cohort(self)
+        return summed(self, *arguments, **options)
 
-    monkeypatch.setattr(Plan, "cohort", spying)
+    monkeypatch.setattr(Rounds, "sum", spying)
     run(shape, source, plan_for(shape, source, rounds=4), keep=kept.append)
     assert counted == [1, 2, 3, 4]
     assert kept[-1].finished

@@ -1,0 +1,81 @@
+"""A round with the next chunk read while one is worked on, beside the same rounds read chunk by chunk.
+
+python -m benchmarks.read_ahead
+"""
+
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from benchmarks.cohort import SPACES, STEPS, fill
+from benchmarks.machine import machine, write
+from pipeline.dynamics.cohort import CohortSource
+from pipeline.dynamics.ensemble import Architecture, Normaliser
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.rounds import Execution, Rounds
+from pipeline.privacy.plan import Plan
+from pipeline.trajectories.store import ShardedStore, UnitStore
+
+UNITS, COHORT, CHUNK_BYTES, ROUNDS, REPEATS = 3000, 300, 16 << 20, 4, 5
+
+
+def main() -> None:
+    """Time both in turn, in memory and from disk, with one thread of compute and with two."""
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        fill(folder, UNITS)
+        memory, disk = UnitStore.open(folder), ShardedStore(folder, keep_bytes=1 << 20)
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            for where, source in (("in memory", memory), ("from row groups on disk, none kept", disk)):
+                for transitions in (200, STEPS):
+                    rows.append(row(f"{where}, T {transitions}, {threads} thread(s) of compute", source, transitions))
+    write("read_ahead", rows)
+
+
+def row(what: str, source: CohortSource, transitions: int) -> dict[str, object]:
+    """Rounds read ahead beside rounds that are not, median over repeats in turn."""
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for _ in range(REPEATS):
+        for ahead in times:
+            times[ahead].append(seconds(source, transitions, ahead=ahead))
+    ours, peer = (sorted(times[ahead])[REPEATS // 2] for ahead in (True, False))
+    return {
+        "what": f"a round, qK {COHORT} of K {UNITS}, N 3, 2x64, B 16, {what}",
+        "ours": ours,
+        "peer": peer,
+        "peer_name": "the same round, each chunk read when its turn comes",
+        "ratio": peer / ours,
+        "unit": "s",
+        "machine": machine(),
+        "command": "python -m benchmarks.read_ahead",
+    }
+
+
+def seconds(source: CohortSource, transitions: int, *, ahead: bool) -> float:
+    """Wall time of a round, over a few in a row."""
+    shape = Architecture(SPACES.observation_size, SPACES.action_size, 3, (64, 64), -10.0, 0.5)
+    plan = Plan(source.units, "trajectory", COHORT / UNITS, 1.0, 0.5, "flat", ROUNDS, 1e-5, 3, len(shape.layers))
+    normaliser = Normaliser(
+        torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
+    )
+    local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
+    execution = Execution(torch.device("cpu"), CHUNK_BYTES)
+    rounds = Rounds(plan, shape, source, normaliser, local, max_transitions=transitions, execution=execution)
+    if ahead:
+        rounds.__enter__()
+    weights = shape.initial_weights(0)
+    started = time.perf_counter()
+    for i in range(ROUNDS):
+        total = rounds.sum(weights, last=i == ROUNDS - 1)
+        weights = tuple(w + step for w, step in zip(weights, plan.release(total), strict=True))
+    spent = time.perf_counter() - started
+    rounds.__exit__()
+    return spent / ROUNDS
+
+
+if __name__ == "__main__":
+    main()
