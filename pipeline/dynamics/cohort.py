@@ -74,9 +74,9 @@ def local_batches(
     device = normaliser.input_mean.device
     by_step = (len(units), epochs * batches, batch_size)
     return LocalBatches(
-        inputs=normaliser.inputs(_by_step(inputs, by_step).to(device)),
-        targets=normaliser.targets(_by_step(targets, by_step).to(device)),
-        weights=weights.repeat(1, epochs, 1).transpose(0, 1).to(device, torch.float32).contiguous(),
+        inputs=normaliser.inputs(_moved(_by_step(inputs, by_step), device)),
+        targets=normaliser.targets(_moved(_by_step(targets, by_step), device)),
+        weights=_moved(weights.repeat(1, epochs, 1).transpose(0, 1), device).to(torch.float32).contiguous(),
     )
 
 
@@ -94,3 +94,10 @@ def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 def _by_step(rows: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """``[U, J·B, D]`` → ``[J, U, B, D]``."""
     return rows.view(*shape, rows.shape[-1]).transpose(0, 1)
+
+
+def _moved(rows: Tensor, device: torch.device) -> Tensor:
+    """``rows`` on ``device``; to a GPU through pinned memory, so that it goes on computing meanwhile."""
+    if device.type == "cuda" and rows.device.type == "cpu":
+        return rows.pin_memory().to(device, non_blocking=True)
+    return rows.to(device)
