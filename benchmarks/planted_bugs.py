@@ -11,6 +11,8 @@ _SAMPLING = "tests/privacy/test_sampling.py"
 _COHORT = "tests/dynamics/test_cohort.py"
 _LOCAL = "tests/dynamics/test_local_update.py"
 _ROUNDS = "tests/dynamics/test_rounds.py"
+_PROCESSES = "tests/dynamics/test_processes.py"
+_WORKERS = "tests/stages/test_workers.py"
 _TRAINING = "tests/dynamics/test_training.py"
 _CHECKPOINT = "tests/dynamics/test_checkpoint.py"
 _STAGE = "tests/stages/test_train_model.py"
@@ -281,9 +283,9 @@ _SAMPLER = [
         "sampling-one-cohort",
         "sampling",
         "pipeline/privacy/plan.py",
-        "return PoissonSampler(self.sampling_probability).sample(self.units, self.entropy)",
+        "return PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy)",
         'return self.__dict__.setdefault("kept", '
-        "PoissonSampler(self.sampling_probability).sample(self.units, self.entropy))",
+        "PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy))",
         "the first round's cohort in every round",
         (_CANARIES, _TRAINING),
     ),
@@ -931,6 +933,74 @@ _LEAVING = [
     ),
 ]
 
+_SHARING = [
+    Bug(
+        "processes-share-units",
+        "processes",
+        "pipeline/privacy/plan.py",
+        "return range(self.process, self.units, self.processes)",
+        "return range(self.units)",
+        "every process samples every unit, so one joins as often as there are processes",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-denominator-of-a-shard",
+        "processes",
+        "pipeline/privacy/plan.py",
+        "return self.sampling_probability * self.units",
+        "return self.sampling_probability * len(self.held)",
+        "the denominator is that of one process's units",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-all-draw-noise",
+        "processes",
+        "pipeline/privacy/plan.py",
+        "        if self.process != 0:\n            raise ValueError(",
+        "        if False:\n            raise ValueError(",
+        "any process may release its part, with noise of its own",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-part-of-the-sum",
+        "processes",
+        "pipeline/dynamics/processes.py",
+        "    for part in parts[1:]:\n        total += part\n",
+        "",
+        "the first process's units alone are released",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-uncovered-units",
+        "processes",
+        "pipeline/dynamics/processes.py",
+        "== 1).all())",
+        ">= 1).all())",
+        "a unit that two processes hold goes unnoticed",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-send-the-sum",
+        "processes",
+        "pipeline/dynamics/processes.py",
+        "        return _like(_added(self._group, _flat(own)).to(own[0].device), own)\n",
+        "        total = _like(_added(self._group, _flat(own)).to(own[0].device), own)\n"
+        "        self._normaliser.input_mean.add_(0 * total[0].sum())\n"
+        "        self._group.send(_flat(total))\n        return total\n",
+        "the sum without noise leaves the first process",
+        (_PROCESSES,),
+    ),
+    Bug(
+        "processes-unpaid",
+        "processes",
+        "pipeline/stages/train_model.py",
+        "        if _identity(params, manifest, version, shape, plan) != identity:\n",
+        "        if not identity:\n",
+        "others train another model than the ledger has granted",
+        (_WORKERS,),
+    ),
+]
+
 BUGS: tuple[Bug, ...] = (
     *_NOISE,
     *_CLIP,
@@ -941,5 +1011,6 @@ BUGS: tuple[Bug, ...] = (
     *_STATEMENTS,
     *_PAYING,
     *_CRASHES,
+    *_SHARING,
     *_LEAVING,
 )

@@ -168,6 +168,7 @@ class Compute(Block):
     memory_mb: PositiveInt | None
     data_mb: PositiveInt | None
     threads: Annotated[int, Field(gt=0, le=1024), NUMBER] | None
+    processes: Annotated[int, Field(gt=0, le=1024), NUMBER] | None
 
 
 class Params(Block):
@@ -319,6 +320,8 @@ def _key(error: Any, raw: Any) -> str:
 
 def _explain(key: str, error: Any) -> str:
     kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
+    if key == "dynamics.processes" or key.endswith(".dynamics.processes"):
+        return "unknown key; it is compute.processes, on which no charge depends"
     if kind == "extra_forbidden":
         return "unknown key; remove it or check its spelling"
     if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):

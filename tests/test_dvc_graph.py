@@ -49,6 +49,7 @@ EDGES = {
     "pipeline.stages.runner",
     "pipeline.stages.compute",
     "pipeline.stages.charges",
+    "pipeline.stages.workers",
 }
 EDGE_PARAMS = {"compute", "tracking", "ledger"}
 

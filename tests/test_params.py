@@ -324,6 +324,7 @@ def test_a_datasets_settings_lie_over_the_blocks() -> None:
     ("wrong", "message"),
     [
         ({"dynamics": {"hiden": [7]}}, "datasets.pendulum-replay.settings.dynamics.hiden: unknown key"),
+        ({"dynamics": {"processes": 2}}, "settings.dynamics.processes: unknown key; it is compute.processes, on which"),
         ({"policy": {"horizon": 0}}, "datasets.pendulum-replay.settings.policy.horizon: found 0; "),
         ({"privacy": {"budget": {"epsilon": 3}}}, "budget: one for all datasets; set it in the block privacy"),
         ({"ledger": {}}, "datasets.pendulum-replay.settings.ledger: unknown key"),

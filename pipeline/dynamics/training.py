@@ -12,6 +12,7 @@ from torch import Tensor
 from pipeline.dynamics.cohort import CohortSource
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.processes import Group, SharedRounds
 from pipeline.dynamics.rounds import Execution, Rounds
 from pipeline.privacy.plan import Plan
 
@@ -207,18 +208,19 @@ def train(
     progress: Progress | None = None,
     keep: Callable[[Progress], None] = lambda progress: None,
     on_round: Callable[[int, Look | None], None],
+    group: Group | None = None,
 ) -> Trained:
     """Run the plan's rounds, or those that an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``keep``, before its weights meet any private row. (Rows of
-    its cohort may have been read by then, see `Rounds`, which releases nothing.) So however often a run dies and is taken
-    up again, at most ``plan.rounds`` rounds ever compute on the data: those that died are not made up for. Noise and
-    cohorts are drawn afresh; there is no generator whose state could be replayed.
+    A round counts as spent from the moment it is announced to ``keep``, before its weights meet any private row. (Rows
+    of its cohort may have been read by then, see `Rounds`, which releases nothing.) So however often a run dies and is
+    taken up again, at most ``plan.rounds`` rounds ever compute on the data: those that died are not made up for. Noise
+    and cohorts are drawn afresh; there is no generator whose state could be replayed.
 
     Args:
         plan: sampler, clip, noise and what they cost; the only thing here that touches privacy.
         shape: sizes of the ensemble.
-        source: the private units; None is enough where ``progress`` is finished.
+        source: the private units, or those that are this process's; None is enough where ``progress`` is finished.
         public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split, which is looked at; None:
             there is none, and all rounds are run.
         normaliser: of inputs and targets; released or public.
@@ -230,13 +232,17 @@ def train(
         progress: of an earlier process; None: begin.
         keep: must have stored the progress durably when it returns; called before every round and at the end.
         on_round: called after every round with the number of rounds spent and, after a look, with the look.
+        group: of several processes, this one being the first; the others `serve`. None: there are no others.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares, or patience is asked for with
-            nothing public to look at.
+        ValueError: the source does not hold the number of units that the plan declares, the plan is for another number
+            of processes, or patience is asked for with nothing public to look at.
+        LostError: another process is gone; the round is spent.
     """
-    if source is not None and source.units != plan.units:
+    if source is not None and source.units != len(plan.held):
         raise ValueError("the number of private units differs from the one the plan declares")
+    if source is not None and plan.processes != (1 if group is None else group.processes):
+        raise ValueError("the plan is for another number of processes")
     if public is None and server.patience is not None:
         raise ValueError("stopping early needs something public to look at")
     device = execution.device
@@ -245,9 +251,10 @@ def train(
     if public is not None:
         look_at = PublicLook(shape, normaliser, public[0].to(device), public[1][:, : shape.columns].to(device))
     now = (progress or Progress.begin(shape.initial_weights(seed))).to(device)
-    rounds = None
+    rounds: Rounds | SharedRounds | None = None
     if source is not None:
-        rounds = Rounds(plan, shape, source, normaliser, local, max_transitions=max_transitions, execution=execution)
+        own = Rounds(plan, shape, source, normaliser, local, max_transitions=max_transitions, execution=execution)
+        rounds = own if group is None else SharedRounds(group, own, normaliser)
     with rounds or nullcontext():
         while not now.finished:
             if now.started < plan.rounds:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
@@ -36,6 +36,10 @@ class Plan:
     | fewer rounds are run  | ε stays that of ``rounds``: stopping early may depend on what was seen |
     | a query is not asked  | ε stays that of all of them                                            |
     | seeded entropy        | tests only; `void` says so                                             |
+    | several processes     | each tosses the coins of its own units; only the first draws noise     |
+
+    With several processes, process r of P holds units r, r + P, r + 2P … (`of_process`): their coins are independent as
+    ever, the sums of all add up to the whole cohort's, and K, q, C, noise and event are those of the whole.
     """
 
     units: int
@@ -50,13 +54,15 @@ class Plan:
     layers: int
     queries: tuple[GaussianQuery, ...] = ()
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
+    process: int = 0
+    processes: int = 1
 
     def __post_init__(self) -> None:
         """Refuse a plan whose parts contradict each other.
 
         Raises:
-            ValueError: no units, noise asked for without a finite clipping norm, or rounds with noise and a query
-                without.
+            ValueError: no units, noise asked for without a finite clipping norm, rounds with noise and a query
+                without, no such process, or several with one seed.
         """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
@@ -64,6 +70,19 @@ class Plan:
             raise ValueError("noise covers only clipped updates: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
             raise ValueError("a query without noise would be covered by no noise of the rounds: give it a multiplier")
+        if not 0 <= self.process < self.processes:
+            raise ValueError(f"there is no process {self.process} of {self.processes}")
+        if self.processes > 1 and self.entropy.seeded:
+            raise ValueError("from one seed, units of several processes would share their coins")
+
+    def of_process(self, process: int, processes: int) -> "Plan":
+        """The same plan for one of several processes that make every round together."""
+        return replace(self, process=process, processes=processes)
+
+    @property
+    def held(self) -> range:
+        """Which of the K units are this process's to sample: disjoint between processes, and together all."""
+        return range(self.process, self.units, self.processes)
 
     @property
     def is_private(self) -> bool:
@@ -88,8 +107,8 @@ class Plan:
         return self._accounted(self.rounds).event
 
     def cohort(self) -> Tensor:
-        """Draw this round's cohort: unit indices ``[U]``. Sensitive: discard right after use."""
-        return PoissonSampler(self.sampling_probability).sample(self.units, self.entropy)
+        """Draw this round's cohort: indices among the units held, ``[U]``. Sensitive: discard right after use."""
+        return PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """(sum of clipped updates + N(0, (zC)² I)) / (qK): all that ever leaves a round.
@@ -100,7 +119,11 @@ class Plan:
 
         Returns:
             Tensors of the same shapes, float32.
+
+        Raises:
+            ValueError: this is not the first process, which alone draws noise, once.
         """
+        self._refuse_others()
         sizes = [part.numel() for part in total]
         if self.is_private:
             scale = self.noise_multiplier * self.clip.sensitivity
@@ -118,8 +141,16 @@ class Plan:
 
         Returns:
             The same shape, float64: a mean over the units.
+
+        Raises:
+            ValueError: this is not the first process.
         """
+        self._refuse_others()
         return query.release(total, self.entropy) / self.units
+
+    def _refuse_others(self) -> None:
+        if self.process != 0:
+            raise ValueError(f"process {self.process} holds a part of the sum only: the first process releases")
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
         """ε after the queries and ``rounds`` (default: the whole reservation); None where nothing is guaranteed."""

@@ -18,9 +18,10 @@ from pipeline.params import Params
 from pipeline.privacy.canaries import LowerBound, audit_mechanism
 from pipeline.privacy.plan import Plan
 from pipeline.progress import progress_bar
-from pipeline.stages.compute import chosen_device
+from pipeline.stages.compute import chosen_device, chunk_bytes
+from pipeline.stages.mechanism import architecture, make_plan
 from pipeline.stages.runner import run_stage
-from pipeline.stages.train_model import PARTITIONS, architecture, chunk_bytes, make_plan
+from pipeline.stages.train_model import PARTITIONS
 from pipeline.tracking import Log, StageRun
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import UnitStore
@@ -105,7 +106,7 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
             ),
             max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, chunk_bytes(params, device)),
+            execution=Execution(device, chunk_bytes(params.compute, device)),
             on_round=bar.update,
         )
 

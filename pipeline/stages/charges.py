@@ -22,7 +22,7 @@ from pipeline.tracking import StageRun, git_commit
 from pipeline.trajectories.fingerprint import project_secret
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.membership import Membership
-from pipeline.trajectories.store import ShardedStore, UnitStore, open_units
+from pipeline.trajectories.store import EVERY, ShardedStore, UnitStore, open_units
 
 _CODE = Path(__file__).resolve().parent.parent
 
@@ -193,7 +193,9 @@ def _file(charge: str) -> Path:
     return home() / ".primorl" / "checkpoints" / f"{charge}.safetensors"
 
 
-def open_private(manifest: Manifest, version: Version, partitions: Path, keep_bytes: int) -> UnitStore | ShardedStore:
+def open_private(
+    manifest: Manifest, version: Version, partitions: Path, keep_bytes: int, own: slice = EVERY
+) -> UnitStore | ShardedStore:
     """The private units, which are those that were charged.
 
     Args:
@@ -201,13 +203,14 @@ def open_private(manifest: Manifest, version: Version, partitions: Path, keep_by
         version: whose account was charged.
         partitions: their folder.
         keep_bytes: how much of the rows may stay in memory.
+        own: which of them are this process's; all are read, and held against the account.
 
     Raises:
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     folder = partitions / "private"
     found = Membership(project_secret(), manifest.info.dataset)
-    store = open_units(folder, keep_bytes, found.update)
+    store = open_units(folder, keep_bytes, found.update, own)
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
     return store

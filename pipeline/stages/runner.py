@@ -31,20 +31,25 @@ def run_stage(name: str, description: str, body: Body) -> int:
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
-    status = _run(name, body, debug=arguments.debug)
+    status = guarded(name, lambda: _run(name, body), debug=arguments.debug)
     if status != 0:
         with suppress(OSError):  # a full disk may not have room for them; `dvc checkout` brings them back later
             restore_outputs(name)
     return status
 
 
-def _run(name: str, body: Body, *, debug: bool) -> int:
+def _run(name: str, body: Body) -> None:
+    checked = params.load(Path("params.yaml"))
+    started = time.perf_counter()
+    with stage_run(name, checked) as run:
+        body(checked, run)
+    write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
+
+
+def guarded(name: str, work: Callable[[], None], *, debug: bool) -> int:
+    """Do a stage's work; an error becomes one line on stderr. Returns the exit status."""
     try:
-        checked = params.load(Path("params.yaml"))
-        started = time.perf_counter()
-        with stage_run(name, checked) as run:
-            body(checked, run)
-        write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
+        work()
     except PipelineError as wrong:
         if debug:
             traceback.print_exc()

@@ -1,6 +1,5 @@
 """Stage: train the ensemble on the private partition, through a plan (variant mopo: without one, not private)."""
 
-import math
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -16,25 +15,26 @@ from pipeline.accounts import dataset_version, project_ledger
 from pipeline.dynamics.baseline import PooledTraining, train_pooled
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.processes import Group, cover, grant, granted, serve, shared_totals
+from pipeline.dynamics.rounds import Execution, Rounds
 from pipeline.dynamics.start_query import StartQuery
 from pipeline.dynamics.starts import StartModel
-from pipeline.dynamics.statistics import MOST_NOISE, Columns, NormaliserQuery, normaliser_of_bounds
-from pipeline.dynamics.termination import LEARNED, NONE, RULES
+from pipeline.dynamics.statistics import Columns, NormaliserQuery, normaliser_of_bounds
 from pipeline.dynamics.training import Look, Progress, ServerTraining, Trained, ask, train
 from pipeline.errors import PipelineError
-from pipeline.files import replaced_directory, write_json
+from pipeline.files import home, replaced_directory, write_json
 from pipeline.params import Params
-from pipeline.privacy import accounting
 from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
-from pipeline.privacy.queries import GaussianQuery
 from pipeline.progress import Bar, progress_bar
-from pipeline.stages import charges, refusals
-from pipeline.stages.compute import chosen_device, kept_bytes
+from pipeline.stages import charges, mechanism, refusals
+from pipeline.stages.compute import ALONE, Place, chosen_device, chunk_bytes, is_worker, kept_bytes
 from pipeline.stages.horizon import declared_horizon
+from pipeline.stages.mechanism import NORMALISER, STARTS
 from pipeline.stages.model_bounds import model_bounds
 from pipeline.stages.runner import run_stage
+from pipeline.stages.statement import privacy_statement
+from pipeline.stages.workers import join, joined, run_worker
 from pipeline.tracking import StageRun
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import ShardedStore, UnitStore
@@ -46,6 +46,7 @@ _CODE = (
     "dynamics/cohort.py",
     "dynamics/ensemble.py",
     "dynamics/local_update.py",
+    "dynamics/processes.py",
     "dynamics/rounds.py",
     "dynamics/start_query.py",
     "dynamics/starts.py",
@@ -60,9 +61,6 @@ _CODE = (
     "trajectories/schema.py",
     "trajectories/store.py",
 )
-_NORMALISER, _STARTS = "normaliser", "starts"  # queries
-# Chunks that stay in a core's share of the cache run fastest; a GPU wants its memory filled.
-_CHUNK_BYTES = {"cpu": 16 << 20, "cuda": 2 << 30}
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -72,23 +70,25 @@ def body(params: Params, run: StageRun) -> None:
     private partition is opened.
     """
     manifest = Manifest.load(PARTITIONS / "manifest.json")
-    device = chosen_device(params.compute)
-    shape = architecture(params, manifest)
+    shape = mechanism.architecture(params, manifest)
     refusals.refuse_what_needs_public_units(params, manifest)
     refusals.refuse_policies_without_a_start(params, manifest)
     if manifest.info.environment is None:
         declared_horizon(params, manifest)
-    plan = None if params.dynamics.variant == "mopo" else make_plan(params, manifest, shape)
+    mechanism.warn_of_delta(params, manifest)
+    plan = None if params.dynamics.variant == "mopo" else mechanism.make_plan(params, manifest, shape)
+    place = Place.of(params.compute) if plan else ALONE  # variant mopo is one process's work
+    device = chosen_device(params.compute, place)
     public = UnitStore.open(PARTITIONS / "public")
     if public.info != manifest.info:
         raise PipelineError(f"{PARTITIONS}: its parts are of different datasets; run `dvc repro partition`")
     bounds = model_bounds(params, manifest, public)
-    columns = _columns(manifest)
+    columns = mechanism.columns(manifest)
     refusals.check_termination(params, manifest, public)
     run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
 
     version = dataset_version(manifest, PARTITIONS)
-    statement = _statement(plan, manifest)
+    statement = privacy_statement(plan, manifest)
     wanted = charges.request(
         params,
         run,
@@ -110,20 +110,29 @@ def body(params: Params, run: StageRun) -> None:
                 "restored, and nothing is spent; for another draw of the noise change `seed`",
                 file=sys.stderr,
             )
-        private = None if paid.finished else _private(params, manifest, version)
         starts = None
         if plan is not None:
             progress = paid.progress or Progress.begin(shape.initial_weights(params.seed))
-            progress = ask(plan, _totals(columns, bounds, private), progress, paid.keep)
-            normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
-            trained = _train(params, shape, plan, private, public, normaliser, device, paid, progress, run)
-            if _STARTS in progress.answers:
-                starts = StartQuery(columns, bounds).model(progress.answers[_STARTS])
+            with joined(place, device, needed=not paid.finished) as group:
+                plan = plan.of_process(place.process, place.processes)
+                if group is not None and not paid.finished:
+                    grant(group, wanted.identity)
+                private = None if paid.finished else _private(params, manifest, version, place, plan)
+                totals = _totals(columns, bounds, private)
+                if group is not None and private is not None:
+                    cover(group, plan.units, private.numbers)
+                    totals = shared_totals(group, totals)
+                progress = ask(plan, totals, progress, paid.keep)
+                normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
+                trained = _train(params, shape, plan, private, public, normaliser, device, paid, progress, run, group)
+            if STARTS in progress.answers:
+                starts = StartQuery(columns, bounds).model(progress.answers[STARTS])
         else:
-            assert isinstance(private, UnitStore)
+            rows = charges.open_private(manifest, version, PARTITIONS, sys.maxsize)
+            assert isinstance(rows, UnitStore)
             raw = params.privacy.statistics.normaliser == "private"  # this variant promises nothing
-            normaliser = _normaliser(params, shape, None, columns, bounds, private if raw else public, None)
-            trained = _train_mopo(params, shape, private, public, normaliser, device, run)
+            normaliser = _normaliser(params, shape, None, columns, bounds, rows if raw else public, None)
+            trained = _train_mopo(params, shape, rows, public, normaliser, device, run)
         if not all(bool(w.isfinite().all()) for w in trained.weights):
             ledger.abort(paid.charge.id, "training diverged")
             raise PipelineError(
@@ -140,10 +149,63 @@ def body(params: Params, run: StageRun) -> None:
         run.metric("epsilon", statement["epsilon"])  # the reservation, also when stopped early
 
 
-def _private(params: Params, manifest: Manifest, version: Version) -> UnitStore | ShardedStore:
-    """The private units; the non-private baseline draws from all rows at once, and so wants them all in memory."""
-    keep = sys.maxsize if params.dynamics.variant == "mopo" else kept_bytes(params.compute)
-    return charges.open_private(manifest, version, PARTITIONS, keep)
+def worker(params: Params) -> None:
+    """The part of every process but the first: sums over its own units, once the ledger has granted them to the first.
+
+    Raises:
+        PipelineError: this process would train another model than the first one has paid for.
+    """
+    if params.dynamics.variant == "mopo":
+        return  # one process's work
+    place = Place.of(params.compute)
+    device = chosen_device(params.compute, place)
+    with join(place, device) as group:
+        identity = granted(group)
+        if identity is None:
+            return
+        if not (home() / ".primorl" / "secret").exists():
+            raise PipelineError(
+                ".primorl/secret: not there; all processes need the project's secret and data/partitions as the first "
+                "has them: share the project's folder, or copy both (inside the trust boundary)"
+            )
+        manifest = Manifest.load(PARTITIONS / "manifest.json")
+        shape = mechanism.architecture(params, manifest)
+        plan = mechanism.make_plan(params, manifest, shape).of_process(place.process, place.processes)
+        version = dataset_version(manifest, PARTITIONS)
+        if _identity(params, manifest, version, shape, plan) != identity:
+            raise PipelineError(
+                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
+                "processes the same"
+            )
+        bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "public"))
+        private = _private(params, manifest, version, place, plan)
+        cover(group, plan.units, private.numbers)
+
+        def rounds(normaliser: Normaliser) -> Rounds:
+            return Rounds(
+                plan,
+                shape,
+                private,
+                normaliser,
+                _local(params),
+                max_transitions=params.dynamics.max_transitions_per_unit,
+                execution=Execution(device, chunk_bytes(params.compute, device)),
+            )
+
+        serve(group, _totals(mechanism.columns(manifest), bounds, private), shape, device, rounds)
+
+
+def _private(
+    params: Params, manifest: Manifest, version: Version, place: Place, plan: Plan
+) -> UnitStore | ShardedStore:
+    """The private units that are this process's."""
+    own = slice(plan.process, None, plan.processes)
+    return charges.open_private(manifest, version, PARTITIONS, kept_bytes(params.compute, place), own)
+
+
+def _local(params: Params) -> LocalTraining:
+    chosen = params.dynamics
+    return LocalTraining(chosen.learning_rate, chosen.batch_size, chosen.local_epochs, chosen.weight_decay)
 
 
 def _train(
@@ -157,8 +219,9 @@ def _train(
     paid: charges.Paid,
     progress: Progress,
     run: StageRun,
+    group: Group | None,
 ) -> Trained:
-    local = params.dynamics
+    chosen = params.dynamics
     with progress_bar(plan.rounds, "train_model", "round") as bar:
         bar.update(progress.started)
         return train(
@@ -167,25 +230,21 @@ def _train(
             private,
             public.flat() if public.units else None,
             normaliser=normaliser,
-            local=LocalTraining(local.learning_rate, local.batch_size, local.local_epochs, local.weight_decay),
+            local=_local(params),
             server=ServerTraining(
-                momentum=local.server_momentum,
-                averaging=local.server_averaging,
-                look_every=local.early_stopping.every,
-                patience=local.early_stopping.patience,
+                momentum=chosen.server_momentum,
+                averaging=chosen.server_averaging,
+                look_every=chosen.early_stopping.every,
+                patience=chosen.early_stopping.patience,
             ),
-            max_transitions=local.max_transitions_per_unit,
+            max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, chunk_bytes(params, device)),
+            execution=Execution(device, chunk_bytes(params.compute, device)),
             progress=progress,
             keep=paid.keep,
             on_round=_reporter(run, bar, plan, shape),
+            group=group,
         )
-
-
-def _columns(manifest: Manifest) -> Columns:
-    spaces = manifest.info.spaces
-    return Columns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
 def _totals(
@@ -195,8 +254,8 @@ def _totals(
     if private is None:
         return {}
     return {
-        _NORMALISER: partial(NormaliserQuery(columns, bounds).total, private),
-        _STARTS: partial(StartQuery(columns, bounds).total, private),
+        NORMALISER: partial(NormaliserQuery(columns, bounds).total, private),
+        STARTS: partial(StartQuery(columns, bounds).total, private),
     }
 
 
@@ -214,8 +273,8 @@ def _normaliser(
     if chosen == "bounds":
         return replace(normaliser_of_bounds(columns, bounds), flag=flag)
     if chosen == "private" and plan is not None and progress is not None:
-        (query,) = (query for query in plan.queries if query.what == _NORMALISER)
-        answer, noise = progress.answers[_NORMALISER], query.standard_deviation / plan.units
+        (query,) = (query for query in plan.queries if query.what == NORMALISER)
+        answer, noise = progress.answers[NORMALISER], query.standard_deviation / plan.units
         return replace(NormaliserQuery(columns, bounds).normaliser(answer, noise), flag=flag)
     inputs, targets = units.flat()
     return Normaliser.from_public(inputs, targets[:, : shape.columns], flag)
@@ -255,137 +314,6 @@ def _identity(params: Params, manifest: Manifest, version: Version, shape: Archi
         normaliser=statistics.normaliser,
         bounds=params.chosen.bounds.model_dump(mode="json") if uses_bounds else None,
     )
-
-
-def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
-    """The plan that params.yaml and the manifest describe; reads no private byte.
-
-    Raises:
-        PipelineError: no noise multiplier reaches the target.
-    """
-    privacy, variant = params.privacy, params.dynamics.variant
-    units = manifest.private_units
-    if variant == "private" and privacy.delta >= 1 / units:
-        print(
-            f"warning: params.yaml: privacy.delta = {privacy.delta:g} is not below 1/{units}, one over the number of "
-            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
-            file=sys.stderr,
-        )
-    multiplier = 0.0
-    queries = _queries(params, manifest)
-    if variant == "private":
-        multiplier = privacy.noise_multiplier or _solved(params, queries)
-    return Plan(
-        units=units,
-        unit=manifest.info.unit,
-        sampling_probability=privacy.sampling_probability,
-        noise_multiplier=multiplier,
-        clipping_norm=math.inf if variant == "no_clip" else privacy.clipping_norm,
-        clipping=privacy.clipping,
-        rounds=privacy.rounds,
-        delta=privacy.delta,
-        members=shape.members,
-        layers=len(shape.layers),
-        queries=queries,
-    )
-
-
-def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
-    """What ``privacy.statistics`` asks of the private units; without noise in variants that promise nothing.
-
-    Raises:
-        PipelineError: the normaliser's answer would be nothing but noise.
-    """
-    asked, columns = params.privacy.statistics, _columns(manifest)
-    multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
-    queries = []
-    if asked.normaliser == "private":
-        sensitivity = columns.fractions.sensitivity
-        most = MOST_NOISE * manifest.private_units / sensitivity
-        if multiplier > most:
-            raise PipelineError(
-                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which drowns the "
-                f"normaliser's answer of {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
-                "privacy.statistics.normaliser: bounds"
-            )
-        queries.append(GaussianQuery(_NORMALISER, sensitivity, multiplier))
-    if asked.starts:
-        queries.append(GaussianQuery(_STARTS, StartQuery.moments(columns).sensitivity, multiplier))
-    return tuple(queries)
-
-
-def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
-    privacy = params.privacy
-    if privacy.target_epsilon is None:
-        raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
-    try:
-        return accounting.solve_noise_multiplier(
-            privacy.target_epsilon,
-            privacy.delta,
-            privacy.sampling_probability,
-            privacy.rounds,
-            tuple(query.noise_multiplier for query in queries),
-        )
-    except ValueError as impossible:
-        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
-        raise PipelineError(
-            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:g}: {impossible}; raise it, or {remedy}"
-        ) from None
-
-
-def architecture(params: Params, manifest: Manifest) -> Architecture:
-    """The ensemble that params.yaml describes, for the data of the manifest."""
-    low, high = params.dynamics.log_variance_bounds
-    return Architecture(
-        observation_size=manifest.info.spaces.observation_size,
-        action_size=manifest.info.spaces.action_size,
-        members=params.dynamics.ensemble_size,
-        hidden=params.dynamics.hidden,
-        log_variance_low=low,
-        log_variance_high=high,
-        learned_termination=manifest.info.termination == LEARNED,
-    )
-
-
-def _statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
-    """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
-    fingerprint = manifest.info.dataset_fingerprint
-    termination = manifest.info.termination
-    if plan is not None:
-        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
-        return statement | {"termination": termination}
-    statement = accounting.no_guarantee(
-        unit=manifest.info.unit,
-        units=manifest.private_units,
-        dataset_fingerprint=fingerprint,
-        reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
-    )
-    return statement | {"termination": termination}
-
-
-def _assumptions(manifest: Manifest) -> list[str]:
-    """What the guarantee takes for granted: nothing here may be read off private rows."""
-    info = manifest.info
-    simulated = info.environment is not None
-    assumptions = [
-        f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
-        if manifest.public_units
-        else "no unit: there is no public split",
-        "observation and action sizes, "
-        + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
-        "the bounds of observations and rewards named in params.yaml",
-        "the wall time of the run",
-        "which versions of the data share units, and how many charges there were on them",
-    ]
-    if info.horizon is not None:
-        by_whom = "as declared or by the environment" if simulated else "as declared"
-        assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
-    if info.termination == NONE:
-        assumptions.append("that no episode terminates")
-    elif info.termination in RULES:
-        assumptions.append(f"when an episode ends: the declared rule {info.termination}")
-    return assumptions
 
 
 def _train_mopo(
@@ -438,11 +366,6 @@ def _log_look(run: StageRun, shape: Architecture, look: Look) -> None:
         run.metric(f"public_error.{name}", error, look.round)
 
 
-def chunk_bytes(params: Params, device: torch.device) -> int:
-    """Bound on the buffers of one chunk of a cohort."""
-    megabytes = params.compute.memory_mb
-    return megabytes << 20 if megabytes is not None else _CHUNK_BYTES[device.type]
-
-
 if __name__ == "__main__":
-    sys.exit(run_stage("train_model", "Train the dynamics ensemble under trajectory-level differential privacy.", body))
+    description = "Train the dynamics ensemble under trajectory-level differential privacy."
+    sys.exit(run_worker("train_model", worker) if is_worker() else run_stage("train_model", description, body))

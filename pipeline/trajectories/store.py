@@ -3,6 +3,7 @@
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -20,6 +21,8 @@ Floats = npt.NDArray[np.float32]
 
 _COLUMNS = ["observation", "action", "reward", "next_observation", "terminated"]
 _READERS = 2  # decoding lets go of Python's lock
+EVERY = slice(None)
+"""All units, where a store may be of some: of several processes each holds its own."""
 
 
 class UnitStore:
@@ -34,13 +37,21 @@ class UnitStore:
         units: U.
         observation_size: S.
         action_size: A.
+        numbers: which of the partition's units these are, int64 [U], ascending.
     """
 
     def __init__(
-        self, info: DatasetInfo, inputs: Tensor, targets: Tensor, unit_starts: Tensor, trajectory_starts: Tensor
+        self,
+        info: DatasetInfo,
+        inputs: Tensor,
+        targets: Tensor,
+        unit_starts: Tensor,
+        trajectory_starts: Tensor,
+        numbers: Tensor | None = None,
     ):
         self.info = info
         self.units = len(unit_starts)
+        self.numbers = torch.arange(self.units) if numbers is None else numbers
         self.observation_size = info.spaces.observation_size
         self.action_size = info.spaces.action_size
         self._inputs = inputs
@@ -50,36 +61,48 @@ class UnitStore:
         self._trajectory_starts = trajectory_starts
 
     @classmethod
-    def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None) -> Self:
+    def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None, own: slice = EVERY) -> Self:
         """Load the partition in ``folder``, batch by batch.
 
         Args:
             folder: of one partition.
-            watch: is shown every batch of rows on its way.
+            watch: is shown every batch of rows on its way, also those that are not kept.
+            own: which units are kept.
 
         Raises:
             PipelineError: files are missing, corrupt or out of order; the message quotes no value.
         """
         reader = PartReader(folder, made_by="partition")
         S, A = reader.info.spaces.observation_size, reader.info.spaces.action_size
-        inputs = np.empty((reader.rows, S + A), dtype=np.float32)
-        targets = np.empty((reader.rows, S + 2), dtype=np.float32)
-        units, trajectories = _Runs("unit_id"), _Runs("trajectory_id")
-        row = 0
+        lengths = reader.index().lengths
+        kept_units = np.zeros(len(lengths), dtype=bool)
+        kept_units[own] = True
+        numbers, rows = np.flatnonzero(kept_units), int(lengths[own].sum())
+        ends = np.cumsum(lengths)
+        inputs = np.empty((rows, S + A), dtype=np.float32)
+        targets = np.empty((rows, S + 2), dtype=np.float32)
+        everybody, units, trajectories = _Runs("unit_id"), _Runs("unit_id"), _Runs("trajectory_id")
+        seen = row = 0
         for table in reader.tables():
-            rows = slice(row, row + table.num_rows)
-            _fill(table, reader.info.spaces, inputs[rows], targets[rows])
-            units.add(table, row)
-            trajectories.add(table, row)
+            everybody.add(table, seen)
             watch(table)
-            row += table.num_rows
-        if not units.ascending():
-            raise _disordered(folder)
+            if rows < reader.rows:
+                unit = np.searchsorted(ends, np.arange(seen, seen + table.num_rows), side="right")
+                kept = table.filter(pa.array(kept_units[unit]))
+            else:
+                kept = table
+            _fill(kept, reader.info.spaces, inputs[row : row + kept.num_rows], targets[row : row + kept.num_rows])
+            units.add(kept, row)
+            trajectories.add(kept, row)
+            seen += table.num_rows
+            row += kept.num_rows
+        _check_order(everybody, seen, lengths, folder)
         if not (np.isfinite(inputs).all() and np.isfinite(targets).all()):
             raise _not_finite(folder)
         unit_starts = units.starts()
         trajectory_starts = np.union1d(trajectories.starts(), unit_starts)
-        return cls(reader.info, *map(torch.from_numpy, (inputs, targets, unit_starts, trajectory_starts)))
+        found = map(torch.from_numpy, (inputs, targets, unit_starts, trajectory_starts, numbers))
+        return cls(reader.info, *found)
 
     def lengths(self, units: Tensor) -> Tensor:
         """How many transitions each unit has: int64 [U] of unit numbers to int64 [U]."""
@@ -125,25 +148,35 @@ class ShardedStore:
         folder: of one partition.
         keep_bytes: the size of the ring; one cohort's row groups are held even if they need more.
         watch: is shown every batch of rows once, before the store is used, and every number is checked.
+        own: which units are handed out.
 
     Raises:
         PipelineError: files are missing, corrupt or out of order; the message quotes no value.
     """
 
-    def __init__(self, folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None] | None = None):
+    def __init__(
+        self, folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None] | None = None, own: slice = EVERY
+    ):
         self._reader = PartReader(folder, made_by="partition")
         self._folder = folder
         self.info = self._reader.info
         self.observation_size = self.info.spaces.observation_size
         self.action_size = self.info.spaces.action_size
-        self._index: Index = self._reader.index()
-        self.units = len(self._index.lengths)
-        self._lengths = torch.from_numpy(self._index.lengths)
-        self._group_rows = np.bincount(self._index.group_of, self._index.lengths, len(self._index.groups)).astype(int)
+        whole = self._reader.index()
+        self._index: Index = replace(
+            whole,
+            lengths=whole.lengths[own],
+            group_of=whole.group_of[own],
+            start_in_group=whole.start_in_group[own],
+        )
+        self.numbers = torch.arange(len(whole.lengths))[own]
+        self.units = len(self.numbers)
+        self._lengths = torch.from_numpy(self._index.lengths.copy())
+        self._group_rows = np.bincount(whole.group_of, whole.lengths, len(whole.groups)).astype(int)
         rows = min(keep_bytes // row_bytes(self.info.spaces), self._reader.rows)
         self._ring = Ring(rows, self.observation_size + self.action_size, self.observation_size + 2)
         if watch is not None:
-            self._show(watch)
+            self._show(watch, whole.lengths)
 
     def lengths(self, units: Tensor) -> Tensor:
         """See `UnitStore.lengths`."""
@@ -182,7 +215,7 @@ class ShardedStore:
         # Ascending, so they lie one after the other in the ring too.
         _fill(table, self.info.spaces, *self._ring.slices(groups[0], table.num_rows))
 
-    def _show(self, watch: Callable[[pa.Table], None]) -> None:
+    def _show(self, watch: Callable[[pa.Table], None], lengths: npt.NDArray[np.int64]) -> None:
         units, row = _Runs("unit_id"), 0
         for table in self._reader.tables():
             for name in ("observation", "next_observation", "reward"):
@@ -192,8 +225,7 @@ class ShardedStore:
             units.add(table, row)
             watch(table)
             row += table.num_rows
-        if not units.ascending() or not np.array_equal(np.diff([*units.starts(), row]), self._index.lengths):
-            raise _disordered(self._folder)
+        _check_order(units, row, lengths, self._folder)
 
 
 class Ring:
@@ -266,21 +298,24 @@ def row_bytes(spaces: Spaces) -> int:
     return 4 * (2 * spaces.observation_size + spaces.action_size + 2)
 
 
-def open_units(folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None]) -> UnitStore | ShardedStore:
+def open_units(
+    folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None], own: slice = EVERY
+) -> UnitStore | ShardedStore:
     """The partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as it is needed.
 
     Args:
         folder: of one partition.
         keep_bytes: how much of it may stay in memory.
         watch: is shown every batch of rows once.
+        own: which units are handed out.
 
     Raises:
         PipelineError: files are missing, corrupt or out of order; the message quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
-    if reader.rows * row_bytes(reader.info.spaces) <= keep_bytes:
-        return UnitStore.open(folder, watch)
-    return ShardedStore(folder, keep_bytes, watch)
+    if int(reader.index().lengths[own].sum()) * row_bytes(reader.info.spaces) <= keep_bytes:
+        return UnitStore.open(folder, watch, own)
+    return ShardedStore(folder, keep_bytes, watch, own)
 
 
 def _fill(table: pa.Table, spaces: Spaces, inputs: Floats, targets: Floats) -> None:
@@ -292,6 +327,12 @@ def _fill(table: pa.Table, spaces: Spaces, inputs: Floats, targets: Floats) -> N
     np.subtract(vectors(table["next_observation"]), observation, out=targets[:, :S])
     targets[:, S] = table["reward"].to_numpy()
     targets[:, S + 1] = table["terminated"].to_numpy()
+
+
+def _check_order(units: "_Runs", rows: int, lengths: npt.NDArray[np.int64], folder: Path) -> None:
+    """Refuse units that are out of order, or whose index is another's: it says whose rows are whose."""
+    if not units.ascending() or not np.array_equal(np.diff([*units.starts(), rows]), lengths):
+        raise _disordered(folder)
 
 
 def _disordered(folder: Path) -> PipelineError:

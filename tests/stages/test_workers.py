@@ -1,0 +1,187 @@
+"""The processes of a training, each a real one: started, stopped, killed, hung, and left by the first."""
+
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from pipeline import params as params_module
+from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.processes import Group, LostError, _tell
+from pipeline.errors import PipelineError
+from pipeline.params import Compute, Params
+from pipeline.privacy.plan import Plan
+from pipeline.stages import compute, workers
+from pipeline.stages.compute import Place
+from tests.dynamics import crew
+from tests.dynamics.crew import CPU
+from tests.stages.test_train_model import charged, statement, trained, with_changes, write_partitions
+from tests.trajectories.builders import episode
+
+ROOT = Path(__file__).parents[2]
+CREW = [sys.executable, "-m", "tests.dynamics.crew"]
+
+
+@pytest.fixture
+def data(small: Params) -> Params:
+    """Nine private units and four public ones, and params to train on them with two processes, in params.yaml too."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    return both(with_changes(small))
+
+
+def both(params: Params, processes: int = 2) -> Params:
+    raw = params.model_dump(mode="json")
+    raw["compute"]["processes"] = processes
+    Path("params.yaml").write_text(json.dumps(raw), encoding="utf-8")
+    return params_module.parse(raw)
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+def test_two_processes_make_the_model_of_one(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody joins and no noise is added: the weights are those of one process. No process is left."""
+    made = []
+    for processes in (2, 1):
+        certain = with_changes(
+            data, privacy={"sampling_probability": 1.0}, dynamics={"variant": "no_privacy", "batch_size": 64}
+        )
+        trained(both(certain, processes))
+        made.append(GaussianEnsemble.load(Path("models/dynamics"), CPU).weights)
+    for one, other in zip(*made, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert children() == []
+    assert "RANK" not in os.environ
+
+
+def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round that had begun is in the checkpoint, and one process goes on from there; the plan's rounds are never
+    exceeded.
+    """
+    releases = 0
+    release = Plan.release
+
+    def killing(self: Plan, total: Any) -> Any:
+        nonlocal releases
+        releases += 1
+        released = release(self, total)
+        if releases == 2:
+            (worker,) = children()
+            worker.kill()
+        return released
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", killing)
+        with pytest.raises(PipelineError, match=r"train_model: process 1 of 2 was killed by signal 9; a round") as lost:
+            trained(data)
+    assert "\n" not in str(lost.value)
+    assert children() == []
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    assert not Path("models/dynamics").exists()
+    trained(both(data, 1))
+    (charge,) = charged(data)
+    assert charge.state == "committed"
+    assert statement()["rounds"] == 4
+    assert json.loads(Path("models/dynamics/config.json").read_text())["rounds"] == 3, "one was lost, none made up for"
+
+
+def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
+    data: Params, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Refused: no process is started. Granted, but for another model than the others make: they refuse."""
+    refused = with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}})
+    with pytest.raises(PipelineError, match="budget"):
+        trained(both(refused))
+    assert children() == []
+    both(data.model_copy(update={"seed": 5}))  # what the others read
+    with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
+        trained(data)
+    told = capfd.readouterr().err
+    assert "error: process 1: params.yaml, data/partitions or the project's code differ from those of the first" in told
+
+
+def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(both(data, 1))
+    monkeypatch.setattr(workers, "started", lambda *arguments: pytest.fail("a process was started"))
+    trained(both(data))
+    assert len(charged(data)) == 1, "the number of processes is not part of what was paid for"
+
+
+def test_a_process_that_hangs_ends_the_training() -> None:
+    """It is alive and its connections stand, so only silence tells."""
+
+    def ask() -> None:
+        with workers.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
+            _tell(group, crew.HANG)  # type: ignore[arg-type]
+            group.gather(torch.zeros(1))
+
+    with pytest.raises(LostError, match="nothing heard for 1 s"):
+        ask()
+    assert children() == []
+
+
+LEADER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+time.sleep(600)
+"""
+WORKER = """
+import os, time
+from pipeline.stages import workers
+workers.begin_worker()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_outlives_the_first() -> None:
+    """Killed without a chance to tell anybody; the other one is busy and listens to nothing."""
+    leader = subprocess.Popen([sys.executable, "-c", LEADER, WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    worker = psutil.Process(int(leader.stdout.readline()))
+    assert worker.is_running()
+    leader.kill()
+    leader.wait()
+    psutil.wait_procs([worker], timeout=20)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+def settings(**changes: Any) -> Compute:
+    plain = {"device": "cpu", "memory_mb": None, "data_mb": None, "threads": None, "processes": 1}
+    return Compute(**(plain | changes))
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_cores", lambda: 6)
+    assert Place.of(settings()) == Place()
+    assert Place.of(settings(processes=3)) == Place(0, 3, 0, 3)
+    assert Place.of(settings(processes=None)) == Place(0, 6, 0, 6)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert Place.of(settings()) == Place(3, 4, 1, 2, launched=True)
+    assert compute.is_worker()
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"):
+        Place.of(settings())
+
+
+def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(compute, "_cores", lambda: 6)
+    monkeypatch.setattr(compute.torch, "set_num_threads", seen.append)
+    compute.chosen_device(settings(), Place(0, 8, 0, 4))
+    compute.chosen_device(settings(threads=5), Place(0, 8, 0, 4))
+    compute.chosen_device(settings())
+    assert seen == [1, 5]
+    assert compute.kept_bytes(settings(data_mb=8), Place(0, 8, 0, 4)) == 2 << 20
