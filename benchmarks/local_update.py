@@ -1,71 +1,135 @@
-"""One private round's local updates: the batched kernel beside the slow per-trajectory loop.
+"""A private round beside the slow loop that judges it, and beside bare batched products, its limit.
 
-python -m benchmarks.local_update [--threads 1] [--cohorts 30 300]
+python -m benchmarks.local_update [--threads 1]
+
+What is timed is the whole round: reading and shuffling the cohort, local training and clipping, the sum, the noise.
+The limit is as many `torch.bmm` of the same shapes as the local training needs (forward, error, gradient) and nothing
+else, in portions of the size that suits it best. The loop gets its batches ready made.
 """
 
 import argparse
+from collections.abc import Callable
 
 import torch
+from torch import Tensor
 
-from benchmarks.machine import machine, seconds, write
-from pipeline.dynamics.ensemble import Architecture
-from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
-from pipeline.privacy.clipping import EnsembleClip
+from benchmarks.fixed_round import BATCH, FixedRound
+from benchmarks.machine import interleaved, machine, write
+from pipeline.dynamics.cohort import local_batches
+from pipeline.dynamics.local_update import LocalBatches, sum_of_updates
 from tests.dynamics.reference import reference_sum
 
-CLIP, TRANSITIONS, BATCH, CHUNK = 0.5, 200, 16, 60
+_LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
+_PORTIONS = (2, 4, 8, 16, 32)  # units of a batch of bare products
+SIZES = [
+    FixedRound(members=3, width=64, transitions=200, cohort=30),
+    FixedRound(members=3, width=64, transitions=200, cohort=300),
+    FixedRound(members=5, width=128, transitions=1000, cohort=30),
+    FixedRound(members=5, width=128, transitions=1000, cohort=300),
+]
 
 
 def main() -> None:
-    """Time both on the same batches, check that they agree, keep the figures."""
+    """Check that both agree, time them, keep the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--cohorts", type=int, nargs="+", default=[30, 300])
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    shape = Architecture(3, 1, 3, (64, 64), -10.0, 0.5)
-    local = LocalTraining(learning_rate=0.01, batch_size=BATCH, epochs=1, weight_decay=0.0)
-    clip = EnsembleClip(CLIP, "flat", shape.members, len(shape.layers))
-    weights = shape.initial_weights(0)
+    threads = parser.parse_args().threads
+    torch.set_num_threads(threads)
     rows: list[dict[str, object]] = []
-    for cohort in arguments.cohorts:
-        generator = torch.Generator().manual_seed(cohort)
-        full, rest = divmod(TRANSITIONS, BATCH)
-        own = torch.full((full + 1, cohort, BATCH), 1 / BATCH)
-        own[-1] = (torch.arange(BATCH) < rest) / rest
-        inputs = torch.randn(full + 1, cohort, BATCH, shape.inputs, generator=generator)
-        batches = LocalBatches(inputs, torch.sin(inputs), own)
-
-        def ours(batches: LocalBatches = batches, cohort: int = cohort) -> list[torch.Tensor]:
-            parts = [
-                sum_of_updates(weights, _units(batches, slice(i, i + CHUNK)), shape, local, clip)
-                for i in range(0, cohort, CHUNK)
-            ]
-            return [torch.stack(tensors).sum(0) for tensors in zip(*parts, strict=True)]
-
-        def peer(batches: LocalBatches = batches) -> list[torch.Tensor]:
-            return reference_sum(weights, batches, shape, local, CLIP, "flat")
-
-        for fast, slow in zip(ours(), peer(), strict=True):
-            torch.testing.assert_close(fast, slow, rtol=0, atol=1e-4 * float(slow.abs().max()))
-        fast_seconds, slow_seconds = seconds(ours, 9), seconds(peer, 3)
-        rows.append(
-            {
-                "what": f"local updates of a round, qK {cohort}, N 3, 2x64, T 200, B 16",
-                "ours": fast_seconds,
-                "peer": slow_seconds,
-                "peer_name": "per-trajectory, per-member autograd loop (tests/dynamics/reference.py)",
-                "ratio": slow_seconds / fast_seconds,
-                "unit": "s",
-                "machine": machine(),
-                "command": f"python -m benchmarks.local_update --threads {arguments.threads}",
-            }
+    for size in SIZES:
+        source, plan, weights = size.source(), size.plan, size.weights
+        batches = local_batches(
+            source,
+            torch.arange(min(size.cohort, _LOOP_UNITS)),
+            size.normaliser,
+            batch_size=BATCH,
+            epochs=1,
+            max_transitions=None,
+            entropy=plan.entropy,
         )
-    write("local_update", rows)
+        loop_seconds = check(size, batches) * size.cohort / min(size.cohort, _LOOP_UNITS)
+
+        def ours(size: FixedRound = size, source: object = source) -> object:
+            return plan.release(size.rounds(source).sum(weights, last=True))  # noqa: B023  # type: ignore[arg-type]
+
+        works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
+        round_seconds, *bare_seconds = interleaved(works, 5)
+        limit = min(bare_seconds)
+        common = {
+            "unit": "s",
+            "machine": machine(),
+            "command": f"python -m benchmarks.local_update --threads {threads}",
+        }
+        rows += [
+            {
+                "what": f"private round, {size.name}: the loop",
+                "ours": round_seconds,
+                "peer": loop_seconds,
+                "peer_name": "per-trajectory, per-member autograd loop (tests/dynamics/reference.py)",
+                "ratio": loop_seconds / round_seconds,
+                **common,
+            },
+            {
+                "what": f"private round, {size.name}: bare products",
+                "ours": round_seconds,
+                "peer": limit,
+                "peer_name": "torch.bmm of the same shapes, nothing else",
+                "ratio": limit / round_seconds,
+                **common,
+            },
+        ]
+        write("local_update" if threads == 1 else f"local_update_{threads}_threads", rows)
 
 
-def _units(batches: LocalBatches, units: slice) -> LocalBatches:
-    return LocalBatches(batches.inputs[:, units], batches.targets[:, units], batches.weights[:, units])
+def check(size: FixedRound, batches: LocalBatches) -> float:
+    """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
+    fast = sum_of_updates(size.weights, batches, size.shape, size.local, size.plan.clip)
+    slow: list[Tensor] = []
+
+    def loop() -> None:
+        slow[:] = reference_sum(size.weights, batches, size.shape, size.local, size.clipping_norm, "flat")
+
+    (seconds,) = interleaved([loop], 1, warm=False)
+    for ours, theirs in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+    return seconds
+
+
+def bare(size: FixedRound, portion: int) -> Callable[[], None]:
+    """The products of a round: forward, error and gradient of every layer, step and portion of units."""
+    steps = -(-size.transitions // BATCH)
+
+    def portions() -> list[int]:
+        full, rest = divmod(size.cohort, portion)
+        return [portion] * full + [rest] * (rest > 0)
+
+    buffers = {units: _Buffers(size, units * size.members) for units in set(portions())}
+
+    def work() -> None:
+        for units in portions():
+            for _ in range(steps):
+                buffers[units].step()
+
+    return work
+
+
+class _Buffers:
+    def __init__(self, size: FixedRound, pairs: int) -> None:
+        layers, device = size.shape.layers, size.device
+        self._weights = [torch.randn(pairs, i, o, device=device) for i, o in layers]
+        self._below = [torch.randn(pairs, BATCH, i, device=device) for i, _ in layers]
+        self._above = [torch.randn(pairs, BATCH, o, device=device) for _, o in layers]
+        self._outputs = [torch.empty_like(above) for above in self._above]
+        self._errors = [torch.empty_like(below) for below in self._below]
+        self._gradients = [torch.empty_like(weights) for weights in self._weights]
+
+    def step(self) -> None:
+        for below, weights, outputs in zip(self._below, self._weights, self._outputs, strict=True):
+            torch.bmm(below, weights, out=outputs)
+        for i in reversed(range(len(self._weights))):
+            if i:
+                torch.bmm(self._above[i], self._weights[i].mT, out=self._errors[i])
+            torch.bmm(self._below[i].mT, self._above[i], out=self._gradients[i])
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
@@ -30,6 +30,19 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.perf_counter() - started)
     return sorted(times)[len(times) // 2]
+
+
+def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True) -> list[float]:
+    """The median wall time of each work, called in turns, so that a slow minute of the machine falls on all of them."""
+    for work in works if warm else ():
+        work()
+    times: list[list[float]] = [[] for _ in works]
+    for _ in range(repeats):
+        for work, mine in zip(works, times, strict=True):
+            started = time.perf_counter()
+            work()
+            mine.append(time.perf_counter() - started)
+    return [sorted(mine)[repeats // 2] for mine in times]
 
 
 def write(name: str, rows: list[dict[str, object]]) -> None:

@@ -65,7 +65,7 @@ def sum_of_updates(
         float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
     """
     updates = _clipped_updates(start, batches, shape, local, clip)
-    return _as_weights([u.unflatten(0, (-1, shape.members)).sum(0, dtype=torch.float64) for u in updates])
+    return _as_weights([u.view(-1, shape.members, *u.shape[1:]).sum(0, dtype=torch.float64) for u in updates])
 
 
 def updates_of_units(
@@ -73,7 +73,7 @@ def updates_of_units(
 ) -> list[Tensor]:
     """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
     updates = _clipped_updates(start, batches, shape, local, clip)
-    return _as_weights([u.unflatten(0, (-1, shape.members)) for u in updates])
+    return _as_weights([u.view(-1, shape.members, *u.shape[1:]) for u in updates])
 
 
 def _clipped_updates(
@@ -91,13 +91,13 @@ def _clipped_updates(
     active = [origin[0].new_ones(pairs, rows, size + 1) for size in shape.hidden]
     views = [(now.view(-1, *was.shape), was) for now, was in zip(current, origin, strict=True)]
     scratch = origin[0].new_empty(max(layer.numel() for layer in current))
-    moving = batches.weights.amax(dim=2) > 0
+    idle = batches.weights.amax(dim=2) == 0
+    x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
+    y = _per_pair(batches.targets, shape.members)
+    weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     for j in range(steps):
-        x = _per_pair(pad(batches.inputs[j], (0, 1), value=1.0), shape.members)
-        y = _per_pair(batches.targets[j], shape.members)
-        weight = _per_pair(batches.weights[j].unsqueeze(-1), shape.members)
-        _descend(current, x, y, weight, hidden, active, shape, local)
-        _clip(views, moving[j], scratch, clip)
+        _descend(current, x[j], y[j], weight[j], hidden, active, shape, local)
+        _clip(views, idle[j], scratch, clip)
     return clip.finish([torch.sub(now, was).flatten(0, 1) for now, was in views])
 
 
@@ -107,9 +107,8 @@ def _as_weights(layers: list[Tensor]) -> list[Tensor]:
 
 
 def _per_pair(per_unit: Tensor, members: int) -> Tensor:
-    """``[U, B, D]`` → ``[U·N, B, D]``: all members of a unit see the same rows."""
-    units, rows, size = per_unit.shape
-    return per_unit.unsqueeze(1).expand(units, members, rows, size).reshape(units * members, rows, size)
+    """``[J, U, B, D]`` → ``[J, U·N, B, D]``: all members of a unit see the same rows."""
+    return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
 
 
 def _descend(
@@ -150,32 +149,34 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
     Between low and high v is log(e^low + p), p = 1/(e^-high + e^-raw): two logarithms of sums of exponentials, of
     which e^-v and ∂v/∂raw = (p e^-raw)(p e^-v) need one exponential and no logarithm.
     """
-    if shape.learned_termination:
-        ends = TERMINATION_GAIN * (torch.sigmoid(TERMINATION_GAIN * output[..., -1:]) - y[..., -1:])
-        output, y = output[..., :-1], y[..., :-1]
-    mean, raw = output.chunk(2, dim=-1)
+    size = shape.targets
+    mean, raw = output[..., :size], output[..., size : 2 * size]
+    gradient = torch.empty_like(output)
     inverse = raw.clamp(min=_LEAST_RAW).neg_().exp_()
     below_high = (inverse + math.exp(-shape.log_variance_high)).reciprocal_()
     precision = (below_high + math.exp(shape.log_variance_low)).reciprocal_()
     slope = inverse.mul_(below_high).mul_(below_high.mul_(precision))
-    miss = mean - y
-    scaled = miss * precision
-    spread = slope.mul_(miss.mul_(scaled).neg_().add_(1)).mul_(0.5)
-    return torch.cat((scaled, spread, ends) if shape.learned_termination else (scaled, spread), dim=-1)
+    miss = mean - y[..., :size]
+    scaled = torch.mul(miss, precision, out=gradient[..., :size])
+    torch.mul(slope, miss.mul_(scaled).sub_(1), out=gradient[..., size : 2 * size]).mul_(-0.5)
+    if shape.learned_termination:
+        probability = torch.sigmoid(TERMINATION_GAIN * output[..., -1:])
+        torch.mul(probability - y[..., -1:], TERMINATION_GAIN, out=gradient[..., -1:])
+    return gradient
 
 
-def _clip(views: list[tuple[Tensor, Tensor]], moving: Tensor, scratch: Tensor, clip: EnsembleClip) -> None:
+def _clip(views: list[tuple[Tensor, Tensor]], idle: Tensor, scratch: Tensor, clip: EnsembleClip) -> None:
     """θ ← θ_start + EnsembleClip(θ - θ_start), in place.
 
     float32 throughout: what is promised of an update is settled by `EnsembleClip.finish`, after the last step.
 
-    Units that are not ``moving`` are left alone to the last bit (a factor of 1 gives back the weight itself). How many
+    Units that are ``idle`` are left alone to the last bit (a factor of 1 gives back the weight itself). How many
     steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
     would carry their presence into its update.
 
     Args:
         views: of each layer, the weights ``[U, N, in + 1, out]`` and where they started, ``[N, in + 1, out]``.
-        moving: whether a unit has rows of its own in this step, ``[U]``.
+        idle: whether a unit has no rows of its own in this step, ``[U]``.
         scratch: room for the largest layer's difference.
         clip: see above.
     """
@@ -185,6 +186,6 @@ def _clip(views: list[tuple[Tensor, Tensor]], moving: Tensor, scratch: Tensor, c
         norms.append(torch.linalg.vector_norm(moved.flatten(2), dim=2))
     squares = torch.stack(norms, dim=-1).square_()
     factors = clip.factors(squares.flatten(0, 1)).view_as(squares)
-    factors = torch.where(moving.view(-1, 1, 1), factors, 1.0)
+    factors = factors.masked_fill(idle.view(-1, 1, 1), 1.0)
     for i, (now, was) in enumerate(views):
         torch.lerp(was, now, factors[..., i, None, None], out=now)

@@ -11,9 +11,10 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.captured import SumOfUpdates
 from pipeline.dynamics.cohort import CohortSource, local_batches
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights
-from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
+from pipeline.dynamics.local_update import LocalBatches, LocalTraining
 from pipeline.privacy.plan import Plan
 
 _Promise = Callable[[], tuple[LocalBatches | None, Sequence[Tensor]]]
@@ -65,6 +66,7 @@ class Rounds:
         self._source = source
         self._normaliser = normaliser
         self._local = local
+        self._sum_of_updates = SumOfUpdates(shape, local, plan.clip)
         self._max_transitions = max_transitions
         self._execution = execution
         self._reader: ThreadPoolExecutor | None = None
@@ -105,7 +107,7 @@ class Rounds:
             elif not last:
                 self._next = self._soon(self._begin)
             if batches is not None:
-                updates = sum_of_updates(weights, batches, self._shape, self._local, self._plan.clip)
+                updates = self._sum_of_updates(weights, batches)
                 for whole, part in zip(total, updates, strict=True):
                     whole += part
             if not rest:

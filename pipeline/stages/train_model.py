@@ -43,6 +43,7 @@ PARTITIONS = Path("data/partitions")
 OUTPUT = Path("models/dynamics")
 # What a model's bytes depend on: an edit here is another mechanism, and what was paid for no longer answers for it.
 _CODE = (
+    "dynamics/captured.py",
     "dynamics/cohort.py",
     "dynamics/ensemble.py",
     "dynamics/local_update.py",

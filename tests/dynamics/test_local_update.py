@@ -203,7 +203,7 @@ def test_a_step_without_rows_clips_nothing() -> None:
     now = was + torch.randn(2, 3, 5, 4, generator=generator)
     before = now.clone()
     clip = EnsembleClip(0.5, "flat", members=3, layers=1)
-    local_update._clip([(now, was)], torch.tensor([True, False]), torch.empty(now.numel()), clip)
+    local_update._clip([(now, was)], torch.tensor([False, True]), torch.empty(now.numel()), clip)
     assert torch.equal(now[1], before[1])
     assert 0.499 < joint_norm([now[0] - was]) < 0.501
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics import rounds
+from pipeline.dynamics import captured, rounds
 from pipeline.dynamics.cohort import local_batches
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
@@ -66,7 +66,7 @@ def participants(monkeypatch: pytest.MonkeyPatch, training: Rounds, weights: Any
         seen[-1] += batches.inputs[0, :, 0, 0].int().tolist()
         return [torch.zeros_like(w, dtype=torch.float64) for w in start]
 
-    monkeypatch.setattr(rounds, "sum_of_updates", summing)
+    monkeypatch.setattr(captured, "sum_of_updates", summing)
     with training:
         for i in range(count):
             seen.append([])
@@ -226,7 +226,7 @@ def test_a_round_that_breaks_off_leaves_nothing_to_the_next(
             def breaking(*arguments: Any) -> list[Tensor]:
                 raise failure
 
-            patched.setattr(rounds, "sum_of_updates", breaking)
+            patched.setattr(captured, "sum_of_updates", breaking)
             with pytest.raises(failure):
                 training.sum(weights)
         after = training.sum(weights, last=True)
@@ -261,7 +261,7 @@ def test_closing_waits_for_the_chunk_that_is_being_read(
         go_on.set()
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rounds, "sum_of_updates", interrupted)
+    monkeypatch.setattr(captured, "sum_of_updates", interrupted)
     with pytest.raises(KeyboardInterrupt), training:
         training.sum(shape.initial_weights(0))
     assert readers() == []

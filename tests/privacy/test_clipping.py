@@ -106,33 +106,32 @@ def test_the_edge_cases_are_those_of_the_table(mode: str) -> None:
     small = make_unit([0.01, -0.02])
     for ours, theirs in zip(clipped_sum(clip, [small]), small, strict=True):
         assert torch.equal(ours, theirs.double())
-    for broken in (math.nan, math.inf, 3e38):
+    for broken in (math.nan, math.inf, 3e38, 1e18):
         first, last = clipped_sum(clip, [make_unit([0.01, broken], member=1)])
-        assert bool(first[1].any() | last[1].any()) == (broken == 3e38)  # finite, and its norm is too in float64
+        assert bool(first[1].any() | last[1].any()) == (broken == 1e18)
         assert torch.equal(first[0], torch.full((6,), 0.01).double())
 
 
-def wide(clip: EnsembleClip) -> float:
+def wide(rows: int) -> float:
     """Norm of what is left of an update of a few large entries among a million small ones."""
-    update = torch.full((1, 1024, 1024), 2e-4)
-    update.view(-1)[:4] = 4.0
-    return joint_norm(clip.finish([update]))
+    update = torch.full((1, rows, (1 << 20) // rows), 2e-4)
+    update[0, 0, :4] = 4.0
+    return joint_norm(EnsembleClip(C, "flat", members=1, layers=1).finish([update]))
 
 
-@pytest.mark.parametrize("mode", MODES)
-def test_wide_layers_keep_the_bound(mode: str) -> None:
-    """A sum of squares in float32 loses the small entries, and with them the bound."""
-    assert 0.4999 < wide(EnsembleClip(C, mode, members=1, layers=1)) <= C  # type: ignore[arg-type]
+def test_wide_layers_keep_the_bound() -> None:
+    """A sum of all squares in float32 may lose the small ones, and with them the bound."""
+    assert 0.4999 < wide(rows=1024) <= C
 
 
 def test_a_norm_that_loses_small_entries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: squares added one by one in float32, the small ones to the large ones' sum."""
 
-    def norm(update: Tensor, *, dim: int, dtype: torch.dtype) -> Tensor:
-        return torch.from_numpy(np.cumsum(update.square().numpy(), axis=dim)[:, -1]).sqrt().to(dtype)
+    def norm(update: Tensor, *, dim: int) -> Tensor:
+        return torch.from_numpy(np.cumsum(update.square().numpy(), axis=dim)[..., -1]).sqrt()
 
     monkeypatch.setattr(torch.linalg, "vector_norm", norm)
-    assert wide(EnsembleClip(C, "flat", members=1, layers=1)) > C
+    assert wide(rows=1) > C
 
 
 @pytest.mark.parametrize("relation", RELATIONS)

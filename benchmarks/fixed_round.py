@@ -1,0 +1,102 @@
+"""A round of a fixed amount of work, which benchmarks share: every unit joins, all are of one length."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights
+from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.rounds import CHUNK_BYTES, Execution, Rounds
+from pipeline.privacy.plan import Plan
+
+OBSERVATION, ACTION, BATCH = 3, 1, 16
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """Units of equal length in memory: inputs ``[U, T, S + A]``, targets ``[U, T, S + 1]``."""
+
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def units(self) -> int:
+        """U."""
+        return len(self.inputs)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """T of each."""
+        return torch.full((len(units),), self.inputs.shape[1])
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CohortSource.transitions`."""
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+
+@dataclass(frozen=True)
+class FixedRound:
+    """N members of two hidden layers on U units of T transitions, in batches of 16; q = 1, so all of them join.
+
+    Attributes:
+        members: N.
+        width: units of a hidden layer.
+        transitions: T.
+        cohort: U = qK.
+        clipping_norm: C.
+        device: where it runs.
+    """
+
+    members: int
+    width: int
+    transitions: int
+    cohort: int
+    clipping_norm: float = 0.5
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """In one line, as tables have it."""
+        return f"qK {self.cohort}, N {self.members}, 2x{self.width}, T {self.transitions}, B {BATCH}"
+
+    @property
+    def shape(self) -> Architecture:
+        """Of the ensemble."""
+        return Architecture(OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5)
+
+    @property
+    def local(self) -> LocalTraining:
+        """One epoch."""
+        return LocalTraining(learning_rate=0.01, batch_size=BATCH, epochs=1, weight_decay=0.0)
+
+    @property
+    def plan(self) -> Plan:
+        """With a noise multiplier that suits no dataset: what it is does not change the time."""
+        layers = len(self.shape.layers)
+        return Plan(self.cohort, "trajectory", 1.0, 8.0, self.clipping_norm, "flat", 1, 1e-5, self.members, layers)
+
+    @property
+    def weights(self) -> Weights:
+        """Initial ones."""
+        return tuple(w.to(self.device) for w in self.shape.initial_weights(0))
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """The identity."""
+        size, targets = self.shape.inputs, self.shape.targets
+        maps = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets))
+        return maps.to(torch.device(self.device))
+
+    def source(self) -> Recorded:
+        """Fresh units of random inputs; targets are their sines."""
+        generator = torch.Generator().manual_seed(self.cohort)
+        inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
+        return Recorded(inputs, torch.sin(inputs)[..., : self.shape.targets])
+
+    def rounds(self, source: Recorded, chunk_bytes: int | None = None) -> Rounds:
+        """The rounds, in chunks of the size that the pipeline uses."""
+        device = torch.device(self.device)
+        execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type])
+        return Rounds(
+            self.plan, self.shape, source, self.normaliser, self.local, max_transitions=None, execution=execution
+        )
