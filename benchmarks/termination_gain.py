@@ -18,6 +18,7 @@ from pipeline.dynamics import ensemble, local_update
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.rounds import Execution
+from pipeline.dynamics.streams import Streams
 from pipeline.dynamics.training import ServerTraining, train
 from pipeline.privacy.plan import Plan
 from tests.dynamics.conftest import Ragged
@@ -72,7 +73,7 @@ def players(count: int, seed: int) -> Ragged:
         balancing = (observation[:, 2] + 0.3 * observation[:, 3] > 0).long()
         blind = torch.randint(2, (count,), generator=generator)
         action = one_hot(torch.where(torch.rand(count, generator=generator) < skill, balancing, blind), 2).float()
-        step = CartPole().step(observation, action, generator)
+        step = CartPole().step(observation, action, Streams([generator]))
         assert step.terminated is not None
         before = torch.cat((observation, action), dim=1)
         after = torch.cat((step.next_observation - observation, step.reward[:, None], step.terminated[:, None]), dim=1)

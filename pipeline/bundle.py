@@ -107,6 +107,8 @@ class PolicyConfig(_Strict):
     variant: Variant
     policy: Literal["models/policy"]
     environment: Text | None
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
+    """Of the policies that were trained together, where params.yaml lists them; only the first one's leaves."""
     observation_size: Count
     action_size: Count
     hidden: tuple[Count, ...]

@@ -233,6 +233,9 @@ def _charge(
 
 
 def _performance(summary: Mapping[str, Any]) -> Section:
+    seeds = summary.get("seeds", ())
+    if seeds:  # the policy that leaves is the first one's: its own figures
+        summary = {**summary, **summary["by_seed"][0]}
     if summary["return_mean"] is None:
         return Section("How well it performs", _in_the_model(summary))
     low, high = summary["return_ci95"]
@@ -243,6 +246,8 @@ def _performance(summary: Mapping[str, Any]) -> Section:
     ]
     if summary["normalized_score"] is not None:
         points.insert(1, f"Score on the scale declared for this environment: {summary['normalized_score']:.4g}.")
+    if len(seeds) > 1:
+        points.append(f"It is the first of {len(seeds)} trained alike with different seeds, not the best of them.")
     return Section("How well it performs", tuple(points))
 
 

@@ -24,6 +24,7 @@ from pipeline.values import (
     Probability,
     Range,
     Seed,
+    Seeds,
     Share,
     StoreUrl,
     Variant,
@@ -111,8 +112,9 @@ class Dynamics(Block):
 
 
 class Policy(Block):
-    """SAC in the pessimistic model (PriMORL, Algorithm 4)."""
+    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
 
+    seeds: Seeds | None
     uncertainty: Literal["max_pairwise_difference", "max_aleatoric"]
     penalty: NonNegative
     horizon: PositiveInt
@@ -212,6 +214,11 @@ class Params(Block):
                 "with a public split, released with privacy.statistics.starts: true"
             )
         return self
+
+    @property
+    def policy_seeds(self) -> tuple[int, ...]:
+        """The seed of every policy that is trained, first the one whose policy is used and released."""
+        return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
     @property
     def chosen(self) -> AnyDataset:

@@ -14,7 +14,7 @@ def text(summary: dict[str, Any]) -> str:
     score, seconds = summary["normalized_score"], summary["seconds"]
     rows = {
         "dataset": f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
-        "variant": f"{summary['variant']}, seed {summary['seed']}",
+        "variant": f"{summary['variant']}, {_seeds(summary)}",
         "privacy": guarantee(summary),
         "spent": account(summary),
         **_worth(summary),
@@ -34,7 +34,13 @@ def _worth(summary: dict[str, Any]) -> dict[str, str]:
         }
     low, high = summary["return_ci95"]
     mean = f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}]"
-    return {"return": f"{mean}, {summary['episodes']} episodes"}
+    over = f" over {len(summary['seeds'])} seeds" if len(summary.get("seeds", ())) > 1 else ""
+    return {"return": f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}"}
+
+
+def _seeds(summary: dict[str, Any]) -> str:
+    seeds = summary.get("seeds", [summary["seed"]])
+    return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"
 
 
 def main() -> int:

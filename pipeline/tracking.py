@@ -119,6 +119,30 @@ class StageRun(Log):
         super().__init__(client, run_id, store)
         self.pipeline = pipeline
 
+    @contextmanager
+    def nested(self, name: str) -> Iterator[Log]:
+        """A run of its own inside the stage's; it ends with the block, as the stage's does."""
+        log = Log(self._client, self._started(name), self._store)
+        log._lost = self._lost or not log.run_id
+        try:
+            yield log
+        except BaseException:
+            log.end("FAILED")
+            raise
+        log.end("FINISHED")
+
+    def _started(self, name: str) -> str:
+        """The id of a new run; none where the store has failed, and the run's log is lost."""
+        created: list[str] = []
+
+        def create() -> None:
+            experiment = self._client.get_run(self.run_id).info.experiment_id
+            tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: _mark(psutil.Process())}
+            created.append(self._client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+
+        self._send(create)
+        return created[0] if created else ""
+
 
 @contextmanager
 def stage_run(stage: str, params: Params) -> Iterator[StageRun]:

@@ -52,6 +52,12 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
+def _once(seeds: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(seeds)) < len(seeds):
+        raise ValueError("found one twice; every seed stands once")
+    return seeds
+
+
 NUMBER = BeforeValidator(_no_truth_value)
 PositiveInt = Annotated[int, Field(gt=0), NUMBER]
 NaturalInt = Annotated[int, Field(ge=0), NUMBER]
@@ -64,6 +70,7 @@ Probability = Annotated[float, Field(gt=0, le=1), NUMBER]
 Share = Annotated[float, Field(gt=0, lt=1), NUMBER]
 Fraction = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Seed = Annotated[int, Field(ge=0, lt=2**31), NUMBER]
+Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_once)]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -3,6 +3,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -153,6 +154,20 @@ def test_metrics_wait_and_are_sent_every_few_seconds(
         monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
         run.metric("loss", 2.0, 1)
         assert runs(project)[1][0].data.metrics == {"loss": 2.0}
+
+
+def test_a_nested_run_ends_with_its_block(project: Path, chosen: Params) -> None:
+    """Inside the stage's run, with metrics of its own; it fails with the stage."""
+    with suppress(RuntimeError), stage_run("train_model", chosen) as stage:
+        with stage.nested("first") as log:
+            log.metric("loss", 0.5)
+        with stage.nested("second"):
+            raise RuntimeError
+    found = {run.info.run_name: run for run in runs(project)[1]}
+    assert found["first"].data.metrics == {"loss": 0.5}
+    assert [found[name].info.status for name in ("first", "second", "train_model")] == ["FINISHED", "FAILED", "FAILED"]
+    for name in ("first", "second"):
+        assert found[name].data.tags[PARENT_TAG] == stage.run_id
 
 
 def test_a_missing_artifact_is_the_callers_error(project: Path, chosen: Params) -> None:

@@ -74,7 +74,7 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
             horizon=3,
             reset_fraction=1.0,
             buffer_size=20_000,
-            seed=0,
+            seeds=(0,),
         ),
         seed=0,
     )

@@ -67,4 +67,4 @@ def release(recipe: Recipe, members: Units, public: Units, on_round: Callable[[]
     starts = public.inputs[:, 0, : shape.observation_size]
     *_, last = sac.train(pessimistic, starts, recipe.policy, ReplayBuffer.batches)
     error = trained.looks[-1].error
-    return Release(model, last.policy, (error[0] + error[-1]) / 2)
+    return Release(model, last.policies, (error[0] + error[-1]) / 2)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.streams import Streams
 from pipeline.dynamics.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
@@ -96,14 +97,19 @@ class PessimisticModel:
         return cls(GaussianEnsemble.load(folder, device), uncertainty=uncertainty, penalty=penalty)
 
     @torch.no_grad()
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> Step:
-        """Advance B rollouts: ``observation [B, S]``, ``action [B, A]``, both on the model's device."""
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> Step:
+        """Advance B rollouts, an equal share for each seed of ``streams``.
+
+        Args:
+            observation: ``[B, S]``, on the model's device.
+            action: ``[B, A]``.
+            streams: of the draws.
+        """
         mean, std, ends = self._ensemble.predict(observation, action)
         members, rollouts = mean.shape[:2]
-        device = observation.device
-        member = torch.randint(members, (rollouts,), generator=generator, device=device)
-        row = torch.arange(rollouts, device=device)
-        noise = torch.randn(mean.shape[1:], generator=generator, device=device)
+        member = streams.randint(members, rollouts)
+        row = torch.arange(rollouts, device=observation.device)
+        noise = streams.randn(rollouts, mean.shape[2])
         drawn = mean[member, row] + std[member, row] * noise
         # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
         drawn = torch.nan_to_num(drawn, nan=0.0)
@@ -114,7 +120,7 @@ class PessimisticModel:
         doubt = self._uncertainty(mean, std)
         terminated = None
         if ends is not None:
-            terminated = torch.rand(rollouts, generator=generator, device=device) < ends[member, row]
+            terminated = streams.rand(rollouts) < ends[member, row]
         elif self._rule is not None:
             terminated = self._rule(observation, action, predicted)
         return Step(following, reward - self._penalty * doubt, doubt, terminated)

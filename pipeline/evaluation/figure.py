@@ -48,6 +48,11 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
     else:
         what, spread = f"return in {summary['env_id']}", "95% interval"
         count = f"{summary['episodes']} episodes"
+    seeds = len(summary.get("seeds", ()))
+    name = "final policy"
+    if seeds > 1:
+        name = f"final policies of {seeds} seeds"
+        spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     epochs = range(1, len(curve) + 1)
@@ -64,7 +69,7 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         markersize=5,
         capsize=4,
         linestyle="none",
-        label=f"final policy: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
+        label=f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
     )
     axes.set_xlabel("SAC epoch")
     axes.set_ylabel(what)

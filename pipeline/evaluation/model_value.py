@@ -1,6 +1,8 @@
 """What a policy is worth in the released model, where no environment can measure it. Model-based, not a measurement."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Self
 
 import torch
@@ -8,6 +10,7 @@ from torch import Tensor
 
 from pipeline.dynamics.ensemble import GaussianEnsemble
 from pipeline.dynamics.pessimism import PessimisticModel
+from pipeline.dynamics.streams import Streams
 from pipeline.policy.exported import DeterministicPolicy
 
 NOTE = (
@@ -29,6 +32,11 @@ class ModelValue:
         """From the members' values, ``[N]``."""
         return cls(float(by_member.mean()), float(by_member.min()), float(by_member.max()))
 
+    @classmethod
+    def over(cls, seeds: Sequence[Self]) -> Self:
+        """The mean of several policies' values, and the least and the most that a member says of one of them."""
+        return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
+
 
 @torch.no_grad()
 def values_by_member(
@@ -37,7 +45,8 @@ def values_by_member(
     """Mean undiscounted, unpenalised return of whole rollouts, each in one member alone.
 
     States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
-    episode terminates. Members and policies share their start states.
+    episode terminates. Members and policies share their start states, and policies
+    the model's draws: what one is worth does not depend on which others are there.
 
     Args:
         ensemble: the released one, on the CPU.
@@ -55,13 +64,13 @@ def values_by_member(
     for number in range(ensemble.architecture.members):
         # Without a penalty the uncertainty has no say; this one is defined for a single member.
         model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        generator = torch.Generator().manual_seed(seed)
+        streams = Streams.of([seed] * policy.policies, begin.device)
         observation = begin.repeat(policy.policies, 1)
         alive = torch.ones(len(observation), dtype=torch.bool)
         total = torch.zeros(len(observation), dtype=torch.float64)
         for _ in range(horizon):
             action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
-            step = model.step(observation, action, generator)
+            step = model.step(observation, action, streams)
             total += torch.where(alive, step.reward, 0.0)
             if step.terminated is not None:
                 alive &= ~step.terminated

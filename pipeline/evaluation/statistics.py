@@ -1,5 +1,6 @@
 """What a sample of returns says about their mean."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -35,3 +36,8 @@ class MeanInterval:
         mean = float(sample.mean())
         half = float(stdtrit(count - 1, 0.975) * sample.std(ddof=1) / np.sqrt(count))
         return cls(mean, mean - half, mean + half)
+
+    @classmethod
+    def over(cls, seeds: Sequence[Self]) -> Self:
+        """The mean of several policies' means, and the interval of their spread; of one policy, its own."""
+        return seeds[0] if len(seeds) == 1 else cls.of(np.array([own.mean for own in seeds]))

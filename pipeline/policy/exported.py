@@ -35,6 +35,11 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
     return product(layers[-1], hidden, layers[-2].mT)
 
 
+def side_by_side(parts: Sequence[Layers]) -> Layers:
+    """Networks of one shape, those of every part one after the other."""
+    return tuple(torch.cat(same) for same in zip(*parts, strict=True))
+
+
 @dataclass(frozen=True)
 class DeterministicPolicy:
     """P policies of one shape side by side: low + (high - low)·(tanh MLP(standardised observation) + 1)/2.
@@ -85,8 +90,11 @@ class DeterministicPolicy:
     @classmethod
     def stacked(cls, parts: Sequence["DeterministicPolicy"]) -> "DeterministicPolicy":
         """The policies of ``parts``, which share their scales, side by side."""
-        layers = tuple(torch.cat(same) for same in zip(*(part.layers for part in parts), strict=True))
-        return replace(parts[0], layers=layers)
+        return replace(parts[0], layers=side_by_side([part.layers for part in parts]))
+
+    def one(self, number: int) -> "DeterministicPolicy":
+        """Policy ``number`` alone."""
+        return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
 
     @classmethod
     def load(cls, folder: Path) -> "DeterministicPolicy":
@@ -138,6 +146,11 @@ def save(folder: Path, epochs: Sequence[DeterministicPolicy], **about: Any) -> N
     sizes = {"observation_size": last.observation_size, "action_size": last.action_size, "hidden": hidden}
     kind = {"discrete_actions": last.discrete_actions}
     write_json(folder / CONFIG, {"format": 1, **about, **sizes, **kind, "epochs": len(epochs)})
+
+
+def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
+    """Where the policy of each seed lies: the first one's in ``folder`` itself, so that who wants one finds it."""
+    return [folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)]
 
 
 def _tensors(policy: DeterministicPolicy) -> dict[str, Tensor]:

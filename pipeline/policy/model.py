@@ -2,8 +2,9 @@
 
 from typing import Protocol
 
-import torch
 from torch import Tensor
+
+from pipeline.dynamics.streams import Streams
 
 
 class Step(Protocol):
@@ -49,5 +50,5 @@ class Model(Protocol):
     def observation_scale(self) -> Tensor:
         """``[S]``, of the public normaliser."""
 
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> Step:
-        """Advance B rollouts: ``observation [B, S]``, ``action [B, A]``."""
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> Step:
+        """Advance B rollouts, equal shares for the seeds of ``streams``: ``observation [B, S]``, ``action [B, A]``."""

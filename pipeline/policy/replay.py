@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.policy.model import Model
 
@@ -131,42 +132,48 @@ class Scaling:
 
 
 class ReplayBuffer:
-    """A ring of rows, preallocated on the device; the newest rows overwrite the oldest."""
+    """A ring of rows for each of G seeds, preallocated on the device; the newest rows overwrite the oldest."""
 
-    def __init__(self, capacity: int, width: int, device: torch.device) -> None:
-        self._rows = torch.zeros(capacity, width, device=device)
+    def __init__(self, capacity: int, width: int, device: torch.device, seeds: int = 1) -> None:
+        self._rows = torch.zeros(seeds, capacity, width, device=device)
         self._next = 0
         self._size = 0
 
     def __len__(self) -> int:
+        """Rows of each seed."""
         return self._size
 
     @property
     def rows(self) -> Tensor:
-        """The rows held, ``[len, width]``, in no particular order."""
-        return self._rows[: self._size]
+        """The rows held, ``[G, len, width]``, in no particular order."""
+        return self._rows[:, : self._size]
 
     def extend(self, rows: Tensor) -> None:
-        """Append ``[n, width]``.
+        """Append ``[G, n, width]``.
 
         Raises:
             ValueError: more rows than the ring holds; some of the new ones would be lost.
         """
-        capacity, count = len(self._rows), len(rows)
+        capacity, count = self._rows.shape[1], rows.shape[1]
         if count > capacity:
             raise ValueError(f"found {count} rows at once, the buffer holds {capacity}")
         before_the_end = min(count, capacity - self._next)
-        self._rows[self._next : self._next + before_the_end] = rows[:before_the_end]
-        self._rows[: count - before_the_end] = rows[before_the_end:]
+        self._rows[:, self._next : self._next + before_the_end] = rows[:, :before_the_end]
+        self._rows[:, : count - before_the_end] = rows[:, before_the_end:]
         self._next = (self._next + count) % capacity
         self._size = min(self._size + count, capacity)
 
-    def batches(self, updates: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
-        """Uniform batches with replacement: ``updates`` times ``[batch_size, width]``.
+    def batches(self, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+        """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
-        All indices are drawn at once, so rows appended while the iterator runs are not among them.
+        A buffer made for one seed serves any number of them. All indices are drawn at once, so rows appended while
+        the iterator runs are not among them.
         """
-        indices = torch.randint(
-            self._size, (updates, batch_size), generator=generator, device=self._rows.device, dtype=torch.int64
-        )
-        return (self._rows.index_select(0, chosen) for chosen in indices.unbind())
+        seeds, capacity, width = self._rows.shape
+        wanted = len(streams.generators)
+        indices = streams.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
+        if seeds > 1:
+            indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
+        rows = self._rows.view(-1, width)
+        by_update = indices.transpose(0, 1).reshape(updates, -1)
+        return (rows.index_select(0, chosen).view(wanted, batch_size, width) for chosen in by_update.unbind())

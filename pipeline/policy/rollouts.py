@@ -6,16 +6,17 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.policy.model import Model
 from pipeline.policy.replay import Scaling
 
 Act = Callable[[Tensor], Tensor]
-"""A stochastic policy: standardised observations ``[B, S]`` to actions ``[B, A]`` in [-1, 1], or one-hot."""
+"""Stochastic policies: standardised observations ``[G, B, S]`` to actions ``[G, B, A]`` in [-1, 1], or one-hot."""
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch of rollouts: ``rows [H·B, width]``, and 0-d means of penalised ``reward`` and ``uncertainty``."""
+    """Rollouts: ``rows [G, H·B, width]``, and means ``[G]`` of penalised ``reward`` and ``uncertainty``."""
 
     rows: Tensor
     reward: Tensor
@@ -23,7 +24,7 @@ class Batch:
 
 
 class Rollouts:
-    """B rollouts of H steps at a time.
+    """B rollouts of H steps at a time, for each of G seeds.
 
     Each rollout begins at a start state with probability ``reset_fraction`` and otherwise where the same
     rollout of the previous batch ended, so that episodes go on beyond H: with 1 every rollout is
@@ -34,10 +35,10 @@ class Rollouts:
         model: where they run.
         scaling: of the rows.
         starts: start states in the environment's units, ``[n, S]``.
-        batch: B.
+        batch: B, of each seed.
         horizon: H.
         reset_fraction: in (0, 1].
-        generator: on the device of ``starts``.
+        streams: of every seed's draws, on the device of ``starts``.
     """
 
     def __init__(
@@ -49,15 +50,16 @@ class Rollouts:
         batch: int,
         horizon: int,
         reset_fraction: float,
-        generator: torch.Generator,
+        streams: Streams,
     ) -> None:
         self._model = model
         self._scaling = scaling
         self._starts = starts
         self._horizon = horizon
         self._reset_fraction = reset_fraction
-        self._generator = generator
-        self._ends = self._draw_starts(batch)
+        self._streams = streams
+        self._seeds = len(streams.generators)
+        self._ends = self._draw_starts(self._seeds * batch)
 
     @torch.no_grad()
     def collect(self, act: Act) -> Batch:
@@ -66,23 +68,29 @@ class Rollouts:
         never = torch.zeros(len(observation), dtype=torch.bool, device=observation.device)
         rows, rewards, uncertainties = [], [], []
         for _ in range(self._horizon):
-            action = self._scaling.environment_action(act(self._scaling.observation(observation)))
-            step = self._model.step(observation, action, self._generator)
+            chosen = act(self._by_seed(self._scaling.observation(observation)))
+            action = self._scaling.environment_action(chosen).flatten(0, 1)
+            step = self._model.step(observation, action, self._streams)
             ended = never if step.terminated is None else step.terminated
-            rows.append(self._scaling.rows(observation, action, step.reward, step.next_observation, ended))
-            rewards.append(step.reward)
-            uncertainties.append(step.uncertainty)
+            rows.append(
+                self._by_seed(self._scaling.rows(observation, action, step.reward, step.next_observation, ended))
+            )
+            rewards.append(self._by_seed(step.reward))
+            uncertainties.append(self._by_seed(step.uncertainty))
             observation = step.next_observation
             if step.terminated is not None:
                 observation = torch.where(ended.unsqueeze(1), self._draw_starts(len(ended)), observation)
         self._ends = observation
-        return Batch(torch.cat(rows), torch.stack(rewards).mean(), torch.stack(uncertainties).mean())
+        return Batch(torch.cat(rows, dim=1), torch.stack(rewards).mean((0, 2)), torch.stack(uncertainties).mean((0, 2)))
+
+    def _by_seed(self, values: Tensor) -> Tensor:
+        """``[G·B, ...]`` as ``[G, B, ...]``."""
+        return values.view(self._seeds, -1, *values.shape[1:])
 
     def _begin(self) -> Tensor:
         size = len(self._ends)
-        fresh = torch.rand(size, generator=self._generator, device=self._ends.device) < self._reset_fraction
+        fresh = self._streams.rand(size) < self._reset_fraction
         return torch.where(fresh.unsqueeze(1), self._draw_starts(size), self._ends)
 
     def _draw_starts(self, size: int) -> Tensor:
-        chosen = torch.randint(len(self._starts), (size,), generator=self._generator, device=self._starts.device)
-        return self._starts[chosen]
+        return self._starts[self._streams.randint(len(self._starts), size)]

@@ -2,33 +2,38 @@
 
 `Sac` is for actions in a box. `DiscreteSac` (Christodoulou 2019) is for finitely many: its critics have a value for
 each, so that where the other samples an action it takes the exact expectation over all of them.
+
+Several seeds train side by side: G leads every shape, and nothing of one seed enters another. All gradients are written
+out by hand (`tests/policy/reference.py` has the same by autograd), which leaves out those that nobody needs.
 """
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot, softplus
 
+from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
-from pipeline.policy.exported import DeterministicPolicy, Layers, mlp
+from pipeline.policy.exported import DeterministicPolicy, side_by_side
+from pipeline.policy.graphs import Captured
 from pipeline.policy.model import Model
-from pipeline.policy.networks import Adam, Parameters
+from pipeline.policy.networks import Adam, Networks, initial_layers
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
 from pipeline.policy.rollouts import Rollouts
 
-Sampler = Callable[[ReplayBuffer, int, int, torch.Generator], Iterator[Tensor]]
-"""From the model's buffer, a number of updates and a batch size to as many batches of rows.
+Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
+"""From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
 
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
 """
 
 _LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
-_HALF_LOG_2PI = 0.5 * math.log(2 * math.pi)
-_LOG_2 = math.log(2.0)
+_LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 _FIGURES = ("critic_loss", "actor_loss", "q_mean", "entropy", "alpha")
 
 
@@ -47,11 +52,11 @@ class SacConfig:
         epochs: how often training reports.
         updates_per_epoch: updates between two reports.
         rollout_every: updates between two batches of rollouts.
-        rollout_batch: rollouts in a batch.
+        rollout_batch: rollouts in a batch, of each seed.
         horizon: H, steps of a rollout.
         reset_fraction: share of rollouts that begin at a start state, see `Rollouts`.
-        buffer_size: transitions kept.
-        seed: of initial weights, rollouts and batches.
+        buffer_size: transitions kept, of each seed.
+        seeds: of initial weights, rollouts and batches; one policy each.
     """
 
     hidden: tuple[int, ...]
@@ -68,128 +73,168 @@ class SacConfig:
     horizon: int
     reset_fraction: float
     buffer_size: int
-    seed: int
+    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """What training reports: the epoch's number from 1, means over it, and the policy at its end."""
+    """What training reports.
+
+    Attributes:
+        number: of the epoch, from 1.
+        metrics: means over it, of each seed.
+        policies: at its end, of all seeds side by side.
+    """
 
     number: int
-    metrics: dict[str, float]
-    policy: DeterministicPolicy
+    metrics: tuple[dict[str, float], ...]
+    policies: DeterministicPolicy
 
 
-def twin_values(layers: Layers, inputs: Tensor) -> Tensor:
-    """Q₁ and Q₂, two MLPs in one batched product: ``[B, in]`` to ``[2, B, out]``."""
-    return mlp(layers, inputs.expand(2, -1, -1))
-
-
-def squashed_sample(layers: Layers, observation: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-    """A reparametrised action tanh(x), x = μ + σ·noise, and its log-density.
+@dataclass(frozen=True)
+class Squashed:
+    """Reparametrised actions tanh(x), x = μ + σ·noise, and what their gradient needs.
 
     log π(a|s) = Σ [log N(x; μ, σ²) - log(1 - tanh² x)] (Haarnoja 2018b, eq. 26), where
     log(1 - tanh² x) = 2 (log 2 - x - softplus(-2x)) keeps its digits for large |x|.
 
-    Args:
-        layers: of the actor, one MLP whose outputs are μ and log σ side by side.
-        observation: standardised, ``[B, S]``.
-        noise: standard normal, ``[B, A]``.
-
-    Returns:
-        Actions ``[B, A]`` in [-1, 1] and log-densities ``[B]``.
+    Attributes:
+        action: ``[G, B, A]`` in [-1, 1].
+        log_density: ``[G, B]``.
+        spread: σ·noise, ``[G, B, A]``.
+        free: where log σ lies within its bounds, and so has a slope: 1 or 0, ``[G, B, A]``.
     """
-    mean, log_std = mlp(layers, observation).chunk(2, dim=-1)
-    log_std = log_std.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
-    x = torch.addcmul(mean, noise, log_std.exp())
-    log_density = 2 * (x + softplus(-2 * x)) - log_std - 0.5 * noise.square()
-    constant = noise.shape[-1] * (_HALF_LOG_2PI + 2 * _LOG_2)
-    return x.tanh(), log_density.sum(-1) - constant
+
+    action: Tensor
+    log_density: Tensor
+    spread: Tensor
+    free: Tensor
+
+    @classmethod
+    def of(cls, output: Tensor, noise: Tensor) -> "Squashed":
+        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal ``noise``."""
+        mean, raw = output.chunk(2, dim=-1)
+        log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
+        spread = noise * log_std.exp()
+        x = mean + spread
+        log_density = 2 * (x + softplus(-2 * x)) - log_std - 0.5 * noise.square()
+        constant = noise.shape[-1] * _LOG_CONSTANT
+        return cls(x.tanh(), log_density.sum(-1) - constant, spread, log_std.eq(raw).to(raw.dtype))
+
+    def slope(self, action_slope: Tensor, density_slope: Tensor) -> Tensor:
+        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G, 1, 1]``.
+
+        d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise, minus 1.
+        """
+        of_x = action_slope * (1 - self.action.square()) + 2 * density_slope * self.action
+        return torch.cat((of_x, (of_x * self.spread - density_slope) * self.free), dim=-1)
 
 
 class ActorCritic(ABC):
-    """Actor, twin critics, their targets and α, and the one step that improves them.
+    """Actor, twin critics, their targets and α of every seed, and the one step that improves them.
 
     Args:
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
-        device: where the networks live.
-        generator: of the actions' randomness, on ``device``.
+        streams: of the actions' randomness; the networks live on their device.
         outputs: of the actor.
         values: input and output size of each critic.
     """
 
     def __init__(
-        self,
-        config: SacConfig,
-        columns: Columns,
-        device: torch.device,
-        generator: torch.Generator,
-        outputs: int,
-        values: tuple[int, int],
+        self, config: SacConfig, columns: Columns, streams: Streams, outputs: int, values: tuple[int, int]
     ) -> None:
         self._config = config
         self._columns = columns
-        self._generator = generator
-        initial = torch.Generator().manual_seed(config.seed)
-        self.actor = Parameters.initial((columns.observation_size, *config.hidden, outputs), (), initial).to(device)
-        self.critic = Parameters.initial((values[0], *config.hidden, values[1]), (2,), initial).to(device)
-        self.target = self.critic.to(device)
-        self.log_alpha = torch.zeros(1, device=device)
-        self._actor_adam = Adam(self.actor.vector, config.learning_rate)
-        self._critic_adam = Adam(self.critic.vector, config.learning_rate)
-        self._alpha_adam = Adam(self.log_alpha, config.learning_rate)
-        self._sums = torch.zeros(len(_FIGURES), device=device)
+        self._streams = streams
+        device, G = streams.device, len(config.seeds)
+        actors, critics = [], []
+        for seed in config.seeds:
+            initial = torch.Generator().manual_seed(seed)
+            actors.append(initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial))
+            critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
+        self.actor, self.critic = (Networks(side_by_side(parts), device) for parts in (actors, critics))
+        self.target = self.critic.copy()
+        self.log_alpha = torch.zeros(G, device=device)
+        self._alpha_gradient = torch.zeros_like(self.log_alpha)
+        self._critic_adam = Adam([self.critic.vector], [self.critic.gradient], config.learning_rate)
+        self._actor_adam = Adam(
+            [self.actor.vector, self.log_alpha], [self.actor.gradient, self._alpha_gradient], config.learning_rate
+        )
+        self._rows = torch.zeros(G, config.batch_size, columns.width, device=device)
+        self._step = Captured(self._plain_step, streams) if device.type == "cuda" else self._plain_step
+        self._sums = torch.zeros(len(_FIGURES), G, device=device)
         self._updates = 0
 
     @abstractmethod
     def act(self, observation: Tensor) -> Tensor:
-        """Sample actions for standardised observations: ``[B, S]`` to ``[B, A]``, in [-1, 1] or one-hot."""
+        """Sample actions for standardised observations: ``[G, B, S]`` to ``[G, B, A]``, in [-1, 1] or one-hot."""
 
     @abstractmethod
-    def critic_loss(self, rows: Tensor) -> Tensor:
-        """Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), on ``rows [B, width]``, see `Columns`; 0-d."""
+    def _look(self, rows: Tensor) -> tuple[Any, Any]:
+        """The actor at s' and at s, in one product for both: it does not change in between."""
 
     @abstractmethod
-    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), on ``rows [B, width]``.
+    def _critic_gradient(self, rows: Tensor, following: Any) -> Tensor:
+        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
+
+        Args:
+            rows: ``[G, B, width]``, see `Columns`.
+            following: of ``_look``.
 
         Returns:
-            The loss, E log π(a|s) and E min_j Q_j(s, a), all 0-d.
+            The loss, ``[G]``.
+        """
+
+    @abstractmethod
+    def _actor_gradient(self, rows: Tensor, current: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Leave the gradient of E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), in ``actor``.
+
+        Args:
+            rows: ``[G, B, width]``; those of ``_critic_gradient``, which is called before.
+            current: of ``_look``.
+
+        Returns:
+            The loss, E log π(a|s) and E min_j Q_j(s, a), all ``[G]``.
         """
 
     def update(self, rows: Tensor) -> None:
-        """One step of critics, targets, actor and α on ``rows [B, width]``.
+        """One step of critics, targets, actor and α on ``rows [G, B, width]``; never waits for a GPU.
 
         α descends -log α (E log π + H̄), the form whose step does not shrink with α itself.
         """
-        critic_loss = self.critic_loss(rows)
-        self._critic_adam.step(self.critic.gradient(critic_loss))
-        self.target.vector.lerp_(self.critic.vector, self._config.target_rate)
-
-        actor_loss, log_density, value = self.actor_loss(rows)
-        self._actor_adam.step(self.actor.gradient(actor_loss))
-        log_density = log_density.detach()
-        self._alpha_adam.step(-(log_density + self._config.target_entropy).view(1))
-
-        alpha = self.log_alpha[0].exp()
-        figures = (critic_loss.detach(), actor_loss.detach(), value.detach(), -log_density, alpha)
-        self._sums += torch.stack(figures)
+        self._rows.copy_(rows)
+        self._step()
         self._updates += 1
 
-    def pop_figures(self) -> dict[str, float]:
-        """Means over the updates since the last call; the only place where a GPU is waited for."""
-        means = (self._sums / self._updates).tolist()
+    @torch.no_grad()
+    def _plain_step(self) -> None:
+        rows = self._rows
+        following, current = self._look(rows)
+        critic_loss = self._critic_gradient(rows, following)
+        self._critic_adam.step()
+        self.target.vector.lerp_(self.critic.vector, self._config.target_rate)
+        actor_loss, log_density, value = self._actor_gradient(rows, current)
+        torch.sub(-self._config.target_entropy, log_density, out=self._alpha_gradient)
+        self._actor_adam.step()
+        self._sums += torch.stack((critic_loss, actor_loss, value, -log_density, self.log_alpha.exp()))
+
+    def pop_figures(self) -> tuple[dict[str, float], ...]:
+        """Of each seed, means over the updates since the last call; the only place where a GPU is waited for."""
+        means = (self._sums / self._updates).T.tolist()
         self._sums.zero_()
         self._updates = 0
-        return dict(zip(_FIGURES, means, strict=True))
+        return tuple(dict(zip(_FIGURES, of_seed, strict=True)) for of_seed in means)
 
     def snapshot(self, scaling: Scaling) -> DeterministicPolicy:
-        """The actor's mean (or its logits) as a policy of its own, a copy on the CPU."""
-        *hidden, weight, bias = (layer.detach().cpu() for layer in self.actor.layers)
+        """The actors' means (or their logits) as policies of their own, copies on the CPU."""
+        *hidden, weight, bias = self.actor.layers
         A = self._columns.action_size
         return DeterministicPolicy(
-            tuple(layer.unsqueeze(0).clone() for layer in (*hidden, weight[:A], bias[:, :A])),
+            tuple(
+                layer.cpu().clone(memory_format=torch.contiguous_format)
+                for layer in (*hidden, weight[:, :A], bias[..., :A])
+            ),
             scaling.observation_mean.cpu(),
             scaling.observation_scale.cpu(),
             scaling.action_low.cpu(),
@@ -197,94 +242,124 @@ class ActorCritic(ABC):
             scaling.discrete_actions,
         )
 
-    def _squared_error(self, rows: Tensor, values: Tensor, following_value: Tensor) -> Tensor:
-        """Σ_i E (values_i - y)² for ``values [2, B]`` and V̄(s') ``[B]``, which is worth nothing after a termination."""
+    def _actor_at_both(self, rows: Tensor) -> Tensor:
+        """The actor's outputs at s' and s, one above the other: ``[G, 2 B, out]``."""
+        G, B, _ = rows.shape
+        S = self._columns.observation_size
+        both = rows[..., : 2 * S].view(G, B, 2, S).transpose(1, 2)
+        return self.actor.forward(both.reshape(G, 2 * B, S))
+
+    def _wanted(self, rows: Tensor, value: Tensor) -> Tensor:
+        """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a termination."""
         columns = self._columns
-        wanted = rows[:, columns.reward] + self._config.discount * rows[:, columns.continues] * following_value
-        return (values - wanted).square().sum(0).mean()
+        return rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
 
 
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(config, columns, device, generator, outputs=2 * A, values=(S + A, 1))
+        super().__init__(config, columns, streams, outputs=2 * A, values=(S + A, 1))
+        self._pairs = self._rows.new_zeros(len(config.seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
 
+    @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
         """Sample actions in [-1, 1]."""
-        return squashed_sample(self.actor.layers, observation, self._noise(len(observation)))[0]
+        return Squashed.of(self.actor.forward(observation), self._noise(observation)).action
 
-    def critic_loss(self, rows: Tensor, noise: Tensor | None = None) -> Tensor:
-        """`ActorCritic.critic_loss`; ``noise [B, A]`` is that of a', drawn where it is not given."""
-        columns = self._columns
-        noise = self._noise(len(rows)) if noise is None else noise
-        with torch.no_grad():
-            following = rows[:, columns.next_observation]
-            action, log_density = squashed_sample(self.actor.layers, following, noise)
-            value = twin_values(self.target.layers, torch.cat((following, action), dim=1)).amin(0).squeeze(-1)
-            value -= self.log_alpha.exp() * log_density
-        values = twin_values(self.critic.layers, rows[:, columns.observation_action]).squeeze(-1)
-        return self._squared_error(rows, values, value)
+    def _look(self, rows: Tensor) -> tuple[Squashed, Squashed]:
+        output = self._actor_at_both(rows)
+        both, B = Squashed.of(output, self._noise(output)), rows.shape[1]
+        parts = (both.action, both.log_density, both.spread, both.free)
+        return Squashed(*(part[:, :B] for part in parts)), Squashed(*(part[:, B:] for part in parts))
 
-    def actor_loss(self, rows: Tensor, noise: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """`ActorCritic.actor_loss`; ``noise [B, A]`` is that of a, drawn where it is not given."""
-        noise = self._noise(len(rows)) if noise is None else noise
-        observation = rows[:, self._columns.observation]
-        action, log_density = squashed_sample(self.actor.layers, observation, noise)
-        value = twin_values(self.critic.layers, torch.cat((observation, action), dim=1)).amin(0).mean()
-        log_density = log_density.mean()
-        return self.log_alpha[0].exp() * log_density - value, log_density, value
+    def _critic_gradient(self, rows: Tensor, following: Squashed) -> Tensor:
+        columns, S, B = self._columns, self._columns.observation_size, rows.shape[1]
+        self._pairs[..., :S] = rows[:, None, :, columns.next_observation]
+        self._pairs[..., S:] = following.action[:, None]
+        alpha = self.log_alpha.exp().unsqueeze(1)
+        value = self._values(self.target).amin(1) - alpha * following.log_density
+        self._pairs.copy_(rows[:, None, :, columns.observation_action])
+        error = self._values(self.critic) - self._wanted(rows, value).unsqueeze(1)
+        self.critic.backward((error * (2 / B)).view(-1, B, 1))
+        return error.square().sum((1, 2)) / B
 
-    def _noise(self, rows: int) -> Tensor:
-        return torch.randn(rows, self._columns.action_size, generator=self._generator, device=self.log_alpha.device)
+    def _actor_gradient(self, rows: Tensor, current: Squashed) -> tuple[Tensor, Tensor, Tensor]:
+        S, B = self._columns.observation_size, rows.shape[1]
+        self._pairs[..., S:] = current.action[:, None]
+        values = self._values(self.critic)
+        value, least = values.min(1, keepdim=True)
+        chosen = torch.zeros_like(values).scatter_(1, least, -1 / B)
+        slopes = self.critic.input_slope(chosen.view(-1, B, 1), S).view(-1, 2, B, self._columns.action_size)
+        alpha = self.log_alpha.exp()
+        self.actor.backward(current.slope(slopes.sum(1), (alpha / B).view(-1, 1, 1)), B)
+        log_density, mean_value = current.log_density.mean(1), value.mean((1, 2))
+        return alpha * log_density - mean_value, log_density, mean_value
+
+    def _values(self, critic: Networks) -> Tensor:
+        """Of the pairs (s, a) that are laid out, ``[G, 2, B]``."""
+        return critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3])
+
+    def _noise(self, like: Tensor) -> Tensor:
+        G, B, _ = like.shape
+        return self._streams.randn(G * B, self._columns.action_size).view(G, B, -1)
 
 
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, device: torch.device, generator: torch.Generator) -> None:
+    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(config, columns, device, generator, outputs=A, values=(S, A))
+        super().__init__(config, columns, streams, outputs=A, values=(S, A))
 
+    @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
         """Sample one-hot actions: the first of A exponential clocks, running at the rates π(a|s), to ring."""
-        log_policy = self._log_policy(observation)
-        clocks = torch.empty_like(log_policy).exponential_(generator=self._generator)
-        return one_hot((log_policy - clocks.log()).argmax(-1), self._columns.action_size).to(observation.dtype)
+        log_policy = self.actor.forward(observation).log_softmax(-1)
+        G, B, A = log_policy.shape
+        clocks = self._streams.exponential(G * B, A).view(G, B, A)
+        return one_hot((log_policy - clocks.log()).argmax(-1), A).to(observation.dtype)
 
-    def critic_loss(self, rows: Tensor) -> Tensor:
-        """`ActorCritic.critic_loss`."""
-        columns = self._columns
-        with torch.no_grad():
-            following = rows[:, columns.next_observation]
-            log_policy = self._log_policy(following)
-            values = twin_values(self.target.layers, following).amin(0) - self.log_alpha.exp() * log_policy
-            value = (log_policy.exp() * values).sum(-1)
-        values = twin_values(self.critic.layers, rows[:, columns.observation])
-        return self._squared_error(rows, (values * rows[:, columns.action]).sum(-1), value)
+    def _look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
+        following, current = self._actor_at_both(rows).log_softmax(-1).chunk(2, dim=1)
+        return following, current
 
-    def actor_loss(self, rows: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """`ActorCritic.actor_loss`."""
-        observation = rows[:, self._columns.observation]
-        log_policy = self._log_policy(observation)
-        policy = log_policy.exp()
-        with torch.no_grad():
-            values = twin_values(self.critic.layers, observation).amin(0)
-        value, log_density = ((policy * part).sum(-1).mean() for part in (values, log_policy))
-        return self.log_alpha[0].exp() * log_density - value, log_density, value
+    def _critic_gradient(self, rows: Tensor, following: Tensor) -> Tensor:
+        columns, B = self._columns, rows.shape[1]
+        alpha = self.log_alpha.exp().view(-1, 1, 1)
+        values = self._values(self.target, rows[..., columns.next_observation]).amin(1) - alpha * following
+        value = (following.exp() * values).sum(-1)
+        taken = rows[:, None, :, columns.action]
+        found = (self._values(self.critic, rows[..., columns.observation]) * taken).sum(-1)
+        error = found - self._wanted(rows, value).unsqueeze(1)
+        self.critic.backward(((2 / B) * error.unsqueeze(-1) * taken).flatten(0, 1))
+        return error.square().sum((1, 2)) / B
 
-    def _log_policy(self, observation: Tensor) -> Tensor:
-        """Logarithms of π(·|s), ``[B, A]``."""
-        return mlp(self.actor.layers, observation).log_softmax(-1)
+    def _actor_gradient(self, rows: Tensor, current: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        B, policy = rows.shape[1], current.exp()
+        alpha = self.log_alpha.exp()
+        values = self._values(self.critic, rows[..., self._columns.observation]).amin(1)
+        costs = alpha.view(-1, 1, 1) * current - values
+        slope = policy * (costs - (policy * costs).sum(-1, keepdim=True)) / B
+        self.actor.backward(slope, B)
+        value, log_density = ((policy * part).sum((1, 2)) / B for part in (values, current))
+        return alpha * log_density - value, log_density, value
+
+    def _values(self, critic: Networks, observation: Tensor) -> Tensor:
+        """Of every action at ``observation [G, B, S]``: ``[G, 2, B, A]``."""
+        G, B, _ = observation.shape
+        twice = observation.unsqueeze(1).expand(-1, 2, -1, -1).flatten(0, 1)
+        return critic.forward(twice).view(G, 2, B, -1)
 
 
 def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> Iterator[Epoch]:
-    """Train a policy in ``model`` (PriMORL, Algorithm 4), reporting after every epoch.
+    """Train a policy for every seed in ``model`` (PriMORL, Algorithm 4), reporting after every epoch.
 
-    Every ``rollout_every`` updates the current policy is rolled out and its transitions enter the ring.
-    Nothing but ``model`` and ``starts`` is seen, so by post-processing the policy is as private as they are, unless
-    ``sampler`` brings rows from elsewhere. The same seed gives the same weights on a CPU.
+    Every ``rollout_every`` updates the current policies are rolled out and their transitions enter the ring.
+    Nothing but ``model`` and ``starts`` is seen, so by post-processing the policies, however many, are as private as
+    they are, unless ``sampler`` brings rows from elsewhere. The same seeds give the same weights on a CPU, and a seed
+    what it gives alone but for rounding.
 
     Args:
         model: the pessimistic MDP.
@@ -295,10 +370,10 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
     Raises:
         PipelineError: actions have no finite bounds, or training diverged.
     """
-    generator = torch.Generator(starts.device).manual_seed(config.seed)
+    streams = Streams.of(config.seeds, starts.device)
     scaling = Scaling.of(model, config.reward_scale)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
-    sac = algorithm(config, scaling.columns, starts.device, generator)
+    sac = algorithm(config, scaling.columns, streams)
     rollouts = Rollouts(
         model,
         scaling,
@@ -306,9 +381,9 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
         batch=config.rollout_batch,
         horizon=config.horizon,
         reset_fraction=config.reset_fraction,
-        generator=generator,
+        streams=streams,
     )
-    buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device)
+    buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(config.seeds))
     done = 0
     for number in range(1, config.epochs + 1):
         while done < number * config.updates_per_epoch:
@@ -317,14 +392,18 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
                 buffer.extend(batch.rows)
             until_rollout = config.rollout_every - done % config.rollout_every
             updates = min(until_rollout, number * config.updates_per_epoch - done)
-            for rows in sampler(buffer, updates, config.batch_size, generator):
+            for rows in sampler(buffer, updates, config.batch_size, streams):
                 sac.update(rows)
             done += updates
-        metrics = sac.pop_figures()
-        metrics |= {"model_reward": float(batch.reward), "model_uncertainty": float(batch.uncertainty)}
-        if not all(map(math.isfinite, metrics.values())):
-            raise PipelineError(
-                f"params.yaml: policy: SAC diverged in epoch {number}: {metrics}; "
-                "lower learning_rate or reward_scale, or raise penalty"
-            )
+        of_model = zip(batch.reward.tolist(), batch.uncertainty.tolist(), strict=True)
+        metrics = tuple(
+            figures | {"model_reward": reward, "model_uncertainty": uncertainty}
+            for figures, (reward, uncertainty) in zip(sac.pop_figures(), of_model, strict=True)
+        )
+        for seed, figures in zip(config.seeds, metrics, strict=True):
+            if not all(map(math.isfinite, figures.values())):
+                raise PipelineError(
+                    f"params.yaml: policy: SAC diverged in epoch {number}, seed {seed}: {figures}; "
+                    "lower learning_rate or reward_scale, or raise penalty"
+                )
         yield Epoch(number, metrics, sac.snapshot(scaling))

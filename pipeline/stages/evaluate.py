@@ -9,6 +9,7 @@ import hashlib
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ from pipeline.evaluation.returns import episode_returns
 from pipeline.evaluation.statistics import MeanInterval
 from pipeline.files import read_json, replaced_file, write_json
 from pipeline.params import Params
-from pipeline.policy.exported import DeterministicPolicy
+from pipeline.policy.exported import DeterministicPolicy, seed_folders
 from pipeline.stages.horizon import declared_horizon
 from pipeline.stages.runner import run_stage
-from pipeline.tracking import StageRun
+from pipeline.tracking import Log, StageRun
 from pipeline.trajectories.manifest import Manifest
 from pipeline.trajectories.store import UnitStore
 
@@ -46,59 +47,91 @@ def body(params: Params, run: StageRun) -> None:
     missing = [key for key in (*_STATED, "dataset_fingerprint") if key not in statement]
     if missing:
         raise PipelineError(f"{folder / 'privacy.json'}: no {', '.join(missing)}; run `dvc checkout` or `dvc repro`")
-    made_for = read_json(folder / "config.json").get("variant")
+    config = read_json(folder / "config.json")
+    made_for, seeds = config.get("variant"), config.get("seeds")
     if made_for != params.dynamics.variant:
         raise PipelineError(
             f"{folder / 'config.json'}: found a policy of variant {made_for!r}, params.yaml asks for "
             f"{params.dynamics.variant!r}; run `dvc repro`"
         )
     manifest = Manifest.load(PARTITIONS / "manifest.json")
-    final, curve, measured = (
-        _in_the_model(params, manifest, folder)
+    folders = seed_folders(folder, seeds or [params.seed])
+    results, said = (
+        _in_the_model(params, manifest, folders)
         if params.chosen.environment is None
-        else _in_the_environment(params, params.chosen.environment, manifest, folder)
+        else _in_the_environment(params, params.chosen.environment, manifest, folders)
     )
+    over_seeds = Result.over(results)
+    of_seeds = {
+        "seeds": seeds,
+        "by_seed": [
+            {"seed": seed, **_worth(params, result.final), "policy_sha256": _digest(where)}
+            for seed, result, where in zip(seeds or (), results, folders, strict=False)
+        ],
+    }
     summary = {
         "dataset": params.dataset,
         "env_id": params.chosen.environment,
         "variant": params.dynamics.variant,
         **{key: statement[key] for key in _STATED},
         "seed": params.seed,
-        **measured,
-        "policy_sha256": hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest(),
+        **_worth(params, over_seeds.final),
+        **said,
+        **(of_seeds if seeds else {}),
+        "policy_sha256": _digest(folder),
         "seconds": {
             **{stage: read_json(Path(f"metrics/seconds/{stage}.json"))["seconds"] for stage in _STAGES},
             "evaluate": round(time.perf_counter() - started, 3),
         },
     }
     with replaced_file(CURVES) as fresh:
-        _write_curve(fresh, curve, params)
+        _write_curve(fresh, over_seeds.curve, params)
     with replaced_file(FIGURE) as fresh:
-        draw_returns(fresh, final, curve, summary)
+        draw_returns(fresh, over_seeds.final, over_seeds.curve, summary)
     write_json(SUMMARY, summary)
-    _log(run, summary, final, curve, statement, folder)
+    _log(run, summary, over_seeds, statement, folder)
+    for seed, result in zip(seeds or (), results, strict=False):
+        with run.nested(f"seed {seed}") as log:
+            _log_choices(log, {**summary, "seed": seed}, statement)
+            _log_results(log, result, _worth(params, result.final)["normalized_score"])
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a seed's final policy is worth, and those of its epochs."""
+
+    final: Estimate
+    curve: tuple[Estimate, ...]
+
+    @classmethod
+    def over(cls, seeds: Sequence["Result"]) -> "Result":
+        """The mean over seeds, and what their spread says; of one seed, what was found."""
+        curve = zip(*(result.curve for result in seeds), strict=True)
+        return cls(_over([result.final for result in seeds]), tuple(_over(same) for same in curve))
+
+
+def _over(seeds: Sequence[Any]) -> Estimate:
+    kind: type[Any] = type(seeds[0])
+    estimate: Estimate = kind.over(seeds)
+    return estimate
 
 
 def _in_the_environment(
-    params: Params, environment: str, manifest: Manifest, folder: Path
-) -> tuple[MeanInterval, list[MeanInterval], dict[str, Any]]:
-    """The final policy, those of every epoch, and what the summary says of them: measured."""
+    params: Params, environment: str, manifest: Manifest, folders: Sequence[Path]
+) -> tuple[list[Result], dict[str, Any]]:
+    """The final policy of every seed and those of its epochs, side by side, and how they were measured."""
     chosen, limit = params.evaluation, manifest.info.horizon
-    policy, epochs = DeterministicPolicy.load(folder), DeterministicPolicy.load_epochs(folder)
-    final = MeanInterval.of(episode_returns(environment, policy, chosen.episodes, chosen.seed, limit)[0])
+    final, epochs = _policies(folders)
+    returns = episode_returns(environment, final, chosen.episodes, chosen.seed, limit)
     by_epoch = episode_returns(environment, epochs, chosen.epoch_episodes, chosen.seed, limit)
-    said = {
-        "return_mean": final.mean,
-        "return_ci95": [final.low, final.high],
-        "normalized_score": _score(params, final.mean),
-        "episodes": chosen.episodes,
-    }
-    return final, [MeanInterval.of(returns) for returns in by_epoch], said
+    results = [
+        Result(MeanInterval.of(own), tuple(MeanInterval.of(epoch) for epoch in curve))
+        for own, curve in zip(returns, by_epoch.reshape(len(folders), -1, chosen.epoch_episodes), strict=True)
+    ]
+    return results, {"episodes": chosen.episodes}
 
 
-def _in_the_model(
-    params: Params, manifest: Manifest, folder: Path
-) -> tuple[ModelValue, list[ModelValue], dict[str, Any]]:
+def _in_the_model(params: Params, manifest: Manifest, folders: Sequence[Path]) -> tuple[list[Result], dict[str, Any]]:
     """The same in the released model, because nothing can measure it.
 
     Raises:
@@ -114,20 +147,46 @@ def _in_the_model(
         found = values_by_member(ensemble, policy, starts, rollouts=rollouts, horizon=horizon, seed=chosen.seed)
         return [ModelValue.of(by_member) for by_member in found]
 
-    (final,) = values(DeterministicPolicy.load(folder), chosen.episodes)
+    final, epochs = _policies(folders)
+    of_epochs = values(epochs, chosen.epoch_episodes)
+    each = len(of_epochs) // len(folders)
+    results = [
+        Result(own, tuple(of_epochs[number * each : (number + 1) * each]))
+        for number, own in enumerate(values(final, chosen.episodes))
+    ]
     said = {
-        "return_mean": None,
-        "return_ci95": None,
-        "normalized_score": None,
         "episodes": None,
-        "model_value": final.mean,
-        "model_value_range": [final.low, final.high],
         "model_value_members": ensemble.architecture.members,
         "model_value_rollouts": chosen.episodes,
         "model_value_horizon": horizon,
         "model_value_note": NOTE,
     }
-    return final, values(DeterministicPolicy.load_epochs(folder), chosen.epoch_episodes), said
+    return results, said
+
+
+def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:
+    """The final policies of all seeds side by side, and those of all epochs, a seed's one after the other."""
+    final, epochs = (
+        DeterministicPolicy.stacked([load(folder) for folder in folders])
+        for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
+    )
+    return final, epochs
+
+
+def _worth(params: Params, final: Estimate) -> dict[str, Any]:
+    """What the summary says of a policy: what was measured, or the model's value and that nothing was."""
+    if isinstance(final, ModelValue):
+        nothing = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
+        return nothing | {"model_value": final.mean, "model_value_range": [final.low, final.high]}
+    return {
+        "return_mean": final.mean,
+        "return_ci95": [final.low, final.high],
+        "normalized_score": _score(params, final.mean),
+    }
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest()
 
 
 def _first_states(seed: int) -> Tensor:
@@ -155,32 +214,35 @@ def _write_curve(path: Path, curve: Sequence[Estimate], params: Params) -> None:
             rows.writerow([epoch, *([None] * len(measured) if of_model else []), *numbers, *score])
 
 
-def _log(
-    run: StageRun,
-    summary: dict[str, Any],
-    final: Estimate,
-    curve: Sequence[Estimate],
-    statement: dict[str, Any],
-    folder: Path,
-) -> None:
+def _log(run: StageRun, summary: dict[str, Any], result: Result, statement: dict[str, Any], folder: Path) -> None:
     """The stage's run gets everything; the pipeline's run gets what pipelines are compared by."""
-    choices = {key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")}
-    name, kind = ("model_value", "model") if isinstance(final, ModelValue) else ("return_mean", "return")
-    results = {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}
-    results |= {key: summary[key] for key in ("normalized_score", "epsilon")}
     for log in (run, run.pipeline):
-        log.params(choices)
-        log.tag("dataset_fingerprint", statement["dataset_fingerprint"])
-        if isinstance(final, ModelValue):
-            log.tag("model_value_note", NOTE)
+        _log_choices(log, summary, statement)
         log.artifact(folder / "privacy.json")
-        for key, value in results.items():
-            if value is not None:
-                log.metric(key, value)
-    for epoch, point in enumerate(curve, start=1):
-        run.metric(f"curve.{name}", point.mean, epoch)
+        if summary["epsilon"] is not None:
+            log.metric("epsilon", summary["epsilon"])
+    _log_results(run, result, summary["normalized_score"])
+    _log_results(run.pipeline, Result(result.final, ()), summary["normalized_score"])
     for file in (SUMMARY, CURVES, FIGURE):
         run.artifact(file)
+
+
+def _log_choices(log: Log, summary: dict[str, Any], statement: dict[str, Any]) -> None:
+    log.params({key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")})
+    log.tag("dataset_fingerprint", statement["dataset_fingerprint"])
+
+
+def _log_results(log: Log, result: Result, score: float | None) -> None:
+    final, of_model = result.final, isinstance(result.final, ModelValue)
+    name, kind = ("model_value", "model") if of_model else ("return_mean", "return")
+    if of_model:
+        log.tag("model_value_note", NOTE)
+    for key, value in {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}.items():
+        log.metric(key, value)
+    if score is not None:
+        log.metric("normalized_score", score)
+    for epoch, point in enumerate(result.curve, start=1):
+        log.metric(f"curve.{name}", point.mean, epoch)
 
 
 if __name__ == "__main__":

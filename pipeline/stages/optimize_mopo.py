@@ -10,6 +10,7 @@ from dp_accounting import dp_event
 from torch import Tensor
 
 from pipeline.accounts import dataset_version, project_ledger
+from pipeline.dynamics.streams import Streams
 from pipeline.files import replaced_directory, write_json
 from pipeline.params import Params
 from pipeline.policy.replay import ReplayBuffer, Scaling
@@ -64,18 +65,18 @@ def real_transitions(data: UnitStore, scaling: Scaling, device: torch.device) ->
     observation, action, change, reward = inputs[:, :S], inputs[:, S:], targets[:, :S], targets[:, S]
     rows = scaling.rows(observation, action, reward, observation + change, data.terminated().to(device))
     buffer = ReplayBuffer(len(rows), scaling.columns.width, device)
-    buffer.extend(rows)
+    buffer.extend(rows.unsqueeze(0))
     return buffer
 
 
 def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
     """A sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``."""
 
-    def batches(generated: ReplayBuffer, updates: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    def batches(generated: ReplayBuffer, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
         from_real = max(1, round(fraction * batch_size))
-        of_model = generated.batches(updates, batch_size - from_real, generator)
-        of_data = real.batches(updates, from_real, generator)
-        return (torch.cat(parts) for parts in zip(of_model, of_data, strict=True))
+        of_model = generated.batches(updates, batch_size - from_real, streams)
+        of_data = real.batches(updates, from_real, streams)
+        return (torch.cat(parts, dim=1) for parts in zip(of_model, of_data, strict=True))
 
     return batches
 

@@ -1,8 +1,10 @@
 """What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
 
 import math
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -70,12 +72,17 @@ def write_trained(
     reset_fraction: float,
     sampler: Sampler,
 ) -> None:
-    """Train a policy and write ``output`` with the privacy statement of the model it was trained in.
+    """Train a policy for every seed; write ``output`` with the privacy statement of the model they were trained in.
+
+    The first seed's policy lies in ``output`` itself, the others' in folders of their own. One statement speaks of
+    all of them: what is made of a released model alone is post-processing, and more of it reveals no more.
+    No policy is chosen by its return.
 
     Args:
         output: the folder that is replaced.
         params: every choice.
-        run: gets parameters, the statement as tags, and the metrics of every epoch.
+        run: gets parameters, the statement as tags, and the metrics of every epoch; of several seeds their mean,
+            while each has a nested run of its own.
         released: of the model.
         model: where rollouts run.
         starts: their start states in the environment's units, ``[n, S]``.
@@ -90,27 +97,29 @@ def write_trained(
             f"{MODEL}: found observations of size {model.observation_size}, the start states "
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-    run.params({"seed": params.seed, "policy": params.policy.model_dump()})
-    for key in _TAGS:
-        run.tag(key, str(released.statement[key]))
-
-    config = _config(params, model, reset_fraction)
+    config, seeds = _config(params, model, reset_fraction), params.policy_seeds
     policies = []
-    with progress_bar(config.epochs, output.name, "epoch") as bar:
+    with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
+        of_seeds = [open_runs.enter_context(run.nested(f"seed {seed}")) for seed in params.policy.seeds or ()]
+        for log, seed in ((run, params.seed), *zip(of_seeds, seeds, strict=False)):
+            log.params({"seed": seed, "policy": params.policy.model_dump()})
+            for key in _TAGS:
+                log.tag(key, str(released.statement[key]))
         for epoch in train(model, starts, config, sampler):
-            for name, value in epoch.metrics.items():
-                run.metric(name, value, epoch.number)
-            policies.append(epoch.policy)
-            bar.set_postfix(model_reward=f"{epoch.metrics['model_reward']:.3f}", refresh=False)
+            means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
+            for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
+                for name, value in metrics.items():
+                    log.metric(name, value, epoch.number)
+            policies.append(epoch.policies)
+            bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
 
+    about = pointer(params, output) | {"environment": released.environment}
     with replaced_directory(output) as fresh:
-        exported.save(
-            fresh,
-            policies,
-            **pointer(params, output),
-            environment=released.environment,
-        )
+        for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
+            folder.mkdir(parents=True, exist_ok=True)
+            which = {"seeds": list(seeds)} if params.policy.seeds and folder == fresh else {}
+            exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
         write_json(fresh / "privacy.json", released.statement)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
@@ -139,7 +148,7 @@ def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> S
         horizon=chosen.horizon,
         reset_fraction=reset_fraction,
         buffer_size=chosen.buffer_size,
-        seed=params.seed,
+        seeds=params.policy_seeds,
     )
 
 

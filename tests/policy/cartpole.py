@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.dynamics.termination import RULES
 from tests.policy.pendulum import CONFIG as PENDULUM
 from tests.policy.pendulum import PendulumStep
@@ -32,8 +33,8 @@ class CartPole:
     observation_mean: Tensor = field(default_factory=lambda: torch.zeros(4))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([1.0, 0.5, 0.1, 0.5]))
 
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
-        del generator
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+        del streams
         assert torch.equal(action.sum(1), torch.ones(len(action)))
         x, speed, angle, turning = observation.unbind(1)
         force = 20 * action[:, 1] - 10

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.policy.sac import SacConfig
 
 CONFIG = SacConfig(
@@ -23,7 +24,7 @@ CONFIG = SacConfig(
     horizon=30,
     reset_fraction=1.0,
     buffer_size=50_000,
-    seed=0,
+    seeds=(0,),
 )
 """Learns the swing-up within 2,000 updates, a few seconds."""
 
@@ -49,8 +50,8 @@ class Pendulum:
     def to(self, device: torch.device) -> "Pendulum":
         return Pendulum(*(tensor.to(device) for tensor in vars(self).values()))
 
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
-        del generator
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+        del streams
         cos, sin, speed = observation.unbind(1)
         angle, torque = torch.atan2(sin, cos), action[:, 0]
         reward = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)

@@ -11,11 +11,11 @@ from pipeline.policy.replay import Columns
 from pipeline.policy.sac import ActorCritic, SacConfig
 
 
-def module(layers: tuple[Tensor, ...], network: int | None = None) -> nn.Sequential:
-    """The network that ``layers`` describe (the given one of several), as a module of its own."""
+def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:
+    """The given one of the networks that ``layers`` describe, as a module of its own."""
     parts: list[nn.Module] = []
     for weight, bias in zip(layers[::2], layers[1::2], strict=True):
-        w, b = (weight, bias) if network is None else (weight[network], bias[network])
+        w, b = weight[network], bias[network]
         linear = nn.Linear(w.shape[1], w.shape[0])
         with torch.no_grad():
             linear.weight.copy_(w)
@@ -37,15 +37,21 @@ def sampled(actor: nn.Module, observation: Tensor, noise: Tensor) -> tuple[Tenso
     return action, policy.log_prob(action)
 
 
-class Networks:
-    """Starts from the fast one's weights; the order of the steps, the targets and α."""
+def gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad.clone()
 
-    def __init__(self, sac: ActorCritic, config: SacConfig, columns: Columns) -> None:
-        self.config, self.columns = config, columns
-        self.actor = module(sac.actor.layers)
-        self.critics = [module(sac.critic.layers, i) for i in range(2)]
-        self.targets = [module(sac.target.layers, i) for i in range(2)]
-        self.log_alpha = sac.log_alpha.clone().requires_grad_()
+
+class Networks:
+    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α."""
+
+    def __init__(self, sac: ActorCritic, config: SacConfig, columns: Columns, seed: int = 0) -> None:
+        self.config, self.columns, self.seed = config, columns, seed
+        self.actor = module(sac.actor.layers, seed)
+        self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
+        self.targets = [module(sac.target.layers, 2 * seed + i) for i in range(2)]
+        self.critic_gradients: list[Tensor] = []
+        self.log_alpha = sac.log_alpha[seed : seed + 1].clone().requires_grad_()
         rate = config.learning_rate
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), rate)
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic.parameters()], rate)
@@ -57,9 +63,26 @@ class Networks:
         following, observation, action, reward, continues = torch.split(rows, [S, S, A, 1, 1], dim=1)
         return following, observation, action, reward[:, 0], continues[:, 0]
 
+    def assert_same(self, sac: ActorCritic, **tolerance: float) -> None:
+        """Parameters and last gradients of the seed in ``sac`` are these."""
+        close = torch.testing.assert_close
+        for i in range(2):
+            for ours, theirs in ((sac.critic, self.critics), (sac.target, self.targets)):
+                for found, true in zip(ours.layers, theirs[i].parameters(), strict=True):
+                    close(found[2 * self.seed + i].view_as(true), true.detach(), **tolerance)
+        for found, true in zip(sac.actor.layers, self.actor.parameters(), strict=True):
+            close(found[self.seed].view_as(true), true.detach(), **tolerance)
+        close(sac.log_alpha[self.seed : self.seed + 1], self.log_alpha.detach(), **tolerance)
+        of_critics = [part[2 * self.seed + i] for i in range(2) for part in sac.critic.gradient_layers]
+        for found, true in zip(of_critics, self.critic_gradients, strict=True):
+            close(found.view_as(true), true, **tolerance)
+        for found, parameter in zip(sac.actor.gradient_layers, self.actor.parameters(), strict=True):
+            close(found[self.seed].view_as(parameter), gradient(parameter), **tolerance)
+
     def step(self, critic_loss: Callable[[], Tensor], actor_loss: Callable[[], tuple[Tensor, Tensor]]) -> None:
         self.critic_adam.zero_grad()
         critic_loss().backward()
+        self.critic_gradients = [gradient(p) for critic in self.critics for p in critic.parameters()]
         self.critic_adam.step()
         with torch.no_grad():
             for target, critic in zip(self.targets, self.critics, strict=True):

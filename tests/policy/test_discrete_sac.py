@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from pipeline.dynamics.streams import Streams
 from pipeline.policy.exported import DeterministicPolicy
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
 from pipeline.policy.sac import DiscreteSac, train
@@ -18,6 +19,7 @@ from tests.policy.reference import DiscreteReference
 
 CPU = torch.device("cpu")
 COLUMNS = Columns(observation_size=5, action_size=3)
+BATCHES = replace(CONFIG, batch_size=16)
 
 
 @pytest.fixture
@@ -28,55 +30,51 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def made() -> tuple[DiscreteSac, DiscreteReference]:
-    sac = DiscreteSac(CONFIG, COLUMNS, CPU, torch.Generator().manual_seed(1))
+def made(seeds: int = 1) -> tuple[DiscreteSac, list[DiscreteReference]]:
+    sac = DiscreteSac(replace(BATCHES, seeds=tuple(range(seeds))), COLUMNS, Streams.of(range(1, seeds + 1), CPU))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
-    sac.log_alpha.fill_(-0.7)
-    return sac, DiscreteReference(sac, CONFIG, COLUMNS)
+    sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
+    return sac, [DiscreteReference(sac, BATCHES, COLUMNS, seed) for seed in range(seeds)]
 
 
-def some_rows(count: int, seed: int = 0) -> Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(count, COLUMNS.width, generator=generator)
-    rows[:, COLUMNS.action] = one_hot(torch.randint(3, (count,), generator=generator), 3).to(rows.dtype)
-    rows[:, COLUMNS.continues] = (torch.rand(count, generator=generator) < 0.8).to(rows.dtype)
+def some_rows(seed: int = 0, seeds: int = 1) -> Tensor:
+    generator, shape = torch.Generator().manual_seed(seed), (seeds, BATCHES.batch_size)
+    rows = torch.randn(*shape, COLUMNS.width, generator=generator)
+    rows[..., COLUMNS.action] = one_hot(torch.randint(3, shape, generator=generator), 3).to(rows.dtype)
+    rows[..., COLUMNS.continues] = (torch.rand(shape, generator=generator) < 0.8).to(rows.dtype)
     return rows
 
 
 @pytest.mark.usefixtures("double")
-def test_whole_updates_are_those_of_the_reference() -> None:
-    """Expectations, which networks are detached, Adam, targets and α: all of it, several times over."""
-    sac, reference = made()
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_whole_updates_are_those_of_the_reference(seeds: int) -> None:
+    """Gradients, expectations, which networks are detached, Adam, targets and α: all of it, several times over."""
+    sac, references = made(seeds)
     for step in range(4):
-        rows = some_rows(16, seed=step)
-        torch.testing.assert_close(sac.critic_loss(rows), reference.critic_loss(rows))
-        for ours, theirs in zip(sac.actor_loss(rows)[:2], reference.actor_loss(rows), strict=True):
-            torch.testing.assert_close(ours, theirs)
+        rows = some_rows(step, seeds)
         sac.update(rows)
-        reference.update(rows)
-    for ours, networks in ((sac.critic, reference.critics), (sac.target, reference.targets)):
-        for i, network in enumerate(networks):
-            for found, true in zip(ours.layers, network.parameters(), strict=True):
-                torch.testing.assert_close(found[i].view_as(true), true)
-    for found, true in zip(sac.actor.layers, reference.actor.parameters(), strict=True):
-        torch.testing.assert_close(found.view_as(true), true)
-    torch.testing.assert_close(sac.log_alpha, reference.log_alpha.detach())
+        for own, reference in zip(rows, references, strict=True):
+            reference.update(own)
+            reference.assert_same(sac)
 
 
 @pytest.mark.usefixtures("double")
 def test_the_agreement_can_fail() -> None:
     """The twin: values of the action that was taken, not of all that could be, are told apart by the tolerance."""
-    sac, reference = made()
-    rows = some_rows(16)
+    sac, (reference,) = made()
+    rows = some_rows()
     other = rows.clone()
-    other[:, COLUMNS.action] = other[:, COLUMNS.action].roll(1, dims=1)
-    assert not torch.allclose(sac.critic_loss(other), reference.critic_loss(rows), rtol=1e-3)
+    other[..., COLUMNS.action] = other[..., COLUMNS.action].roll(1, dims=2)
+    sac.update(other)
+    reference.update(rows[0])
+    with pytest.raises(AssertionError):
+        reference.assert_same(sac, atol=1e-4, rtol=1e-3)
 
 
 def test_actions_are_drawn_with_the_policys_probabilities() -> None:
-    sac, reference = made()
+    sac, (reference,) = made()
     observation = 3 * torch.randn(1, 5, generator=torch.Generator().manual_seed(2))
-    drawn = sac.act(observation.expand(20_000, -1))
+    drawn = sac.act(observation.expand(1, 20_000, -1))[0]
     assert set(drawn.unique().tolist()) == {0.0, 1.0}
     assert torch.equal(drawn.sum(1), torch.ones(20_000))
     probabilities = reference.policy(observation[0]).probs
@@ -85,7 +83,7 @@ def test_actions_are_drawn_with_the_policys_probabilities() -> None:
 
 
 def test_the_snapshot_takes_the_likeliest_action() -> None:
-    sac, reference = made()
+    sac, (reference,) = made()
     scaling = Scaling(torch.arange(5.0), torch.arange(1.0, 6.0), torch.zeros(3), torch.ones(3), 1.0, True)
     observation = 9 * torch.randn(40, 5, generator=torch.Generator().manual_seed(6))
     found = sac.snapshot(scaling).act(observation.unsqueeze(0))[0]
@@ -98,7 +96,7 @@ def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
     """Mean length of episodes in the true task, at most 500 steps."""
     observation, alive, total = resets(episodes, seed=99), torch.ones(episodes, dtype=torch.bool), 0.0
     for _ in range(500):
-        step = CartPole().step(observation, policy.act(observation.unsqueeze(0))[0], torch.Generator())
+        step = CartPole().step(observation, policy.act(observation.unsqueeze(0))[0], Streams.of([0], CPU))
         assert step.terminated is not None
         total += float(alive.sum())
         alive &= ~step.terminated
@@ -108,21 +106,21 @@ def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
 
 def test_it_learns_to_balance_a_pole() -> None:
     """A random policy falls after about 22 steps, and so does what a first epoch made of this seed."""
-    config = replace(CONFIG, seed=1, reset_fraction=0.3)
+    config = replace(CONFIG, seeds=(1,), reset_fraction=0.3)
     epochs = list(train(CartPole(), resets(512, 0), config, ReplayBuffer.batches))
-    assert epochs[-1].policy.discrete_actions
-    assert steps_survived(epochs[-1].policy) > 150
+    assert epochs[-1].policies.discrete_actions
+    assert steps_survived(epochs[-1].policies) > 150
 
 
 def test_without_terminations_it_does_not_learn() -> None:
     """The twin: a reward of 1 for every step says nothing unless falling ends it."""
 
     class Immortal(CartPole):
-        def step(self, observation: Tensor, action: Tensor, generator: torch.Generator):  # type: ignore[no-untyped-def]
-            return replace(super().step(observation, action, generator), terminated=None)
+        def step(self, observation: Tensor, action: Tensor, streams: Streams):  # type: ignore[no-untyped-def]
+            return replace(super().step(observation, action, streams), terminated=None)
 
-    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, seed=1, epochs=2), ReplayBuffer.batches))
-    assert steps_survived(epochs[-1].policy) < 100
+    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, seeds=(1,), epochs=2), ReplayBuffer.batches))
+    assert steps_survived(epochs[-1].policies) < 100
 
 
 def test_the_stand_in_is_gymnasiums_cartpole() -> None:
@@ -133,7 +131,7 @@ def test_the_stand_in_is_gymnasiums_cartpole() -> None:
     for _ in range(300):
         action = env.action_space.sample()
         after, reward, terminated, _, _ = env.step(action)
-        step = CartPole().step(before[None], one_hot(torch.tensor([action]), 2).float(), torch.Generator())
+        step = CartPole().step(before[None], one_hot(torch.tensor([action]), 2).float(), Streams.of([0], CPU))
         np.testing.assert_allclose(step.next_observation[0].numpy(), after, atol=1e-5)
         assert step.terminated is not None
         assert (bool(step.terminated), float(step.reward)) == (terminated, reward)

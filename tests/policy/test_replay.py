@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.policy.replay import ReplayBuffer, Scaling
 from tests.policy.pendulum import Pendulum
@@ -14,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def numbered(start: int, count: int) -> Tensor:
-    return torch.arange(start, start + count, dtype=torch.float32).unsqueeze(1)
+    return torch.arange(start, start + count, dtype=torch.float32).view(1, count, 1)
 
 
 @given(st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))))
@@ -25,9 +26,9 @@ def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[i
     for count in writes:
         rows = numbered(written + 1, count)
         buffer.extend(rows)
-        expected.extend(rows[:, 0].tolist())
+        expected.extend(rows.flatten().tolist())
         written += count
-        assert sorted(buffer.rows[:, 0].tolist()) == list(expected)
+        assert sorted(buffer.rows.flatten().tolist()) == list(expected)
         assert len(buffer) == len(expected)
 
 
@@ -41,9 +42,32 @@ def test_batches_are_drawn_from_all_the_rows_held_and_from_no_others() -> None:
     """Rows that were never written (zeros) must not be sampled."""
     buffer = ReplayBuffer(1000, 1, CPU)
     buffer.extend(numbered(1, 20))
-    batches = list(buffer.batches(50, 16, torch.Generator().manual_seed(0)))
-    assert [tuple(rows.shape) for rows in batches] == [(16, 1)] * 50
-    assert set(torch.cat(batches)[:, 0].tolist()) == {float(i) for i in range(1, 21)}
+    batches = list(buffer.batches(50, 16, Streams.of([0], CPU)))
+    assert [tuple(rows.shape) for rows in batches] == [(1, 16, 1)] * 50
+    assert set(torch.cat(batches).flatten().tolist()) == {float(i) for i in range(1, 21)}
+
+
+def test_each_seed_draws_from_its_own_rows_what_it_draws_alone() -> None:
+    """Two rings side by side, wrapped: no row of one ends up in the other's batches."""
+    both, first = ReplayBuffer(6, 1, CPU, seeds=2), ReplayBuffer(6, 1, CPU)
+    for begin in (1, 5):
+        rows = numbered(begin, 4)
+        both.extend(torch.cat((rows, -rows)))
+        first.extend(rows)
+    together = torch.stack(list(both.batches(40, 8, Streams.of([3, 4], CPU))))
+    alone = torch.stack(list(first.batches(40, 8, Streams.of([3], CPU))))
+    assert torch.equal(together[:, :1], alone)
+    assert set(together[:, 1].flatten().tolist()) == {float(-i) for i in range(3, 9)}
+    assert not torch.equal(together[:, 1], -together[:, 0])
+
+
+def test_one_ring_can_serve_several_seeds() -> None:
+    """Each draws for itself."""
+    buffer = ReplayBuffer(20, 1, CPU)
+    buffer.extend(numbered(1, 20))
+    (rows,) = buffer.batches(1, 64, Streams.of([0, 1], CPU))
+    assert rows.shape == (2, 64, 1)
+    assert not torch.equal(rows[0], rows[1])
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.policy.replay import Scaling
 from pipeline.policy.rollouts import Rollouts
 from tests.policy.pendulum import Pendulum, PendulumStep, resets
@@ -21,11 +22,13 @@ class Counter:
     observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
 
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
-def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | None = None) -> tuple[Rollouts, Scaling]:
+def rollouts(
+    batch: int, horizon: int, reset_fraction: float, model: Counter | None = None, seeds: int = 1
+) -> tuple[Rollouts, Scaling]:
     model = model or Counter()
     scaling = Scaling.of(model, reward_scale=0.1)
     made = Rollouts(
@@ -35,13 +38,13 @@ def rollouts(batch: int, horizon: int, reset_fraction: float, model: Counter | N
         batch=batch,
         horizon=horizon,
         reset_fraction=reset_fraction,
-        generator=torch.Generator().manual_seed(0),
+        streams=Streams.of(range(seeds), torch.device("cpu")),
     )
     return made, scaling
 
 
 def halfway(observation: Tensor) -> Tensor:
-    return torch.full((len(observation), 1), 0.5)
+    return torch.full((*observation.shape[:2], 1), 0.5)
 
 
 def test_rows_are_the_steps_of_unbroken_rollouts_that_never_terminate() -> None:
@@ -66,11 +69,11 @@ def test_the_policy_sees_standardised_observations() -> None:
         return halfway(observation)
 
     rollouts(batch=2, horizon=2, reset_fraction=1.0)[0].collect(act)
-    assert torch.cat(seen)[:, 0].tolist() == [-0.5, -0.5, 0.0, 0.0]
+    assert torch.cat(seen, dim=1).flatten().tolist() == [-0.5, -0.5, 0.0, 0.0]
 
 
 def begins(made: Rollouts, scaling: Scaling, batch: int) -> Tensor:
-    first = made.collect(halfway).rows[:batch, scaling.columns.observation]
+    first = made.collect(halfway).rows[0, :batch, scaling.columns.observation]
     return first[:, 0] * scaling.observation_scale + scaling.observation_mean
 
 
@@ -92,12 +95,29 @@ def test_the_pool_mixes_resets_with_states_carried_on() -> None:
     assert abs((third == 10).float().mean().item() - 0.75**2) < 0.035
 
 
+def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
+    """Starts, resets and the model's draws of one seed do not depend on the others'."""
+
+    class Drawing(Counter):
+        def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+            noise = streams.randn(len(observation), 1)
+            return PendulumStep(observation + noise, action[:, 0], action[:, 0])
+
+    (alone, scaling), (together, _) = (rollouts(6, 4, 0.5, Drawing(), seeds=seeds) for seeds in (1, 3))
+    for _ in range(3):
+        one, three = alone.collect(halfway), together.collect(halfway)
+        assert three.rows.shape == (3, 24, scaling.columns.width)
+        assert torch.equal(three.rows[0], one.rows[0])
+        assert three.reward.shape == three.uncertainty.shape == (3,)
+        assert not torch.equal(three.rows[0], three.rows[1])
+
+
 @dataclass(frozen=True)
 class Mortal(Counter):
     """Ends where the state reaches 3."""
 
-    def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
-        step = super().step(observation, action, generator)
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+        step = super().step(observation, action, streams)
         return replace(step, terminated=step.next_observation[:, 0] >= 3)
 
 
@@ -122,10 +142,11 @@ def test_the_stand_in_is_gymnasiums_pendulum() -> None:
     """What the other tests learn on is the true task."""
     env = gymnasium.make("Pendulum-v1").unwrapped
     observation, _ = env.reset(seed=0)
-    rng, model, generator = np.random.default_rng(0), Pendulum(), torch.Generator()
+    rng, model = np.random.default_rng(0), Pendulum()
+    streams = Streams.of([0], torch.device("cpu"))
     for _ in range(50):
         action = rng.uniform(-2, 2, 1).astype(np.float32)
-        step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], generator)
+        step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], streams)
         observation, reward, _, _, _ = env.step(action)
         np.testing.assert_allclose(step.next_observation[0].numpy(), observation, atol=1e-4)
         np.testing.assert_allclose(step.reward[0].item(), reward, atol=1e-3)

@@ -5,16 +5,17 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.policy.exported import DeterministicPolicy
-from pipeline.policy.networks import Adam
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
-from pipeline.policy.sac import Sac, squashed_sample, train
+from pipeline.policy.sac import Sac, Squashed, train
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
-from tests.policy.reference import Reference, distribution, module
+from tests.policy.reference import Reference, distribution, gradient, module
 
 CPU = torch.device("cpu")
 COLUMNS = Columns(observation_size=5, action_size=2)
+BATCHES = replace(CONFIG, batch_size=32)
 SHORT = replace(CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16)
 
 
@@ -26,91 +27,91 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def made(columns: Columns = COLUMNS) -> tuple[Sac, Reference]:
-    sac = Sac(CONFIG, columns, CPU, torch.Generator().manual_seed(1))
+def made(columns: Columns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
+    sac = Sac(replace(BATCHES, seeds=tuple(range(seeds))), columns, Streams.of(range(1, seeds + 1), CPU))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
-    sac.log_alpha.fill_(-0.7)
-    return sac, Reference(sac, CONFIG, columns)
+    sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
+    return sac, [Reference(sac, BATCHES, columns, seed) for seed in range(seeds)]
 
 
-def some_rows(count: int, seed: int = 0, columns: Columns = COLUMNS) -> Tensor:
+def some_rows(seed: int = 0, seeds: int = 1) -> Tensor:
     generator = torch.Generator().manual_seed(seed)
-    rows = torch.randn(count, columns.width, generator=generator)
-    rows[:, columns.continues] = (torch.rand(count, generator=generator) < 0.8).to(rows.dtype)
+    rows = torch.randn(seeds, BATCHES.batch_size, COLUMNS.width, generator=generator)
+    rows[..., COLUMNS.continues] = (torch.rand(rows.shape[:2], generator=generator) < 0.8).to(rows.dtype)
     return rows
 
 
-def gradients(parameters: Iterator[Tensor]) -> list[Tensor]:
-    found = [parameter.grad for parameter in parameters]
-    return [gradient for gradient in found if gradient is not None]
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_whole_updates_are_those_of_the_reference(seeds: int) -> None:
+    """Gradients, order of the steps, which networks are detached, Adam, targets and α, several times over.
 
-
-def test_the_critics_loss_and_gradient_are_those_of_two_plain_networks() -> None:
-    sac, reference = made()
-    rows, noise = some_rows(64), torch.randn(64, 2, generator=torch.Generator().manual_seed(2))
-    loss, expected = sac.critic_loss(rows, noise), reference.critic_loss(rows, noise)
-    torch.testing.assert_close(loss, expected)
-    expected.backward()
-    layers = torch.autograd.grad(loss, sac.critic.layers)
-    for i, critic in enumerate(reference.critics):
-        for found, true in zip(layers, gradients(critic.parameters()), strict=True):
-            torch.testing.assert_close(found[i].view_as(true), true, atol=1e-6, rtol=1e-4)
-
-
-def test_the_actors_loss_and_gradient_are_those_of_a_plain_network() -> None:
-    sac, reference = made()
-    rows, noise = some_rows(64), torch.randn(64, 2, generator=torch.Generator().manual_seed(3))
-    loss, log_density, _ = sac.actor_loss(rows, noise)
-    expected, expected_density = reference.actor_loss(rows, noise)
-    torch.testing.assert_close(loss, expected)
-    torch.testing.assert_close(log_density, expected_density.mean())
-    expected.backward()
-    true = torch.cat([gradient.flatten() for gradient in gradients(reference.actor.parameters())])
-    torch.testing.assert_close(sac.actor.gradient(loss), true, atol=1e-6, rtol=1e-4)
+    The reference has autograd, a module a network and ``torch.distributions``, and one seed at a time.
+    """
+    sac, references = made(seeds=seeds)
+    generators = [torch.Generator().manual_seed(seed + 1) for seed in range(seeds)]
+    for step in range(8):
+        rows = some_rows(step, seeds)
+        sac.update(rows)
+        for own, reference, generator in zip(rows, references, generators, strict=True):
+            following, current = torch.randn(2, len(own), 2, generator=generator)
+            reference.update(own, following, current)
+            reference.assert_same(sac)
 
 
 @pytest.mark.usefixtures("double")
-def test_whole_updates_are_those_of_the_reference() -> None:
-    """Order of the steps, which networks are detached, Adam, targets and α: all of it, several times over."""
-    sac, reference = made()
-    generator = torch.Generator().manual_seed(1)
-    for step in range(8):
-        rows = some_rows(32, seed=step)
-        sac.update(rows)
-        reference.update(rows, *(torch.randn(32, 2, generator=generator) for _ in range(2)))
-    for i, (critic, target) in enumerate(zip(reference.critics, reference.targets, strict=True)):
-        for found, true in zip(sac.critic.layers, critic.parameters(), strict=True):
-            torch.testing.assert_close(found[i].view_as(true), true)
-        for found, true in zip(sac.target.layers, target.parameters(), strict=True):
-            torch.testing.assert_close(found[i].view_as(true), true)
-    for found, true in zip(sac.actor.layers, reference.actor.parameters(), strict=True):
-        torch.testing.assert_close(found.view_as(true), true)
-    torch.testing.assert_close(sac.log_alpha, reference.log_alpha.detach())
+def test_the_agreement_can_fail() -> None:
+    """The twin: one reward that is off by a thousandth in one seed is told apart, in that seed only."""
+    sac, references = made(seeds=2)
+    rows = some_rows(seeds=2)
+    other = rows.clone()
+    other[1, 0, COLUMNS.reward] += 1e-3
+    sac.update(other)
+    for seed, reference in enumerate(references):
+        noise = torch.randn(2, 32, 2, generator=torch.Generator().manual_seed(seed + 1))
+        reference.update(rows[seed], *noise)
+    references[0].assert_same(sac)
+    with pytest.raises(AssertionError):
+        references[1].assert_same(sac)
+
+
+def test_in_single_precision_gradients_are_autograds_to_five_digits() -> None:
+    sac, (reference,) = made()
+    rows = some_rows()
+    sac.update(rows)
+    reference.update(rows[0], *torch.randn(2, 32, 2, generator=torch.Generator().manual_seed(1)))
+    for i in range(2):
+        true = torch.cat([part.flatten() for part in reference.critic_gradients[6 * i : 6 * i + 6]])
+        found = torch.cat([part[i].flatten() for part in sac.critic.gradient_layers])
+        torch.testing.assert_close(found, true, atol=1e-5, rtol=1e-5)
+    true = torch.cat([gradient(parameter).flatten() for parameter in reference.actor.parameters()])
+    found = torch.cat([part[0].flatten() for part in sac.actor.gradient_layers])
+    torch.testing.assert_close(found, true, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.usefixtures("double")
+def test_where_log_sigma_is_held_it_has_no_slope() -> None:
+    """Both bounds, against autograd of torch's own formula."""
+    output = 12 * torch.randn(1, 64, 4, generator=torch.Generator().manual_seed(0))
+    noise = torch.randn(1, 64, 2, generator=torch.Generator().manual_seed(1))
+    output[..., 0] = -30.0 + output[..., 0]
+    mean, raw = output.clone().requires_grad_().chunk(2, dim=-1)
+    leaf = torch.cat((mean, raw), dim=-1).detach().requires_grad_()
+    found = Squashed.of(leaf, noise)
+    assert 0 < int(found.free.sum()) < found.free.numel()
+    action_slope, density_slope = torch.randn_like(found.action), 0.3
+    (true,) = torch.autograd.grad((found.action * action_slope).sum() + density_slope * found.log_density.sum(), leaf)
+    torch.testing.assert_close(found.slope(action_slope, torch.full((1, 1, 1), density_slope)).detach(), true)
 
 
 def test_targets_move_by_their_rate_towards_the_new_critics() -> None:
     """target ← target + τ (critic - target), with the critic after its step."""
     sac, _ = made()
     before = sac.target.vector.clone()
-    sac.update(some_rows(32))
+    sac.update(some_rows())
     moved = before + CONFIG.target_rate * (sac.critic.vector - before)
     torch.testing.assert_close(sac.target.vector, moved)
     assert not torch.equal(sac.target.vector, before)
-
-
-@pytest.mark.usefixtures("double")
-def test_adam_is_torchs_adam() -> None:
-    """Bias corrections included, over gradients of very different sizes."""
-    generator = torch.Generator().manual_seed(0)
-    ours = torch.randn(20, generator=generator)
-    theirs = ours.clone().requires_grad_()
-    adam, reference = Adam(ours, 0.01), torch.optim.Adam([theirs], 0.01)
-    for _ in range(30):
-        gradient = torch.randn(20, generator=generator) * 10.0 ** torch.arange(-10, 10)
-        adam.step(gradient)
-        theirs.grad = gradient
-        reference.step()
-    torch.testing.assert_close(ours, theirs.detach())
 
 
 @pytest.mark.usefixtures("double")
@@ -120,37 +121,37 @@ def test_log_densities_are_those_of_the_transformed_distribution(spread: float) 
     sac, _ = made()
     generator = torch.Generator().manual_seed(4)
     observation, noise = torch.randn(200, 5, generator=generator) * spread, torch.randn(200, 2, generator=generator)
-    action, log_density = squashed_sample(sac.actor.layers, observation, noise)
-    assert bool((action.abs() <= 1).all())
+    found = Squashed.of(sac.actor.forward(observation[None]), noise[None])
+    assert bool((found.action.abs() <= 1).all())
     policy = distribution(module(sac.actor.layers), observation)
     x = policy.base_dist.mean + policy.base_dist.stddev * noise
-    torch.testing.assert_close(action, x.tanh())
-    torch.testing.assert_close(log_density, policy.log_prob(policy.transforms[0](x)))
+    torch.testing.assert_close(found.action[0], x.tanh().detach())
+    torch.testing.assert_close(found.log_density[0], policy.log_prob(policy.transforms[0](x)).detach())
 
 
 def test_log_densities_stay_finite_where_tanh_saturates() -> None:
     """In single precision 1 - tanh² is exactly 0 beyond |x| of 10; its logarithm must not be taken."""
     sac, _ = made()
-    far = torch.randn(100, 5, generator=torch.Generator().manual_seed(5)) * 1e4
-    action, log_density = squashed_sample(sac.actor.layers, far, torch.zeros(100, 2))
-    assert bool((action.abs() == 1).any())
-    assert bool(log_density.isfinite().all())
+    far = torch.randn(1, 100, 5, generator=torch.Generator().manual_seed(5)) * 1e4
+    found = Squashed.of(sac.actor.forward(far), torch.zeros(1, 100, 2))
+    assert bool((found.action.abs() == 1).any())
+    assert bool(found.log_density.isfinite().all())
 
 
 def test_alpha_falls_while_the_policy_is_more_random_than_asked() -> None:
     sac, _ = made()
     for step in range(5):
-        sac.update(some_rows(32, seed=step))
-    figures = sac.pop_figures()
+        sac.update(some_rows(step))
+    (figures,) = sac.pop_figures()
     assert figures["entropy"] > CONFIG.target_entropy
     assert sac.log_alpha.item() < -0.7
 
 
 def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
     observation, total = resets(episodes, seed=99), torch.zeros(episodes)
-    model, generator = Pendulum(), torch.Generator()
+    model, streams = Pendulum(), Streams.of([0], CPU)
     for _ in range(200):
-        step = model.step(observation, policy.act(observation.unsqueeze(0))[0], generator)
+        step = model.step(observation, policy.act(observation.unsqueeze(0))[0], streams)
         total += step.reward
         observation = step.next_observation
     return total.mean().item()
@@ -162,16 +163,16 @@ def test_it_learns_to_swing_a_pendulum_up(reset_fraction: float) -> None:
     epochs = list(
         train(Pendulum(), resets(1024, 0), replace(CONFIG, reset_fraction=reset_fraction), ReplayBuffer.batches)
     )
-    assert mean_return(epochs[0].policy) < -900
-    assert mean_return(epochs[-1].policy) > -300
+    assert mean_return(epochs[0].policies) < -900
+    assert mean_return(epochs[-1].policies) > -300
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
     """Training owns its generator: torch's global one neither enters nor is touched."""
 
     def weights(seed: int) -> Tensor:
-        epochs = list(train(Pendulum(), resets(64, 0), replace(SHORT, seed=seed), ReplayBuffer.batches))
-        return torch.cat([layer.flatten() for layer in epochs[-1].policy.layers])
+        epochs = list(train(Pendulum(), resets(64, 0), replace(SHORT, seeds=(seed,)), ReplayBuffer.batches))
+        return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     torch.manual_seed(0)
     state = torch.get_rng_state()
@@ -182,33 +183,66 @@ def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
     assert not torch.equal(weights(8), first)
 
 
+def trained(*seeds: int) -> list[Tensor]:
+    """Each seed's last policy, as a vector."""
+    *_, last = train(Pendulum(), resets(64, 0), replace(SHORT, seeds=seeds), ReplayBuffer.batches)
+    return [torch.cat([layer[number].flatten() for layer in last.policies.layers]) for number in range(len(seeds))]
+
+
+@pytest.mark.usefixtures("double")
+def test_a_seed_learns_what_it_learns_alone() -> None:
+    """Weights, rollouts, batches and noise of one seed do not depend on which others train beside it."""
+    together = trained(3, 11, 4)
+    for seed, found in zip((3, 11, 4), together, strict=True):
+        torch.testing.assert_close(found, trained(seed)[0])
+    assert not torch.allclose(together[0], together[1], rtol=0.01)
+    assert torch.equal(torch.stack(trained(3, 11, 4)), torch.stack(together))
+
+
+@pytest.mark.usefixtures("double")
+def test_seeds_that_shared_their_randomness_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: one generator for all."""
+    alone = trained(11)[0]
+    monkeypatch.setattr(Streams, "of", lambda seeds, device: Streams([torch.Generator().manual_seed(3)] * len(seeds)))
+    assert not torch.allclose(trained(3, 11)[1], alone)
+
+
+def test_several_seeds_learn_to_swing_the_pendulum_up_together() -> None:
+    config = replace(CONFIG, seeds=(0, 1, 2))
+    *_, last = train(Pendulum(), resets(1024, 0), config, ReplayBuffer.batches)
+    assert last.policies.policies == len(last.metrics) == 3
+    returns = [mean_return(last.policies.one(number)) for number in range(3)]
+    assert min(returns) > -400
+    assert len(set(returns)) == 3
+
+
 def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     """Also where the interval does not divide the epoch: 10 updates an epoch, rollouts at 0, 4, 8, 12 and 16."""
     held: list[int] = []
 
-    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
         held.extend([len(buffer)] * updates)
-        return buffer.batches(updates, batch_size, generator)
+        return buffer.batches(updates, batch_size, streams)
 
     config = replace(SHORT, rollout_every=4, horizon=3)
     epochs = list(train(Pendulum(), resets(64, 0), config, counting))
     assert held == [12 * (1 + update // 4) for update in range(20)]
     assert [epoch.number for epoch in epochs] == [1, 2]
-    assert set(epochs[0].metrics) == {
+    assert set(epochs[0].metrics[0]) == {
         *("critic_loss", "actor_loss", "q_mean", "entropy", "alpha"),
         *("model_reward", "model_uncertainty"),
     }
-    first, last = (epoch.policy.layers[0] for epoch in epochs)
+    first, last = (epoch.policies.layers[0] for epoch in epochs)
     assert not torch.equal(first, last), "a snapshot must not follow the actor"
 
 
 def test_divergence_is_said_in_one_line() -> None:
     class Broken(Pendulum):
-        def step(self, observation: Tensor, action: Tensor, generator: torch.Generator) -> PendulumStep:
-            step = super().step(observation, action, generator)
+        def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+            step = super().step(observation, action, streams)
             return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
 
-    with pytest.raises(PipelineError, match=r"SAC diverged in epoch 1.*lower learning_rate"):
+    with pytest.raises(PipelineError, match=r"SAC diverged in epoch 1, seed 0.*lower learning_rate"):
         list(train(Broken(), resets(64, 0), SHORT, ReplayBuffer.batches))
 
 
@@ -220,7 +254,7 @@ def test_the_snapshot_is_the_actors_mean_in_the_environments_units() -> None:
         action_high=torch.tensor([2.0, 5.0]),
         reward_scale=1.0,
     )
-    sac, reference = made()
+    sac, (reference,) = made()
     observation = torch.randn(40, 5, generator=torch.Generator().manual_seed(6)) * 3
     mean = reference.actor(scaling.observation(observation))[:, :2].detach()
     expected = torch.tensor([0.0, 2.5]) + torch.tensor([2.0, 2.5]) * mean.tanh()
@@ -228,7 +262,15 @@ def test_the_snapshot_is_the_actors_mean_in_the_environments_units() -> None:
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_it_runs_on_a_gpu_unchanged() -> None:
+def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same streams, same rows: a graph changes nothing but the time."""
     device = torch.device("cuda")
-    epochs = list(train(Pendulum().to(device), resets(64, 0).to(device), SHORT, ReplayBuffer.batches))
-    assert epochs[-1].policy.layers[0].device.type == "cpu"
+
+    def last() -> Tensor:
+        epochs = list(train(Pendulum().to(device), resets(64, 0).to(device), SHORT, ReplayBuffer.batches))
+        assert epochs[-1].policies.layers[0].device.type == "cpu"
+        return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
+
+    captured = last()
+    monkeypatch.setattr("pipeline.policy.sac.Captured", lambda work, streams: work)
+    torch.testing.assert_close(captured, last())

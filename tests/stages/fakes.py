@@ -1,7 +1,8 @@
 """A run that only remembers."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Self
 
 
 class FakeRun:
@@ -11,6 +12,12 @@ class FakeRun:
 
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
+        self.inner: dict[str, Self] = {}
+
+    @contextmanager
+    def nested(self, name: str) -> Iterator[Self]:
+        self.inner[name] = type(self)()
+        yield self.inner[name]
 
     def params(self, values: Mapping[str, Any]) -> None:
         self.logged |= values

@@ -178,6 +178,77 @@ def test_the_baseline_is_judged_by_its_own_policy_and_called_not_private() -> No
     assert "not private" in text(summary)
 
 
+SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}
+
+
+def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
+    for number, (seed, epochs) in enumerate(seeds.items()):
+        folder = Path("models/policy") if number == 0 else Path(f"models/policy/seeds/{seed}")
+        folder.mkdir(parents=True, exist_ok=True)
+        save(folder, epochs, variant="private", **({"seeds": list(seeds)} if number == 0 else {}))
+
+
+def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
+    """The mean of the seeds' means, Student's t over these, and each seed's own figures beside it."""
+    place_seeds(SEEDS)
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    means = [float(episode_returns("Pendulum-v1", epochs[-1], 5, seed=9).mean()) for epochs in SEEDS.values()]
+    half = 12.706 * abs(means[0] - means[1]) / 2
+    assert summary["seeds"] == [4, 7]
+    assert summary["return_mean"] == pytest.approx(sum(means) / 2, rel=1e-3)
+    assert summary["return_ci95"] == pytest.approx([sum(means) / 2 - half, sum(means) / 2 + half], rel=1e-3)
+    for own, seed, mean in zip(summary["by_seed"], SEEDS, means, strict=True):
+        assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
+        assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
+        assert own["normalized_score"] == pytest.approx(1000 * (own["return_mean"] + 1500) / 1500)
+    files = (Path("models/policy/policy.safetensors"), Path("models/policy/seeds/7/policy.safetensors"))
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert [own["policy_sha256"] for own in summary["by_seed"]] == digests
+    assert summary["policy_sha256"] == digests[0]
+
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    for epoch, row in enumerate(rows):
+        expected = [episode_returns("Pendulum-v1", epochs[epoch], 2, seed=9).mean() for epochs in SEEDS.values()]
+        assert float(row["return_mean"]) == pytest.approx(sum(expected) / 2, rel=1e-3)
+    assert "variant  private, 2 seeds" in text(summary)
+    assert "over 2 seeds, 5 episodes each" in text(summary)
+
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    runs = {logged.info.run_name: logged for logged in store.search_runs([experiment.experiment_id])}
+    for seed, own in zip(SEEDS, summary["by_seed"], strict=True):
+        logged = runs[f"seed {seed}"]
+        assert logged.data.tags["mlflow.parentRunId"] == runs["evaluate"].info.run_id
+        assert (logged.data.params["seed"], logged.info.status) == (str(seed), "FINISHED")
+        assert logged.data.metrics["return_mean"] == own["return_mean"]
+        assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
+    assert runs["evaluate"].data.metrics["return_mean"] == summary["return_mean"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_list_of_one_seed_has_the_interval_of_its_episodes() -> None:
+    run(chosen())
+    plain = read_json(Path("metrics/summary.json"))
+    place_seeds({4: EPOCHS})
+    run(chosen())
+    listed = read_json(Path("metrics/summary.json"))
+    assert listed["seeds"] == [4]
+    assert {key: listed[key] for key in ("return_mean", "return_ci95")} == {
+        key: plain[key] for key in ("return_mean", "return_ci95")
+    }
+    assert not {"seeds", "by_seed"} & set(plain)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_seed_without_its_policy_is_named() -> None:
+    place_seeds(SEEDS)
+    shutil.rmtree("models/policy/seeds/7")
+    with pytest.raises(PipelineError, match=r"seeds/7/config\.json"):
+        run(chosen())
+
+
 @pytest.mark.usefixtures("project")
 def test_a_void_statement_is_called_void() -> None:
     write_json(Path("models/policy/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
@@ -240,13 +311,28 @@ def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(u
     assert {row["return_mean"] for row in rows} == {""}
     for row, policy in zip(rows, EPOCHS, strict=True):
         expected = in_the_model(policy, 2)
-        assert float(row["model_value"]) == pytest.approx(float(expected.mean()), rel=0.3)
+        assert float(row["model_value"]) == pytest.approx(float(expected.mean()))
         assert float(row["model_low"]) <= float(row["model_value"]) <= float(row["model_high"])
     assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
     lines = text(summary)
     assert "return   not measured: there is no simulator" in lines
     assert "value    " in lines
     assert "None" not in lines
+
+
+def test_without_a_simulator_several_seeds_have_a_value_each(unsimulated: Params) -> None:
+    """Their mean, and the range over members and seeds."""
+    place_seeds(SEEDS)
+    run(unsimulated)
+    summary = read_json(Path("metrics/summary.json"))
+    (first,), (second,) = (in_the_model(epochs[-1], 5) for epochs in SEEDS.values())
+    values = [own["model_value"] for own in summary["by_seed"]]
+    assert values[0] == pytest.approx(float(first.mean()))
+    assert summary["model_value"] == pytest.approx(sum(values) / 2)
+    assert values[1] == pytest.approx(float(second.mean()))
+    ranges = [own["model_value_range"] for own in summary["by_seed"]]
+    assert summary["model_value_range"] == [min(low for low, _ in ranges), max(high for _, high in ranges)]
+    assert summary["return_mean"] is None
 
 
 def test_mlflow_gets_a_value_and_no_return(unsimulated: Params, project: Path) -> None:

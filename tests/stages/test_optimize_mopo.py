@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from pipeline.accounts import project_ledger
+from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.params import Budget, Params
 from pipeline.policy.exported import DeterministicPolicy
@@ -62,6 +63,18 @@ def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> Non
     assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
 
 
+def test_several_seeds_are_one_charge(small: Params) -> None:
+    """They read the same rows for one result that promises nothing."""
+    write_model(NOT_PRIVATE, variant="mopo")
+    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
+    run = trained(tiny(small, variant="mopo", seeds=[1, 2]))
+    assert list(run.inner) == ["seed 1", "seed 2"]
+    first, second = (DeterministicPolicy.load(folder) for folder in (OUTPUT, OUTPUT / "seeds" / "2"))
+    assert not torch.equal(first.layers[0], second.layers[0])
+    with closing(project_ledger(small)) as ledger:
+        assert len(ledger.charges()) == 1
+
+
 def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> None:
     write_model(NOT_PRIVATE, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
@@ -87,7 +100,7 @@ def test_real_transitions_keep_their_rewards_and_terminations(tmp_path: Path) ->
     scaling = Scaling(
         torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0]), torch.tensor([-2.0]), torch.tensor([2.0]), 0.1
     )
-    rows = optimize_mopo.real_transitions(UnitStore.open(tmp_path / "private"), scaling, CPU).rows
+    rows = optimize_mopo.real_transitions(UnitStore.open(tmp_path / "private"), scaling, CPU).rows[0]
     columns = scaling.columns
     rewards = np.concatenate([item.rewards for item in content]).astype(np.float32)
     torch.testing.assert_close(rows[:, columns.reward], torch.from_numpy(rewards) * 0.1)
@@ -106,10 +119,10 @@ def test_real_transitions_keep_their_rewards_and_terminations(tmp_path: Path) ->
 
 @pytest.mark.parametrize(("fraction", "expected"), [(0.05, 13), (0.5, 128), (0.0001, 1)])
 def test_batches_mix_real_and_generated_rows_as_asked(fraction: float, expected: int) -> None:
-    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU)
-    real.extend(torch.ones(30, 2))
-    generated.extend(torch.full((50, 2), -1.0))
+    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU, seeds=2)
+    real.extend(torch.ones(1, 30, 2))
+    generated.extend(torch.full((2, 50, 2), -1.0))
     sampler = optimize_mopo.with_real(real, fraction)
-    batches = list(sampler(generated, 7, 256, torch.Generator().manual_seed(0)))
-    assert [tuple(rows.shape) for rows in batches] == [(256, 2)] * 7
-    assert [int((rows[:, 0] == 1).sum()) for rows in batches] == [expected] * 7
+    batches = list(sampler(generated, 7, 256, Streams.of([0, 1], CPU)))
+    assert [tuple(rows.shape) for rows in batches] == [(2, 256, 2)] * 7
+    assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7

@@ -10,13 +10,14 @@ from pipeline.dynamics.termination import RULES, Rule
 from pipeline.errors import PipelineError
 from pipeline.files import read_json, write_json
 from pipeline.params import Params, parse
-from pipeline.policy.exported import DeterministicPolicy
+from pipeline.policy.exported import DeterministicPolicy, seed_folders
 from pipeline.stages import optimize_policy, policy_training
 from pipeline.trajectories.store import UnitStore
 from tests.stages.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny, write_model, write_partition
 from tests.trajectories.builders import episodes, snapshot, table
 
 OUTPUT = Path("models/policy")
+FILES = ("config.json", "epochs.safetensors", "policy.safetensors")
 
 
 def trained(params: Params) -> RememberingRun:
@@ -67,6 +68,52 @@ def test_public_starts_read_the_public_split_and_nothing_else(small: Params, mon
     states = np.concatenate([np.stack(item.observations[:-1]) for item in content])
     assert torch.equal(begun[0], torch.from_numpy(states))
     assert DeterministicPolicy.load(OUTPUT).policies == 1
+
+
+def vector(policy: DeterministicPolicy) -> Tensor:
+    return torch.cat([layer.flatten() for layer in policy.layers])
+
+
+def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
+    """The first one's policy lies where that of a single seed does; one statement speaks of all."""
+    write_model(PRIVATE)
+    run = trained(tiny(small, seeds=[5, 0, 9]))
+    assert sorted(snapshot(OUTPUT)) == sorted(
+        ["privacy.json", *(f"{folder}{name}" for folder in ("", "seeds/0/", "seeds/9/") for name in FILES)]
+    )
+    assert read_json(OUTPUT / "config.json")["seeds"] == [5, 0, 9]
+    assert read_json(OUTPUT / "privacy.json") == PRIVATE
+    assert list(run.inner) == ["seed 5", "seed 0", "seed 9"]
+    assert [inner.logged["seed"] for inner in run.inner.values()] == [5, 0, 9]
+    for name, steps in run.steps.items():
+        assert steps == [1, 2]
+        assert run.logged[name] == pytest.approx(np.mean([inner.logged[name] for inner in run.inner.values()]))
+        assert {tuple(inner.steps[name]) for inner in run.inner.values()} == {(1, 2)}
+    for inner in run.inner.values():
+        assert inner.logged.items() >= {"private": "True", "epsilon": "1.2", "delta": "1e-05"}.items()
+    assert len({inner.logged["critic_loss"] for inner in run.inner.values()}) == 3
+
+
+def test_a_seed_gives_the_policy_that_it_gives_alone(small: Params) -> None:
+    """Each folder holds the seed that it is named after."""
+    write_model(PRIVATE)
+    trained(tiny(small, seeds=[5, 0, 9]))
+    together = [vector(DeterministicPolicy.load(folder)) for folder in seed_folders(OUTPUT, [5, 0, 9])]
+    for seed, found in zip((5, 0, 9), together, strict=True):
+        trained(tiny(small, seeds=[seed]))
+        torch.testing.assert_close(vector(DeterministicPolicy.load(OUTPUT)), found)
+        assert not (OUTPUT / "seeds").exists()
+    assert not torch.allclose(together[0], together[1], atol=0.01)
+
+
+def test_no_list_of_seeds_is_the_pipelines_own_and_writes_what_it_always_did(small: Params) -> None:
+    write_model(PRIVATE)
+    run = trained(tiny(small))
+    one = vector(DeterministicPolicy.load(OUTPUT))
+    assert run.inner == {}
+    assert "seeds" not in read_json(OUTPUT / "config.json")
+    trained(tiny(small, seeds=[small.seed]))
+    assert torch.equal(vector(DeterministicPolicy.load(OUTPUT)), one)
 
 
 def test_two_runs_give_the_same_bytes(small: Params) -> None:

@@ -1,0 +1,54 @@
+"""Random numbers for several seeds side by side."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+
+class Streams:
+    """One generator for each of G seeds; of n rows drawn, the first n/G are the first seed's, and so on.
+
+    So what a seed gets does not depend on which others are there.
+
+    Args:
+        generators: one a seed, all on one device.
+    """
+
+    def __init__(self, generators: Sequence[torch.Generator]) -> None:
+        self.generators = tuple(generators)
+        self.device = generators[0].device
+
+    @classmethod
+    def of(cls, seeds: Sequence[int], device: torch.device) -> "Streams":
+        """A generator on ``device`` for each seed."""
+        return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
+
+    def randn(self, rows: int, *shape: int) -> Tensor:
+        """Standard normal, ``[rows, ...]``."""
+        return self._drawn(
+            rows, lambda own, generator: torch.randn(own, *shape, generator=generator, device=self.device)
+        )
+
+    def rand(self, rows: int, *shape: int) -> Tensor:
+        """Uniform in [0, 1), ``[rows, ...]``."""
+        return self._drawn(
+            rows, lambda own, generator: torch.rand(own, *shape, generator=generator, device=self.device)
+        )
+
+    def randint(self, high: int, rows: int, *shape: int) -> Tensor:
+        """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
+        return self._drawn(
+            rows, lambda own, generator: torch.randint(high, (own, *shape), generator=generator, device=self.device)
+        )
+
+    def exponential(self, rows: int, *shape: int) -> Tensor:
+        """Exponential with rate 1, ``[rows, ...]``."""
+        return self._drawn(
+            rows,
+            lambda own, generator: torch.empty(own, *shape, device=self.device).exponential_(generator=generator),
+        )
+
+    def _drawn(self, rows: int, draw: Callable[[int, torch.Generator], Tensor]) -> Tensor:
+        parts = [draw(rows // len(self.generators), generator) for generator in self.generators]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
