@@ -68,7 +68,7 @@ class SumOfUpdates:
             self._plainly(held, rows)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may read the next chunk
             total = self._plainly(held, rows)
         return _Graph(graph, held, rows, total)
 
