@@ -3,7 +3,7 @@
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
 each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
 written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
-both; and a clip reads the weights twice and writes them once (docs/performance.md).
+both; and what is kept is the update itself, so a clip need not subtract it first (docs/performance.md).
 """
 
 import math
@@ -18,7 +18,7 @@ from pipeline.privacy.clipping import EnsembleClip
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
-_LEAST_RAW = -80.0  # e^80 is still a float32 number; from there down the slope is 0
+_sigmoid_backward = torch.ops.aten.sigmoid_backward
 
 
 @dataclass(frozen=True)
@@ -76,29 +76,63 @@ def updates_of_units(
     return _as_weights([u.view(-1, shape.members, *u.shape[1:]) for u in updates])
 
 
+class _Layer:
+    """One layer of all pairs: where it starts, how far it has moved, and where it is; its signal and its error.
+
+    Attributes:
+        origin: ``[N, in + 1, out]``; the last row is the bias.
+        moved: ``[U·N, in + 1, out]``, the update so far.
+        now: their sum.
+        above: the layer's output, ``[U·N, B, out]``.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor, units: int, rows: int) -> None:
+        self.origin = torch.cat((weight, bias), dim=1)
+        self.now = self.origin.repeat(units, 1, 1)
+        self.moved = torch.zeros_like(self.now)
+        self.above = self.now.new_empty(len(self.now), rows, self.now.shape[2])
+        self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
+        self._matrix_turned = self.now[:, :-1].mT
+
+    def forward(self, signal: Tensor) -> Tensor:
+        """The output for ``signal [U·N, B, in + 1]``, whose last column is 1."""
+        return torch.bmm(signal, self.now, out=self.above)
+
+    def carry(self, error: Tensor) -> Tensor:
+        """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N, B, in]``."""
+        return torch.bmm(error, self._matrix_turned)
+
+    def norms(self) -> Tensor:
+        """Of the update, ``[U, N]``, in float32."""
+        norms: Tensor = torch.linalg.vector_norm(self._by_unit[0].flatten(2), dim=2)
+        return norms
+
+    def scale(self, factors: Tensor) -> None:
+        """Multiply the update by ``factors [U, N]``."""
+        moved, now = self._by_unit
+        torch.add(self.origin, moved.mul_(factors[..., None, None]), out=now)
+
+
 def _clipped_updates(
     start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
     steps, units, rows = batches.weights.shape
-    pairs = units * shape.members
-    origin = [torch.cat(start[i : i + 2], dim=1) for i in range(0, len(start), 2)]
-    current = [layer.repeat(units, 1, 1) for layer in origin]
-    if pairs == 0 or steps == 0:
-        return [torch.zeros_like(layer) for layer in current]
-    hidden = [origin[0].new_empty(pairs, rows, size) for size in shape.hidden]
+    if steps == 0 or units == 0:
+        return [
+            w.new_zeros(units * shape.members, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)
+        ]
+    layers = [_Layer(weight, bias, units, rows) for weight, bias in zip(start[::2], start[1::2], strict=True)]
     # The column of ones behind each layer's signal is what the row of biases is multiplied with.
-    active = [origin[0].new_ones(pairs, rows, size + 1) for size in shape.hidden]
-    views = [(now.view(-1, *was.shape), was) for now, was in zip(current, origin, strict=True)]
-    scratch = origin[0].new_empty(max(layer.numel() for layer in current))
-    idle = batches.weights.amax(dim=2) == 0
+    signals = [layer.above.new_ones(len(layer.above), rows, layer.above.shape[2] + 1) for layer in layers[:-1]]
     x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
     y = _per_pair(batches.targets, shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
+    idle = batches.weights.amax(dim=2, keepdim=True) == 0
     for j in range(steps):
-        _descend(current, x[j], y[j], weight[j], hidden, active, shape, local)
-        _clip(views, idle[j], scratch, clip)
-    return clip.finish([torch.sub(now, was).flatten(0, 1) for now, was in views])
+        _descend(layers, [x[j], *signals], y[j], weight[j], shape, local)
+        _clip(layers, idle[j], clip)
+    return clip.finish([layer.moved for layer in layers])
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
@@ -112,32 +146,25 @@ def _per_pair(per_unit: Tensor, members: int) -> Tensor:
 
 
 def _descend(
-    current: list[Tensor],
-    x: Tensor,
-    y: Tensor,
-    weight: Tensor,
-    hidden: list[Tensor],
-    active: list[Tensor],
-    shape: Architecture,
-    local: LocalTraining,
+    layers: list[_Layer], signals: list[Tensor], y: Tensor, weight: Tensor, shape: Architecture, local: LocalTraining
 ) -> None:
-    """One gradient step of every pair, in place: forward, loss gradient, backward, update."""
-    signals = [x, *active]
-    for layer, before, after, signal in zip(current, hidden, active, signals, strict=False):
-        torch.bmm(signal, layer, out=before)
-        _silu_into(before, out=after[..., :-1])
-    error = _loss_gradient(torch.bmm(signals[-1], current[-1]), y, shape).mul_(weight)
+    """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+
+    Only how far a layer has moved is updated: `_clip` follows, which says where it is.
+    """
+    for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
+        _silu_into(layer.forward(below), out=signal[..., :-1])
+    error = _loss_gradient(layers[-1].forward(signals[-1]), y, shape).mul_(weight)
 
     rate = local.learning_rate
-    kept = 1 - rate * local.weight_decay * (weight.amax(dim=1, keepdim=True) > 0) if local.weight_decay else None
-    for i in reversed(range(len(current))):
-        # The error is carried down through this layer's weights before they move.
-        carried = torch.bmm(error, current[i][:, :-1].mT) if i else None
-        if kept is not None:
-            current[i].mul_(kept)
-        current[i].baddbmm_(signals[i].mT, error, alpha=-rate)
-        if carried is not None:
-            error = _silu_backward_into(carried, hidden[i - 1], grad_input=carried)
+    moving = weight.amax(dim=1, keepdim=True) > 0 if local.weight_decay else None
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        layer.moved.baddbmm_(signals[i].mT, error, alpha=-rate)
+        if moving is not None:
+            layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
+        if i:
+            error = _silu_backward_into(carried := layer.carry(error), layers[i - 1].above, grad_input=carried)
 
 
 def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
@@ -146,46 +173,34 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
     of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
 
-    Between low and high v is log(e^low + p), p = 1/(e^-high + e^-raw): two logarithms of sums of exponentials, of
-    which e^-v and ∂v/∂raw = (p e^-raw)(p e^-v) need one exponential and no logarithm.
+    With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
+    e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need.
     """
-    size = shape.targets
+    size, high = shape.targets, shape.log_variance_high
     mean, raw = output[..., :size], output[..., size : 2 * size]
     gradient = torch.empty_like(output)
-    inverse = raw.clamp(min=_LEAST_RAW).neg_().exp_()
-    below_high = (inverse + math.exp(-shape.log_variance_high)).reciprocal_()
-    precision = (below_high + math.exp(shape.log_variance_low)).reciprocal_()
-    slope = inverse.mul_(below_high).mul_(below_high.mul_(precision))
+    share = (raw - high).sigmoid_()
+    precision = (share * math.exp(high)).add_(math.exp(shape.log_variance_low)).reciprocal_()
     miss = mean - y[..., :size]
     scaled = torch.mul(miss, precision, out=gradient[..., :size])
-    torch.mul(slope, miss.mul_(scaled).sub_(1), out=gradient[..., size : 2 * size]).mul_(-0.5)
+    spread = _sigmoid_backward(miss.mul_(scaled).sub_(1).mul_(precision), share)
+    torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
     if shape.learned_termination:
         probability = torch.sigmoid(TERMINATION_GAIN * output[..., -1:])
         torch.mul(probability - y[..., -1:], TERMINATION_GAIN, out=gradient[..., -1:])
     return gradient
 
 
-def _clip(views: list[tuple[Tensor, Tensor]], idle: Tensor, scratch: Tensor, clip: EnsembleClip) -> None:
-    """θ ← θ_start + EnsembleClip(θ - θ_start), in place.
+def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
+    """Scale every pair's update to the bound and put the weights where it ends.
 
     float32 throughout: what is promised of an update is settled by `EnsembleClip.finish`, after the last step.
 
-    Units that are ``idle`` are left alone to the last bit (a factor of 1 gives back the weight itself). How many
-    steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
+    Units that are ``idle``, without rows of their own in this step (``[U, 1]``), are left alone to the last bit. How
+    many steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
     would carry their presence into its update.
-
-    Args:
-        views: of each layer, the weights ``[U, N, in + 1, out]`` and where they started, ``[N, in + 1, out]``.
-        idle: whether a unit has no rows of its own in this step, ``[U]``.
-        scratch: room for the largest layer's difference.
-        clip: see above.
     """
-    norms = []
-    for now, was in views:
-        moved = torch.sub(now, was, out=scratch[: now.numel()].view_as(now))
-        norms.append(torch.linalg.vector_norm(moved.flatten(2), dim=2))
-    squares = torch.stack(norms, dim=-1).square_()
-    factors = clip.factors(squares.flatten(0, 1)).view_as(squares)
-    factors = factors.masked_fill(idle.view(-1, 1, 1), 1.0)
-    for i, (now, was) in enumerate(views):
-        torch.lerp(was, now, factors[..., i, None, None], out=now)
+    squares = torch.stack([layer.norms() for layer in layers], dim=-1).square_()
+    factors = clip.factors(squares.flatten(0, 1)).view_as(squares).masked_fill(idle.unsqueeze(-1), 1.0)
+    for layer, own in zip(layers, factors.unbind(-1), strict=True):
+        layer.scale(own)

@@ -199,13 +199,13 @@ def test_padding_steps_leave_a_unit_as_it_was_to_the_last_bit() -> None:
 def test_a_step_without_rows_clips_nothing() -> None:
     """Two units above the bound, of which one has rows in this step: the other's weights stay to the last bit."""
     generator = torch.Generator().manual_seed(0)
-    was = torch.randn(3, 5, 4, generator=generator)
-    now = was + torch.randn(2, 3, 5, 4, generator=generator)
-    before = now.clone()
-    clip = EnsembleClip(0.5, "flat", members=3, layers=1)
-    local_update._clip([(now, was)], torch.tensor([False, True]), torch.empty(now.numel()), clip)
-    assert torch.equal(now[1], before[1])
-    assert 0.499 < joint_norm([now[0] - was]) < 0.501
+    layer = local_update._Layer(torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4), units=2, rows=8)
+    layer.moved.normal_(generator=generator)
+    before = layer.moved.clone()
+    local_update._clip([layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1))
+    assert torch.equal(layer.moved[3:], before[3:])
+    assert 0.499 < joint_norm([layer.moved[:3]]) < 0.501
+    assert torch.equal(layer.now, layer.origin.repeat(2, 1, 1) + layer.moved)
 
 
 def test_the_sensitivity_test_finds_a_planted_bug(
