@@ -11,7 +11,7 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
 SETUP := .venv/.ready
 
-.PHONY: help setup run test lint types imports audit ui clean
+.PHONY: help setup run test bench lint types imports audit ui clean
 
 help: ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
@@ -34,6 +34,9 @@ run: $(SETUP) ## run what changed of the pipeline, then print its results
 
 test: $(SETUP) ## the whole test suite
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadscope
+
+bench: $(SETUP) ## the benchmarks of speed, their results and the tables of docs/performance.md
+	.venv/bin/python -m benchmarks.speed
 
 lint: $(SETUP) ## style
 	.venv/bin/ruff check .

@@ -46,9 +46,12 @@ def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bo
 
 
 def write(name: str, rows: list[dict[str, object]]) -> None:
-    """Print the rows and keep them in ``benchmarks/results/<name>.json``."""
+    """Print the rows, and keep them in ``benchmarks/results/<name>.json`` and in the tables made of it."""
+    from benchmarks import tables  # it imports this module
+
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
     for row in rows:
         beside = "" if row["peer"] is None else f", peer {row['peer']:.4g}, ratio {row['ratio']:.3g}"
         print(f"{row['what']}: {row['ours']:.4g} {row['unit']}{beside}")
+    tables.main()

@@ -7,8 +7,8 @@ pfl as its own benchmarks have it: `SimulatedBackend`, `FederatedAveraging`, the
 batches cached, `GaussianMechanism` applied centrally, the ensemble as one module (all members in one batched product).
 It trains user after user, and is run twice: with PriMORL's clip of every member after every local step, which is the
 round that we run, as a training step of its own; and as pfl comes, with one clip of a user at the end, which is less
-work. Neither shuffles a user's rows, as we do in secret. Rounds are timed in turns. Before that, without noise, both must
-give the same mean update: with the clip of every step acting, and without any.
+work. Neither shuffles a user's rows, as we do in secret. Rounds are timed in turns. Before that, without noise, both
+must give the same mean update: with the clip of every step acting, and without any.
 """
 
 import time

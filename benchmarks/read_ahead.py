@@ -1,6 +1,9 @@
 """A round with the next chunk read while one is worked on, beside the same rounds read chunk by chunk.
 
 python -m benchmarks.read_ahead
+
+On two cores: with one thread of compute a core is left for reading; with two none is, and training would read nothing
+ahead. Here it is made to.
 """
 
 import tempfile
@@ -11,18 +14,20 @@ import torch
 
 from benchmarks.cohort import SPACES, STEPS, fill
 from benchmarks.machine import machine, write
+from pipeline.dynamics import rounds
 from pipeline.dynamics.cohort import CohortSource
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution, Rounds
+from pipeline.dynamics.rounds import CHUNK_BYTES, Execution, Rounds
 from pipeline.privacy.plan import Plan
 from pipeline.trajectories.store import ShardedStore, UnitStore
 
-UNITS, COHORT, CHUNK_BYTES, ROUNDS, REPEATS = 3000, 300, 16 << 20, 4, 5
+UNITS, COHORT, ROUNDS, REPEATS = 3000, 300, 3, 3
 
 
 def main() -> None:
     """Time both in turn, in memory and from disk, with one thread of compute and with two."""
+    rounds._has_time_to_spare = lambda device: True
     rows: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -31,7 +36,7 @@ def main() -> None:
         for threads in (1, 2):
             torch.set_num_threads(threads)
             for where, source in (("in memory", memory), ("from row groups on disk, none kept", disk)):
-                for transitions in (200, STEPS):
+                for transitions in (200, STEPS) if threads == 1 else (200,):
                     rows.append(row(f"{where}, T {transitions}, {threads} thread(s) of compute", source, transitions))
     write("read_ahead", rows)
 
@@ -63,17 +68,17 @@ def seconds(source: CohortSource, transitions: int, *, ahead: bool) -> float:
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
     local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
-    execution = Execution(torch.device("cpu"), CHUNK_BYTES)
-    rounds = Rounds(plan, shape, source, normaliser, local, max_transitions=transitions, execution=execution)
+    execution = Execution(torch.device("cpu"), CHUNK_BYTES["cpu"])
+    training = Rounds(plan, shape, source, normaliser, local, max_transitions=transitions, execution=execution)
     if ahead:
-        rounds.__enter__()
+        training.__enter__()
     weights = shape.initial_weights(0)
     started = time.perf_counter()
     for i in range(ROUNDS):
-        total = rounds.sum(weights, last=i == ROUNDS - 1)
+        total = training.sum(weights, last=i == ROUNDS - 1)
         weights = tuple(w + step for w, step in zip(weights, plan.release(total), strict=True))
     spent = time.perf_counter() - started
-    rounds.__exit__()
+    training.__exit__()
     return spent / ROUNDS
 
 
