@@ -110,8 +110,9 @@ class Networks:
     def _buffers_for(self, rows: int) -> tuple[list[Tensor], list[Tensor]]:
         """Outputs of all layers, and slopes of all but the last, for so many rows."""
         if rows not in self._buffers:
-            outputs = [bias.new_empty(len(bias), rows, bias.shape[2]) for bias in self.layers[1::2]]
-            self._buffers[rows] = outputs, [torch.empty_like(output) for output in outputs[:-1]]
+            with torch.inference_mode(False):  # tensors that may be used outside of it as well
+                outputs = [bias.new_empty(len(bias), rows, bias.shape[2]) for bias in self.layers[1::2]]
+                self._buffers[rows] = outputs, [torch.empty_like(output) for output in outputs[:-1]]
         return self._buffers[rows]
 
     def _views(self, vector: Tensor) -> list[Tensor]:

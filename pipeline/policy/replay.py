@@ -10,6 +10,8 @@ from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.policy.model import Model
 
+_GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
+
 
 @dataclass(frozen=True)
 class Columns:
@@ -166,14 +168,13 @@ class ReplayBuffer:
     def batches(self, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
         """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
-        A buffer made for one seed serves any number of them. All indices are drawn at once, so rows appended while
-        the iterator runs are not among them.
+        A buffer made for one seed serves any number of them. All indices are drawn at once.
         """
         seeds, capacity, width = self._rows.shape
         wanted = len(streams.generators)
         indices = streams.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
         if seeds > 1:
             indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
-        rows = self._rows.view(-1, width)
-        by_update = indices.transpose(0, 1).reshape(updates, -1)
-        return (rows.index_select(0, chosen).view(wanted, batch_size, width) for chosen in by_update.unbind())
+        rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)
+        for chosen in by_update.split(_GATHERED_AT_ONCE):
+            yield from rows.index_select(0, chosen.flatten()).view(len(chosen), wanted, batch_size, width)

@@ -207,7 +207,7 @@ class ActorCritic(ABC):
         self._step()
         self._updates += 1
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def _plain_step(self) -> None:
         rows = self._rows
         following, current = self._look(rows)
@@ -279,27 +279,29 @@ class Sac(ActorCritic):
         self._pairs[..., :S] = rows[:, None, :, columns.next_observation]
         self._pairs[..., S:] = following.action[:, None]
         alpha = self.log_alpha.exp().unsqueeze(1)
-        value = self._values(self.target).amin(1) - alpha * following.log_density
+        value = torch.minimum(*self._values(self.target)) - alpha * following.log_density
         self._pairs.copy_(rows[:, None, :, columns.observation_action])
-        error = self._values(self.critic) - self._wanted(rows, value).unsqueeze(1)
+        values = torch.stack(self._values(self.critic), dim=1)
+        error = values - self._wanted(rows, value).unsqueeze(1)
         self.critic.backward((error * (2 / B)).view(-1, B, 1))
         return error.square().sum((1, 2)) / B
 
     def _actor_gradient(self, rows: Tensor, current: Squashed) -> tuple[Tensor, Tensor, Tensor]:
         S, B = self._columns.observation_size, rows.shape[1]
         self._pairs[..., S:] = current.action[:, None]
-        values = self._values(self.critic)
-        value, least = values.min(1, keepdim=True)
-        chosen = torch.zeros_like(values).scatter_(1, least, -1 / B)
-        slopes = self.critic.input_slope(chosen.view(-1, B, 1), S).view(-1, 2, B, self._columns.action_size)
+        first, second = self._values(self.critic)
+        of_first = first.le(second).to(first.dtype).mul_(-1 / B)  # -E min_j Q_j falls with the lesser one only
+        of_values = torch.stack((of_first, -1 / B - of_first), dim=1)
+        slopes = self.critic.input_slope(of_values.view(-1, B, 1), S).view(-1, 2, B, self._columns.action_size)
         alpha = self.log_alpha.exp()
         self.actor.backward(current.slope(slopes.sum(1), (alpha / B).view(-1, 1, 1)), B)
-        log_density, mean_value = current.log_density.mean(1), value.mean((1, 2))
+        log_density, mean_value = current.log_density.mean(1), torch.minimum(first, second).mean(1)
         return alpha * log_density - mean_value, log_density, mean_value
 
-    def _values(self, critic: Networks) -> Tensor:
-        """Of the pairs (s, a) that are laid out, ``[G, 2, B]``."""
-        return critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3])
+    def _values(self, critic: Networks) -> tuple[Tensor, Tensor]:
+        """Of both critics, ``[G, B]`` each, for the pairs (s, a) that are laid out."""
+        first, second = critic.forward(self._pairs.flatten(0, 1)).view(self._pairs.shape[:3]).unbind(1)
+        return first, second
 
     def _noise(self, like: Tensor) -> Tensor:
         G, B, _ = like.shape

@@ -22,7 +22,7 @@ from pipeline.tracking import StageRun
 
 MODEL = Path("models/dynamics")
 _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
-_ONE_THREAD_UP_TO = 128  # units of a layer
+_ONE_THREAD_UP_TO = 192  # units of a layer, of all seeds together
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,11 @@ def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> S
 def _device(params: Params) -> torch.device:
     """The device of `chosen_device`; small networks get one thread unless params.yaml says otherwise.
 
-    Their products are so short that a second thread gains a quarter at best on an idle machine, and multiplies the
-    time as soon as anything else wants the core that the first one then waits for.
+    Measured (docs/performance.md): up to 192 units over all seeds a second thread gains a sixth at best, and
+    multiplies the time as soon as anything else wants the core that the first one then waits for; beyond, a third
+    and more.
     """
     device = chosen_device(params.compute)
-    if params.compute.threads is None and max(params.policy.hidden) <= _ONE_THREAD_UP_TO:
+    if params.compute.threads is None and len(params.policy_seeds) * max(params.policy.hidden) <= _ONE_THREAD_UP_TO:
         torch.set_num_threads(1)
     return device
