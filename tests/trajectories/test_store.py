@@ -189,6 +189,57 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
     assert seen == [rows, rows]
 
 
+@given(data=st.data())
+def test_the_parts_of_several_processes_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Each unit is in one part, with its own rows; a part holds no others' rows, and every part is shown all."""
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    parts = data.draw(st.integers(1, 4))
+    keep = data.draw(st.sampled_from([0, 10**6]))
+    folder = tmp_path_factory.mktemp("part")
+    names = [f"{i:03d}" for i in range(len(lengths))]
+    with PartWriter(folder, SPACES, data.draw(st.sampled_from([1, 4, 100]))) as writer:
+        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
+        writer.finish(INFO)
+    whole = UnitStore.open(folder)
+    seen: list[int] = []
+    for part in range(parts):
+        shown: list[int] = []
+        own = open_units(folder, keep, lambda table: shown.append(table.num_rows), slice(part, None, parts))  # noqa: B023
+        assert sum(shown) == sum(lengths)
+        assert own.units == len(own.numbers)
+        seen += own.numbers.tolist()
+        units = torch.arange(own.units)
+        steps = torch.randint(0, 12, (own.units, 5))
+        assert torch.equal(own.lengths(units), whole.lengths(own.numbers))
+        for found, true in zip(own.transitions(units, steps), whole.transitions(own.numbers, steps), strict=True):
+            assert torch.equal(found, true)
+        if isinstance(own, UnitStore):
+            assert len(own.flat()[0]) == sum(lengths[number] for number in own.numbers.tolist())
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_part_fits_where_the_whole_does_not(tmp_path: Path) -> None:
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table([episode(10, i) for i in range(6)]))
+        writer.finish(INFO)
+    size = 60 * 4 * (4 + 5)
+    assert isinstance(open_units(tmp_path, size // 2, lambda table: None), ShardedStore)
+    assert isinstance(open_units(tmp_path, size // 2, lambda table: None, slice(1, None, 2)), UnitStore)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_disorder_is_refused_by_every_part(tmp_path: Path, part: int) -> None:
+    """Also where it lies in units that are another's."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        for name in ("a", "c", "b", "d"):
+            writer.write(table([episode(2, 1)], units=[name], names=[name]))
+        writer.finish(INFO)
+    with pytest.raises(PipelineError, match="units are out of order or appear twice"):
+        UnitStore.open(tmp_path, own=slice(part, None, 2))
+
+
 def noted(*rows: list[int]) -> bytes:
     return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
 
