@@ -1,6 +1,7 @@
 """Stage: train the ensemble on the private partition, through a plan (variant mopo: without one, not private)."""
 
 import sys
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -347,16 +348,22 @@ def _train_mopo(
 
 
 def _reporter(run: StageRun, bar: Bar, plan: Plan, shape: Architecture) -> Callable[[int, Look | None], None]:
+    """What is said of a round; ε at looks, but no more often than takes a 200th of the time, and at the end."""
+    due = 0.0
+
     def on_round(done: int, look: Look | None) -> None:
+        nonlocal due
         bar.update()
-        if look is None and done < plan.rounds:
+        if look is not None:
+            _log_look(run, shape, look)
+            bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
+        started = time.monotonic()
+        if done < plan.rounds and (look is None or started < due):
             return
         spent = plan.spent(done)
         if spent is not None:
             run.metric("epsilon_so_far", spent.epsilon_pld, done)
-        if look is not None:
-            _log_look(run, shape, look)
-            bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
+        due = started + 200 * (time.monotonic() - started)
 
     return on_round
 

@@ -15,14 +15,16 @@ import torch
 
 from pipeline import params as params_module
 from pipeline.accounts import project_ledger
-from pipeline.dynamics.ensemble import GaussianEnsemble
+from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble
 from pipeline.dynamics.termination import RULES, Rule
+from pipeline.dynamics.training import Look
 from pipeline.errors import PipelineError
 from pipeline.files import locked, write_json
 from pipeline.params import Params
 from pipeline.privacy import accounting
 from pipeline.privacy.ledger import Charge, Ledger
 from pipeline.privacy.plan import Plan
+from pipeline.progress import progress_bar
 from pipeline.stages import charges, train_model
 from pipeline.tracking import stage_run
 from pipeline.trajectories.manifest import Manifest
@@ -667,3 +669,25 @@ def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params
     )
     with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro partition`"):
         trained(data)
+
+
+def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ε so far is computed where it is due: at the first look, then after 200 times what it took, and at the end."""
+    clock, asked = 0.0, []
+
+    def spent(plan: Plan, rounds: int) -> accounting.Spent:
+        nonlocal clock
+        clock += 0.25
+        asked.append(rounds)
+        return accounting.Spent(1.0, 1.0, 1e-5)
+
+    monkeypatch.setattr(train_model.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(Plan, "spent", spent)
+    run, plan = RememberingRun(), Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 100, 1e-3, 2, 2)
+    with progress_bar(100, "test", "round") as bar:
+        report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
+        for done in range(1, 101):
+            clock += 1.0
+            report(done, Look(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+    assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
+    assert len(run.steps["public_loss"]) == 50
