@@ -109,6 +109,24 @@ def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> 
     assert f"| ε, exactly | {json.dumps(statement['epsilon'])} |" in (released / "card.md").read_text(encoding="utf-8")
 
 
+def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> None:
+    """The others' folders stay at home; the bundle says which seeds there were, and the card that it is the first."""
+    raw = tiny_params()
+    raw["policy"]["seeds"] = [3, 1]
+    run_stages(tmp_path / "project", raw, EPISODES)
+    with inside(tmp_path / "project"):
+        assert (Path("models/policy/seeds/1") / "policy.safetensors").exists()
+        bundle.check(made(), void_ok=False)
+        assert {file.relative_to("out").as_posix() for file in Path("out").rglob("*") if file.is_file()} == {
+            *FILES,
+            MANIFEST,
+        }
+        assert read_json(Path("out/policy/config.json"))["seeds"] == [3, 1]
+        first = Path("models/policy/policy.safetensors").read_bytes()
+        assert Path("out/policy/policy.safetensors").read_bytes() == first
+        assert "first of 2 trained alike" in Path("out/card.md").read_text(encoding="utf-8")
+
+
 def test_a_release_is_made_again_byte_for_byte(project: Path) -> None:
     """Nothing of the moment is in it."""
     assert snapshot(made("one")) == snapshot(made("two"))

@@ -176,5 +176,5 @@ class ReplayBuffer:
         if seeds > 1:
             indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
         rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)
-        for chosen in by_update.split(_GATHERED_AT_ONCE):
+        for chosen in torch.split(by_update, _GATHERED_AT_ONCE):
             yield from rows.index_select(0, chosen.flatten()).view(len(chosen), wanted, batch_size, width)
