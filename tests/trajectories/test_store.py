@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import pipeline.trajectories.store as module
@@ -123,6 +123,7 @@ def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
     return ShardedStore(folder, keep_bytes, watch=lambda table: None)
 
 
+@settings(deadline=None)  # files are written: a loaded machine takes its time
 @given(data=st.data())
 def test_reading_row_groups_gives_what_reading_everything_gives(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
@@ -189,6 +190,7 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
     assert seen == [rows, rows]
 
 
+@settings(deadline=None)  # files are written: a loaded machine takes its time
 @given(data=st.data())
 def test_the_parts_of_several_processes_are_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
