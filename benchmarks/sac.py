@@ -50,12 +50,14 @@ def config(hidden: int, seeds: tuple[int, ...], actions: int = 1) -> SacConfig:
     )
 
 
-def ours(observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,)) -> Work:
+def ours(
+    observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,), device: torch.device = CPU
+) -> Work:
     """This project's, on a filled buffer."""
-    columns, streams = Columns(observations, actions), Streams.of(seeds, CPU)
+    columns, streams = Columns(observations, actions), Streams.of(seeds, device)
     sac = Sac(config(hidden, seeds, actions), columns, streams)
-    buffer = ReplayBuffer(HELD, columns.width, CPU, len(seeds))
-    rows = torch.randn(len(seeds), HELD, columns.width)
+    buffer = ReplayBuffer(HELD, columns.width, device, len(seeds))
+    rows = torch.randn(len(seeds), HELD, columns.width, device=device)
     rows[..., columns.action] = rows[..., columns.action].tanh()
     rows[..., columns.continues] = 1.0
     buffer.extend(rows)
