@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot, softplus
+from torch.nn.functional import one_hot
 
 from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
@@ -25,6 +25,7 @@ from pipeline.policy.model import Model
 from pipeline.policy.networks import Adam, Networks, initial_layers
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
 from pipeline.policy.rollouts import Rollouts
+from pipeline.policy.squashed import Squashed
 
 Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
 """From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
@@ -32,8 +33,6 @@ Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
 """
 
-_LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
-_LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
 _FIGURES = ("critic_loss", "actor_loss", "q_mean", "entropy", "alpha")
 
 
@@ -89,45 +88,6 @@ class Epoch:
     number: int
     metrics: tuple[dict[str, float], ...]
     policies: DeterministicPolicy
-
-
-@dataclass(frozen=True)
-class Squashed:
-    """Reparametrised actions tanh(x), x = μ + σ·noise, and what their gradient needs.
-
-    log π(a|s) = Σ [log N(x; μ, σ²) - log(1 - tanh² x)] (Haarnoja 2018b, eq. 26), where
-    log(1 - tanh² x) = 2 (log 2 - x - softplus(-2x)) keeps its digits for large |x|.
-
-    Attributes:
-        action: ``[G, B, A]`` in [-1, 1].
-        log_density: ``[G, B]``.
-        spread: σ·noise, ``[G, B, A]``.
-        free: where log σ lies within its bounds, and so has a slope: 1 or 0, ``[G, B, A]``.
-    """
-
-    action: Tensor
-    log_density: Tensor
-    spread: Tensor
-    free: Tensor
-
-    @classmethod
-    def of(cls, output: Tensor, noise: Tensor) -> "Squashed":
-        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal ``noise``."""
-        mean, raw = output.chunk(2, dim=-1)
-        log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
-        spread = noise * log_std.exp()
-        x = mean + spread
-        log_density = 2 * (x + softplus(-2 * x)) - log_std - 0.5 * noise.square()
-        constant = noise.shape[-1] * _LOG_CONSTANT
-        return cls(x.tanh(), log_density.sum(-1) - constant, spread, log_std.eq(raw).to(raw.dtype))
-
-    def slope(self, action_slope: Tensor, density_slope: Tensor) -> Tensor:
-        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G, 1, 1]``.
-
-        d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise, minus 1.
-        """
-        of_x = action_slope * (1 - self.action.square()) + 2 * density_slope * self.action
-        return torch.cat((of_x, (of_x * self.spread - density_slope) * self.free), dim=-1)
 
 
 class ActorCritic(ABC):

@@ -9,7 +9,8 @@ from pipeline.dynamics.streams import Streams
 from pipeline.errors import PipelineError
 from pipeline.policy.exported import DeterministicPolicy
 from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
-from pipeline.policy.sac import Sac, Squashed, train
+from pipeline.policy.sac import Sac, train
+from pipeline.policy.squashed import Squashed
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import Reference, distribution, gradient, module
 
