@@ -14,7 +14,7 @@ from pipeline.files import write_json
 from pipeline.params import Params
 from pipeline.privacy.entropy import SeededEntropy
 from pipeline.privacy.plan import Plan
-from pipeline.stages import evaluate, ingest, optimize_policy, partition, train_model
+from pipeline.stages import evaluate, ingest, mechanism, optimize_policy, partition, train_model
 from pipeline.trajectories.recording import Episode
 from tests.stages.tiny_policy import RememberingRun
 from tests.trajectories.builders import episode, write_raw
@@ -74,13 +74,13 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
         write_raw(Path("data/raw"), list(episodes))
         for name in STAGES:
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
-        plain = train_model.Plan
-        train_model.Plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else plain  # type: ignore[misc,assignment]
+        plain = mechanism.Plan
+        mechanism.Plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else plain  # type: ignore[misc,assignment]
         try:
             for stage in (ingest, partition, train_model, optimize_policy, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 stage.body(chosen, run)  # type: ignore[arg-type]
         finally:
-            train_model.Plan = plain  # type: ignore[misc]
+            mechanism.Plan = plain  # type: ignore[misc]
     return chosen
