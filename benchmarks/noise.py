@@ -25,7 +25,6 @@ from pipeline.privacy.entropy import SystemEntropy, normals
 from pipeline.privacy.plan import Plan
 
 UNITS, TRANSITIONS = 2940, 200  # of the default dataset: private trajectories of Pendulum
-CHUNK_BYTES = 16 << 20
 REPEATS = 15
 
 
@@ -133,7 +132,7 @@ def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
     normaliser = Normaliser(
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
-    execution, weights = rounds.Execution(torch.device("cpu"), CHUNK_BYTES), shape.initial_weights(0)
+    execution, weights = rounds.Execution(torch.device("cpu"), rounds.CHUNK_BYTES["cpu"]), shape.initial_weights(0)
     training = rounds.Rounds(plan, shape, source, normaliser, local, max_transitions=None, execution=execution)
 
     def work() -> list[Tensor]:

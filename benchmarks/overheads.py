@@ -3,11 +3,14 @@
 python -m benchmarks.overheads
 
 The rounds are the stage's own: `train` with the stage's checkpoint (on the disk before every round), its MLflow run in
-a fresh SQLite store, its progress bar and its reports of ε, in a project in a temporary folder beside this one.
+a fresh SQLite store, its progress bar and its reports of ε, in a project in a temporary folder beside this one. Noise
+and checkpoint come with every round: their medians, for other programs may hold up the disk now and then. Logging and
+accounting come now and then: their means.
 """
 
 import os
 import shutil
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -65,7 +68,7 @@ def measure(size: FixedRound, rounds: int) -> dict[str, float]:
     layers = len(size.shape.layers)
     plan = Plan(size.cohort, "trajectory", RATE, 8.0, 0.35, "flat", rounds, 1e-5, size.members, layers)
     source = size.source()
-    parts = {"noise": 0.0, "checkpoint": 0.0, "logging": 0.0, "accounting": 0.0}
+    parts: dict[str, list[float]] = {"noise": [], "checkpoint": [], "logging": [], "accounting": []}
     with project() as folder, stage_run("train_model", load(folder / "params.yaml")) as run:
         file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
 
@@ -76,9 +79,9 @@ def measure(size: FixedRound, rounds: int) -> dict[str, float]:
             report = train_model._reporter(run, bar, plan, size.shape)
 
             def on_round(done: int, look: Any) -> None:
-                started, accounted = time.perf_counter(), parts["accounting"]
+                started, accounted = time.perf_counter(), sum(parts["accounting"])
                 report(done, look)
-                parts["logging"] += time.perf_counter() - started - (parts["accounting"] - accounted)
+                parts["logging"].append(time.perf_counter() - started - (sum(parts["accounting"]) - accounted))
 
             started = time.perf_counter()
             train(
@@ -95,9 +98,11 @@ def measure(size: FixedRound, rounds: int) -> dict[str, float]:
                 keep=add_time(keep, parts, "checkpoint"),
                 on_round=on_round,
             )
-            run.flush()
+            add_time(run.flush, parts, "logging")()
             whole = time.perf_counter() - started
-    return {name: seconds / rounds for name, seconds in (parts | {"round": whole}).items()}
+    means = {name: sum(parts[name]) / rounds for name in ("logging", "accounting")}
+    medians = {name: statistics.median(parts[name]) for name in ("noise", "checkpoint")}
+    return medians | means | {"round": whole / rounds}
 
 
 @contextmanager
@@ -114,7 +119,7 @@ def project() -> Iterator[Path]:
 
 
 @contextmanager
-def timed(parts: dict[str, float]) -> Iterator[None]:
+def timed(parts: dict[str, list[float]]) -> Iterator[None]:
     """Add up the time in the plan's release and accounting."""
     release, spent = Plan.release, Plan.spent
     Plan.release = add_time(release, parts, "noise")  # type: ignore[method-assign]
@@ -125,7 +130,7 @@ def timed(parts: dict[str, float]) -> Iterator[None]:
         Plan.release, Plan.spent = release, spent  # type: ignore[method-assign]
 
 
-def add_time(work: Callable[..., Any], parts: dict[str, float], part: str) -> Callable[..., Any]:
+def add_time(work: Callable[..., Any], parts: dict[str, list[float]], part: str) -> Callable[..., Any]:
     """``work``, whose time is added to ``parts``."""
 
     def timing(*arguments: Any, **options: Any) -> Any:
@@ -133,7 +138,7 @@ def add_time(work: Callable[..., Any], parts: dict[str, float], part: str) -> Ca
         try:
             return work(*arguments, **options)
         finally:
-            parts[part] += time.perf_counter() - started
+            parts[part].append(time.perf_counter() - started)
 
     return timing
 
