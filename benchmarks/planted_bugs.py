@@ -980,17 +980,6 @@ _SHARING = [
         (_PROCESSES,),
     ),
     Bug(
-        "processes-send-the-sum",
-        "processes",
-        "pipeline/dynamics/processes.py",
-        "        return _like(_added(self._group, _flat(own)).to(own[0].device), own)\n",
-        "        total = _like(_added(self._group, _flat(own)).to(own[0].device), own)\n"
-        "        self._normaliser.input_mean.add_(0 * total[0].sum())\n"
-        "        self._group.send(_flat(total))\n        return total\n",
-        "the sum without noise leaves the first process",
-        (_PROCESSES,),
-    ),
-    Bug(
         "processes-unpaid",
         "processes",
         "pipeline/stages/train_model.py",

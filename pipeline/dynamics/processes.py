@@ -102,13 +102,12 @@ class Group:
         """Every process's tensor at the first one, in order; None at the others. Sensitive where they are sums."""
         if self._exchange.type == "cuda":
             # NCCL does not notice a process that died: ask all by gloo, when each is done, whether they are there.
+            torch.cuda.synchronize(self._exchange)
             self._gather(torch.zeros(1, dtype=torch.int64))
         return self._gather(own.to(self._exchange).contiguous())
 
     def _gather(self, own: Tensor) -> list[Tensor] | None:
         parts = [torch.empty_like(own) for _ in range(self.processes)] if self.process == 0 else None
-        if own.is_cuda:
-            torch.cuda.synchronize(own.device)
         self._wait(lambda: dist.gather(own, parts, dst=0))
         return parts
 

@@ -88,7 +88,7 @@ class Still(Coins):
         return [w + scale * normals(self._plan.entropy, w.numel()).view_as(w) for w in still]
 
 
-COIN_UNITS, COIN_Q = 40, 0.3
+COIN_UNITS, COIN_Q = 80, 0.3
 NOISY = {"noise_multiplier": 2.0, "sampling_probability": 0.5}
 
 
@@ -109,7 +109,7 @@ def work(group: Group, scenario: int) -> None:
         shared(lambda own, maps: Still(own, noisy=scenario == NOISE), **NOISY)
     elif scenario == TWICE:
         cover(group, 7, torch.tensor([1, 3, 5]))
-        cover(group, 7, torch.tensor([0, 2, 4]))
+        cover(group, 7, torch.tensor([1, 3, 5, 6]))
         cover(group, 7, torch.tensor([1, 3]))
     else:
         time.sleep(600)
