@@ -19,7 +19,7 @@ from pipeline.privacy.plan import Plan
 
 _Promise = Callable[[], tuple[LocalBatches | None, Sequence[Tensor]]]
 
-CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
+CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
 """What a chunk's buffers may take if nobody knows better: a core's share of the cache, a part of a GPU's memory."""
 
 
