@@ -92,6 +92,7 @@ class _Layer:
         self.moved = torch.zeros_like(self.now)
         self.above = self.now.new_empty(len(self.now), rows, self.now.shape[2])
         self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
+        self._rows = self.moved.view(units, len(self.origin), -1)
         self._matrix_turned = self.now[:, :-1].mT
 
     def forward(self, signal: Tensor) -> Tensor:
@@ -104,7 +105,7 @@ class _Layer:
 
     def norms(self) -> Tensor:
         """Of the update, ``[U, N]``, in float32."""
-        norms: Tensor = torch.linalg.vector_norm(self._by_unit[0].flatten(2), dim=2)
+        norms: Tensor = torch.linalg.vector_norm(self._rows, dim=2)
         return norms
 
     def scale(self, factors: Tensor) -> None:
@@ -113,6 +114,7 @@ class _Layer:
         torch.add(self.origin, moved.mul_(factors[..., None, None]), out=now)
 
 
+@torch.inference_mode()
 def _clipped_updates(
     start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
 ) -> list[Tensor]:
@@ -129,9 +131,9 @@ def _clipped_updates(
     y = _per_pair(batches.targets, shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    for j in range(steps):
-        _descend(layers, [x[j], *signals], y[j], weight[j], shape, local)
-        _clip(layers, idle[j], clip)
+    for x_j, y_j, weight_j, idle_j in zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True):
+        _descend(layers, [x_j, *signals], y_j, weight_j, shape, local)
+        _clip(layers, idle_j, clip)
     return clip.finish([layer.moved for layer in layers])
 
 

@@ -89,7 +89,7 @@ def test_the_agreement_can_fail(shape: Architecture, identity: Normaliser) -> No
     clip = EnsembleClip(0.05, "flat", shape.members, len(shape.layers))
     unclipped = dataclasses.replace(clip, clipping_norm=math.inf)
     moved = local_update.updates_of_units(weights, batches, shape, local, unclipped)
-    late = [m.unflatten(0, (-1, shape.members)).sum(0) for m in clip.finish([m.flatten(0, 1) for m in moved])]
+    late = [m.unflatten(0, (-1, shape.members)).sum(0) for m in clip.finish([m.flatten(0, 1).clone() for m in moved])]
     slow = reference_sum(weights, batches, shape, local, 0.05, "flat")
     gap = joint_norm([a.double() - b for a, b in zip(late, slow, strict=True)])
     assert gap > 20 * 5e-5 * joint_norm(slow)
