@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pipeline.dynamics.ensemble import Architecture, Weights
-from pipeline.dynamics.local_update import LocalBatches, LocalTraining, sum_of_updates
+from pipeline.dynamics.local_update import LocalBatches, LocalTraining, Workspace, sum_of_updates
 from pipeline.privacy.clipping import EnsembleClip
 
 _MOST_GRAPHS = 16  # each keeps its buffers; units of very uneven lengths could ask for many more
@@ -37,10 +37,13 @@ class SumOfUpdates:
     def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip) -> None:
         self._shape, self._local, self._clip = shape, local, clip
         self._graphs: dict[tuple[int, ...], _Graph] = {}
+        self._workspace = Workspace()
 
     def __call__(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
         """See `sum_of_updates`."""
-        if batches.inputs.device.type != "cuda" or 0 in batches.weights.shape:
+        if batches.inputs.device.type != "cuda":
+            return self._plainly(start, batches, self._workspace)
+        if 0 in batches.weights.shape:
             return self._plainly(start, batches)
         batches = filled_up(batches)
         sizes = tuple(batches.weights.shape)
@@ -56,8 +59,9 @@ class SumOfUpdates:
         graph.graph.replay()
         return [part.clone() for part in graph.total]  # the next replay overwrites the graph's own
 
-    def _plainly(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
-        return sum_of_updates(start, batches, self._shape, self._local, self._clip)
+    def _plainly(self, start: Weights, batches: LocalBatches, workspace: Workspace | None = None) -> list[Tensor]:
+        """``workspace`` is for CPUs alone: were one to grow, graphs would go on in the memory that it gave up."""
+        return sum_of_updates(start, batches, self._shape, self._local, self._clip, workspace)
 
     def _captured(self, start: Weights, batches: LocalBatches) -> _Graph:
         held = tuple(w.clone() for w in start)

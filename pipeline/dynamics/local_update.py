@@ -49,8 +49,31 @@ class LocalBatches:
     weights: Tensor
 
 
+class Workspace:
+    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for a tenth of a round.
+
+    Sensitive: it holds the last chunk's updates until the next one overwrites them.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], Tensor] = {}
+
+    def take(self, name: str, layer: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
+        """A tensor of ``shape``, of the type and device of ``like``, whose content is whatever was there."""
+        size, key = math.prod(shape), (name, layer)
+        if key not in self._held or len(self._held[key]) < size:
+            self._held[key] = like.new_empty(size)
+        return self._held[key][:size].view(shape)
+
+
+@torch.inference_mode()
 def sum_of_updates(
-    start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
+    start: Weights,
+    batches: LocalBatches,
+    shape: Architecture,
+    local: LocalTraining,
+    clip: EnsembleClip,
+    workspace: Workspace | None = None,
 ) -> list[Tensor]:
     """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
 
@@ -60,19 +83,25 @@ def sum_of_updates(
         shape: sizes of the ensemble.
         local: the local steps.
         clip: applied after every step.
+        workspace: used again by the next chunk; None: a fresh one.
 
     Returns:
         float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
     """
-    updates = _clipped_updates(start, batches, shape, local, clip)
-    return _as_weights([u.view(-1, shape.members, *u.shape[1:]).sum(0, dtype=torch.float64) for u in updates])
+    workspace = workspace or Workspace()
+    totals = []
+    for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
+        exact = workspace.take("exact", i, tuple(update.shape), start[0].double()).copy_(update)
+        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0))
+    return _as_weights(totals)
 
 
+@torch.inference_mode()
 def updates_of_units(
     start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
 ) -> list[Tensor]:
     """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
-    updates = _clipped_updates(start, batches, shape, local, clip)
+    updates = _clipped_updates(start, batches, shape, local, clip, Workspace())
     return _as_weights([u.view(-1, shape.members, *u.shape[1:]) for u in updates])
 
 
@@ -86,11 +115,16 @@ class _Layer:
         above: the layer's output, ``[U·N, B, out]``.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, units: int, rows: int) -> None:
+    def __init__(
+        self, weight: Tensor, bias: Tensor, units: int, rows: int, workspace: Workspace, number: int = 0
+    ) -> None:
         self.origin = torch.cat((weight, bias), dim=1)
-        self.now = self.origin.repeat(units, 1, 1)
-        self.moved = torch.zeros_like(self.now)
-        self.above = self.now.new_empty(len(self.now), rows, self.now.shape[2])
+        members, inputs, outputs = self.origin.shape
+        pairs = units * members
+        self.now = workspace.take("now", number, (pairs, inputs, outputs), weight)
+        self.now.view(units, members, inputs, outputs).copy_(self.origin)
+        self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight).zero_()
+        self.above = workspace.take("above", number, (pairs, rows, outputs), weight)
         self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
         self._rows = self.moved.view(units, len(self.origin), -1)
         self._matrix_turned = self.now[:, :-1].mT
@@ -114,9 +148,13 @@ class _Layer:
         torch.add(self.origin, moved.mul_(factors[..., None, None]), out=now)
 
 
-@torch.inference_mode()
 def _clipped_updates(
-    start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
+    start: Weights,
+    batches: LocalBatches,
+    shape: Architecture,
+    local: LocalTraining,
+    clip: EnsembleClip,
+    workspace: Workspace,
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
     steps, units, rows = batches.weights.shape
@@ -124,9 +162,14 @@ def _clipped_updates(
         return [
             w.new_zeros(units * shape.members, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)
         ]
-    layers = [_Layer(weight, bias, units, rows) for weight, bias in zip(start[::2], start[1::2], strict=True)]
-    # The column of ones behind each layer's signal is what the row of biases is multiplied with.
-    signals = [layer.above.new_ones(len(layer.above), rows, layer.above.shape[2] + 1) for layer in layers[:-1]]
+    layers = [
+        _Layer(weight, bias, units, rows, workspace, i)
+        for i, (weight, bias) in enumerate(zip(start[::2], start[1::2], strict=True))
+    ]
+    signals = []
+    for i, size in enumerate(shape.hidden):
+        signals.append(workspace.take("signal", i, (units * shape.members, rows, size + 1), start[0]))
+        signals[i][..., -1] = 1.0  # what the row of biases is multiplied with
     x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
     y = _per_pair(batches.targets, shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)

@@ -199,7 +199,8 @@ def test_padding_steps_leave_a_unit_as_it_was_to_the_last_bit() -> None:
 def test_a_step_without_rows_clips_nothing() -> None:
     """Two units above the bound, of which one has rows in this step: the other's weights stay to the last bit."""
     generator = torch.Generator().manual_seed(0)
-    layer = local_update._Layer(torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4), units=2, rows=8)
+    weight, bias = torch.randn(3, 4, 4, generator=generator), torch.zeros(3, 1, 4)
+    layer = local_update._Layer(weight, bias, 2, 8, local_update.Workspace())
     layer.moved.normal_(generator=generator)
     before = layer.moved.clone()
     local_update._clip([layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1))
@@ -236,6 +237,23 @@ def test_a_unit_that_is_not_finite_leaves_the_others_alone(shape: Architecture, 
     without = sum_of_updates(weights, batches_of(good, identity, 64, 1), shape, local, clip)
     for ours, theirs in zip(with_poison, without, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [[20, 30, 7], [64, 64, 64, 64, 64, 64]])
+def test_nothing_of_the_last_chunk_is_left(shape: Architecture, identity: Normaliser, lengths: list[int]) -> None:
+    """A workspace full of NaN, larger or smaller than what is needed, gives the sum of a fresh one."""
+    local = LocalTraining(learning_rate=0.05, batch_size=8, epochs=1, weight_decay=0.1)
+    clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    weights, workspace = shape.initial_weights(0), local_update.Workspace()
+    before = batches_of(make_units(shape, [20, 9, 40, 16]), identity, 8, 1)
+    sum_of_updates(weights, before, shape, local, clip, workspace)
+    with torch.inference_mode():
+        for held in workspace._held.values():
+            held.fill_(math.nan)
+    batches = batches_of(make_units(shape, lengths), identity, 8, 1)
+    again = sum_of_updates(weights, batches, shape, local, clip, workspace)
+    for ours, theirs in zip(again, sum_of_updates(weights, batches, shape, local, clip), strict=True):
+        assert torch.equal(ours, theirs)
 
 
 def test_an_empty_cohort_sums_to_zero(shape: Architecture) -> None:
