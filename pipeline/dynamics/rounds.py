@@ -19,7 +19,7 @@ from pipeline.privacy.plan import Plan
 
 _Promise = Callable[[], tuple[LocalBatches | None, Sequence[Tensor]]]
 
-CHUNK_BYTES = {"cpu": 8 << 20, "cuda": 2 << 30}
+CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
 """What a chunk's buffers may take if nobody knows better: a core's share of the cache, a part of a GPU's memory."""
 
 
@@ -183,12 +183,12 @@ def _one_thread() -> ThreadPoolExecutor:
 
 
 def _bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int) -> int:
-    """float32 buffers of one unit: weights twice, activations of one step, its rows; and those being read meanwhile.
+    """Buffers of one unit: weights, update, the update in float64, activations of one step, its rows; those read ahead.
 
     A row being read is there raw and normalised, with the random key and the places that made its order.
     """
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
-    members = shape.members * local.batch_size * activations + 2 * shape.parameters
+    members = shape.members * local.batch_size * activations + 4 * shape.parameters
     row = shape.inputs + shape.targets + 1
     rows = local.epochs * transitions * (row + 2 * row + 6)
     return 4 * (members + rows)
