@@ -14,7 +14,7 @@ from pipeline.dynamics.ensemble import Architecture, Weights
 from pipeline.dynamics.local_update import LocalBatches, LocalTraining, Workspace, sum_of_updates
 from pipeline.privacy.clipping import EnsembleClip
 
-_MOST_GRAPHS = 16  # each keeps its buffers; units of very uneven lengths could ask for many more
+_MOST_GRAPHS = 8  # each keeps its rows; units of very uneven lengths could ask for many more
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class SumOfUpdates:
     def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip) -> None:
         self._shape, self._local, self._clip = shape, local, clip
         self._graphs: dict[tuple[int, ...], _Graph] = {}
+        self._pool: tuple[int, int] | None = None
         self._workspace = Workspace()
 
     def __call__(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
@@ -72,7 +73,10 @@ class SumOfUpdates:
             self._plainly(held, rows)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):  # another thread may read the next chunk
+        # All graphs compute in the same memory: one runs at a time, and what it gives is copied before the next.
+        self._pool = self._pool or torch.cuda.graph_pool_handle()
+        # Another thread may be reading the next chunk.
+        with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             total = self._plainly(held, rows)
         return _Graph(graph, held, rows, total)
 

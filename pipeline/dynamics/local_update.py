@@ -58,11 +58,13 @@ class Workspace:
     def __init__(self) -> None:
         self._held: dict[tuple[str, int], Tensor] = {}
 
-    def take(self, name: str, layer: int, shape: tuple[int, ...], like: Tensor) -> Tensor:
-        """A tensor of ``shape``, of the type and device of ``like``, whose content is whatever was there."""
+    def take(
+        self, name: str, layer: int, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """A tensor of ``shape`` whose content is whatever was there."""
         size, key = math.prod(shape), (name, layer)
         if key not in self._held or len(self._held[key]) < size:
-            self._held[key] = like.new_empty(size)
+            self._held[key] = torch.empty(size, device=device, dtype=dtype)
         return self._held[key][:size].view(shape)
 
 
@@ -88,10 +90,10 @@ def sum_of_updates(
     Returns:
         float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
     """
-    workspace = workspace or Workspace()
+    workspace = Workspace() if workspace is None else workspace
     totals = []
     for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
-        exact = workspace.take("exact", i, tuple(update.shape), start[0].double()).copy_(update)
+        exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
         totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0))
     return _as_weights(totals)
 
@@ -121,10 +123,10 @@ class _Layer:
         self.origin = torch.cat((weight, bias), dim=1)
         members, inputs, outputs = self.origin.shape
         pairs = units * members
-        self.now = workspace.take("now", number, (pairs, inputs, outputs), weight)
+        self.now = workspace.take("now", number, (pairs, inputs, outputs), weight.device)
         self.now.view(units, members, inputs, outputs).copy_(self.origin)
-        self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight).zero_()
-        self.above = workspace.take("above", number, (pairs, rows, outputs), weight)
+        self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight.device).zero_()
+        self.above = workspace.take("above", number, (pairs, rows, outputs), weight.device)
         self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
         self._rows = self.moved.view(units, len(self.origin), -1)
         self._matrix_turned = self.now[:, :-1].mT
@@ -168,7 +170,7 @@ def _clipped_updates(
     ]
     signals = []
     for i, size in enumerate(shape.hidden):
-        signals.append(workspace.take("signal", i, (units * shape.members, rows, size + 1), start[0]))
+        signals.append(workspace.take("signal", i, (units * shape.members, rows, size + 1), start[0].device))
         signals[i][..., -1] = 1.0  # what the row of biases is multiplied with
     x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
     y = _per_pair(batches.targets, shape.members)

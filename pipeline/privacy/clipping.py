@@ -10,9 +10,10 @@ from torch import Tensor
 if TYPE_CHECKING:  # the accountant is slow to import, and clipping needs none of it
     from pipeline.privacy.accounting import Relation
 
-# Aim a hair below the bound: a row of n numbers is summed in float32, in eight lanes at least, and what is too long is
-# scaled in float32. For n up to 4,096 that is an error of 512 roundings of 2^-25 of the norm, and one of an entry.
-_MARGIN = 1 - 2.0**-15
+# A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15 of itself at most.
+_LONGEST_ROW = 1024
+# Aim a hair below the bound: for that, and for scaling in float32.
+_MARGIN = 1 - 2.0**-14
 
 
 @dataclass(frozen=True)
@@ -78,13 +79,13 @@ class EnsembleClip:
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
         """Hold every update to the bound, and zero, whole, those that are not finite; in place.
 
-        Rows are summed in float32 and their squares in float64: a few large entries do not swallow many small ones.
+        Short rows are summed in float32, long ones and the rows' squares in float64: a few large entries do not swallow
+        many small ones.
 
         Args:
             updates: one float32 tensor ``[P, .., n]`` a layer, which together hold P updates.
         """
-        rows = [torch.linalg.vector_norm(update, dim=-1).double() for update in updates]
-        squares = torch.stack([_total(row.square_()) for row in rows], dim=1)
+        squares = torch.stack([_squares(update) for update in updates], dim=1)
         sound = squares.isfinite().all(dim=1, keepdim=True)
         factors = torch.where(sound, self.factors(squares), 0.0).to(torch.float32)
         for i, update in enumerate(updates):
@@ -93,6 +94,8 @@ class EnsembleClip:
         return updates
 
 
-def _total(values: Tensor) -> Tensor:
-    """``[P, ..]`` to its sums ``[P]``."""
-    return values.sum(tuple(range(1, values.dim()))) if values.dim() > 1 else values
+def _squares(update: Tensor) -> Tensor:
+    """``[P, .., n]`` to the squared norms of the P updates, float64."""
+    dtype = None if update.shape[-1] <= _LONGEST_ROW else torch.float64
+    rows: Tensor = torch.linalg.vector_norm(update, dim=-1, dtype=dtype).double().square_()
+    return rows.sum(tuple(range(1, rows.dim()))) if rows.dim() > 1 else rows
