@@ -37,7 +37,8 @@ class SumOfUpdates:
     def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip) -> None:
         self._shape, self._local, self._clip = shape, local, clip
         self._graphs: dict[tuple[int, ...], _Graph] = {}
-        self._pool: tuple[int, int] | None = None
+        # All graphs compute in the same memory: one runs at a time, and what it gives is copied before the next.
+        self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
         self._workspace = Workspace()
 
     def __call__(self, start: Weights, batches: LocalBatches) -> list[Tensor]:
@@ -73,8 +74,6 @@ class SumOfUpdates:
             self._plainly(held, rows)
         torch.cuda.current_stream().wait_stream(aside)
         graph = torch.cuda.CUDAGraph()
-        # All graphs compute in the same memory: one runs at a time, and what it gives is copied before the next.
-        self._pool = self._pool or torch.cuda.graph_pool_handle()
         # Another thread may be reading the next chunk.
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             total = self._plainly(held, rows)

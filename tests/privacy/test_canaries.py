@@ -278,7 +278,7 @@ def test_canaries_reach_the_bound_and_stay_apart() -> None:
         assert np.abs(gram[:40, 40:]).max() == 0
         assert gram.diagonal().max() <= 0.25
         parts = rows[:40].view(40, 9, -1).square().sum(-1)
-        torch.testing.assert_close(parts, torch.full_like(parts, 0.25 / 9), rtol=1e-4, atol=0)
+        torch.testing.assert_close(parts, torch.full_like(parts, 0.25 / 9), rtol=2e-4, atol=0)
 
 
 @pytest.mark.parametrize(
