@@ -48,7 +48,8 @@ class Networks:
         self.layers: Layers = (self._parameters[0].mT, *self._parameters[1:])
         # Views that every update needs: making them anew would take as long as a small network's products.
         self._forward = [(bias, weight.mT) for weight, bias in zip(self.layers[::2], self.layers[1::2], strict=True)]
-        self._buffers: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        self._outputs: dict[int, list[Tensor]] = {}
+        self._slopes: dict[int, list[Tensor]] = {}
         self._kept: list[Tensor] = []
 
     def copy(self) -> "Networks":
@@ -62,7 +63,7 @@ class Networks:
 
     def forward(self, inputs: Tensor) -> Tensor:
         """``[P, B, in]`` to ``[P, B, out]``: a buffer, good until the next call with as many rows."""
-        buffers, _ = self._buffers_for(inputs.shape[1])
+        buffers = self._buffers(self._outputs, inputs.shape[1])
         hidden = inputs
         self._kept = [inputs, *buffers]
         for (bias, weight), buffer in zip(self._forward, buffers, strict=True):
@@ -102,18 +103,18 @@ class Networks:
 
     def _slope_before(self, layer: int, slope: Tensor, activation: Tensor) -> Tensor:
         """The slope on what enters the ReLU before ``layer``."""
-        buffer = self._buffers_for(slope.shape[1])[1][layer - 1]
+        buffer = self._buffers(self._slopes, slope.shape[1])[layer - 1]
         torch.bmm(slope, self._parameters[2 * layer], out=buffer)
         _relu_backward(buffer, activation, 0, grad_input=buffer)
         return buffer
 
-    def _buffers_for(self, rows: int) -> tuple[list[Tensor], list[Tensor]]:
-        """Outputs of all layers, and slopes of all but the last, for so many rows."""
-        if rows not in self._buffers:
+    def _buffers(self, held: dict[int, list[Tensor]], rows: int) -> list[Tensor]:
+        """Of all layers (slopes: of all but the last) for so many rows, kept in ``held``."""
+        if rows not in held:
+            biases = self.layers[1:-2:2] if held is self._slopes else self.layers[1::2]
             with torch.inference_mode(False):  # tensors that may be used outside of it as well
-                outputs = [bias.new_empty(len(bias), rows, bias.shape[2]) for bias in self.layers[1::2]]
-                self._buffers[rows] = outputs, [torch.empty_like(output) for output in outputs[:-1]]
-        return self._buffers[rows]
+                held[rows] = [bias.new_empty(len(bias), rows, bias.shape[2]) for bias in biases]
+        return held[rows]
 
     def _views(self, vector: Tensor) -> list[Tensor]:
         parts = torch.split(vector, [math.prod(shape) for shape in self._shapes])
