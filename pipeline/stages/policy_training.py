@@ -74,8 +74,9 @@ def write_trained(
 ) -> None:
     """Train a policy for every seed; write ``output`` with the privacy statement of the model they were trained in.
 
-    The first seed's policy lies in ``output`` itself, the others' in folders of their own. One statement speaks of
-    all of them: what is made of a released model alone is post-processing, and more of it reveals no more.
+    The first seed's policy lies in ``output`` itself, the others' in folders of their own, each with the statement: it
+    speaks of all of them, since what is made of a released model alone is post-processing, and more of it reveals no
+    more.
     No policy is chosen by its return.
 
     Args:
@@ -120,7 +121,7 @@ def write_trained(
             folder.mkdir(parents=True, exist_ok=True)
             which = {"seeds": list(seeds)} if params.policy.seeds and folder == fresh else {}
             exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
-        write_json(fresh / "privacy.json", released.statement)
+            write_json(folder / "privacy.json", released.statement)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
 

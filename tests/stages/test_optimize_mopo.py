@@ -71,6 +71,8 @@ def test_several_seeds_are_one_charge(small: Params) -> None:
     assert list(run.inner) == ["seed 1", "seed 2"]
     first, second = (DeterministicPolicy.load(folder) for folder in (OUTPUT, OUTPUT / "seeds" / "2"))
     assert not torch.equal(first.layers[0], second.layers[0])
+    for folder in (OUTPUT, OUTPUT / "seeds" / "2"):
+        assert json.loads((folder / "privacy.json").read_text(encoding="utf-8"))["private"] is False
     with closing(project_ledger(small)) as ledger:
         assert len(ledger.charges()) == 1
 

@@ -17,7 +17,7 @@ from tests.stages.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny,
 from tests.trajectories.builders import episodes, snapshot, table
 
 OUTPUT = Path("models/policy")
-FILES = ("config.json", "epochs.safetensors", "policy.safetensors")
+FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
 
 
 def trained(params: Params) -> RememberingRun:
@@ -75,14 +75,15 @@ def vector(policy: DeterministicPolicy) -> Tensor:
 
 
 def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
-    """The first one's policy lies where that of a single seed does; one statement speaks of all."""
+    """The first one's policy lies where that of a single seed does; the statement travels with every one."""
     write_model(PRIVATE)
     run = trained(tiny(small, seeds=[5, 0, 9]))
     assert sorted(snapshot(OUTPUT)) == sorted(
-        ["privacy.json", *(f"{folder}{name}" for folder in ("", "seeds/0/", "seeds/9/") for name in FILES)]
+        f"{folder}{name}" for folder in ("", "seeds/0/", "seeds/9/") for name in FILES
     )
     assert read_json(OUTPUT / "config.json")["seeds"] == [5, 0, 9]
-    assert read_json(OUTPUT / "privacy.json") == PRIVATE
+    for folder in seed_folders(OUTPUT, [5, 0, 9]):
+        assert read_json(folder / "privacy.json") == PRIVATE
     assert list(run.inner) == ["seed 5", "seed 0", "seed 9"]
     assert [inner.logged["seed"] for inner in run.inner.values()] == [5, 0, 9]
     for name, steps in run.steps.items():
