@@ -23,6 +23,7 @@ from pipeline.stages.runner import guarded
 
 _HERE = "127.0.0.1"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
+_LEADER = "PRIMORL_LEADER"
 _GRACE_SECONDS = 5.0
 _WORKER = (sys.executable, "-m", "pipeline.stages.train_model")
 
@@ -62,7 +63,8 @@ def join(place: Place, device: torch.device, watch: Callable[[], None] | None = 
 def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
     """Processes 1 to ``count`` - 1 of this machine; gives what raises `LostError` as soon as one has ended badly.
 
-    They find each other by the loopback interface alone. When the block ends, so do they.
+    They find each other by the loopback interface alone. When the block ends, so do they. Each has a session of its own,
+    so that the terminal's Ctrl-C reaches this process alone, also while they import.
     """
     with socket.create_server((_HERE, 0)) as server:
         port = server.getsockname()[1]
@@ -81,14 +83,8 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
     paths = os.pathsep.join(path for path in sys.path if path)  # the same code as this process's
-    others = [
-        subprocess.Popen(
-            command,
-            env={**os.environ, **common, "RANK": str(rank), "LOCAL_RANK": str(rank), "PYTHONPATH": paths},
-            stdin=subprocess.DEVNULL,
-        )
-        for rank in range(1, count)
-    ]
+    theirs = {**os.environ, **common, _LEADER: str(os.getpid()), "PYTHONPATH": paths}
+    others: list[subprocess.Popen[bytes]] = []
 
     def watch() -> None:
         for process, other in enumerate(others, start=1):
@@ -97,6 +93,9 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
                 raise LostError(f"process {process} of {count} {how}")
 
     try:
+        for rank in range(1, count):
+            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            others.append(subprocess.Popen(command, env=theirs | own, stdin=subprocess.DEVNULL, start_new_session=True))
         with _environment(common | {"RANK": "0", "LOCAL_RANK": "0"}):
             yield watch
         _ended(others)
@@ -154,10 +153,10 @@ def run_worker(name: str, work: Callable[[Params], None]) -> int:
 
 
 def begin_worker() -> None:
-    """Make this process end with the one that started it, and leave Ctrl-C to that one."""
+    """Make this process end with the one that started it, also if that is gone already, and leave Ctrl-C to it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = os.getppid()
+    parent = int(os.environ.get(_LEADER, os.getppid()))  # torchrun's processes are told of none
 
     def end_with_parent() -> None:
         while os.getppid() == parent:

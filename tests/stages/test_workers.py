@@ -154,6 +154,58 @@ def test_no_process_outlives_the_first() -> None:
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
+@pytest.mark.parametrize("orphan", [True, False])
+def test_a_process_whose_first_was_gone_before_it_looked_ends(orphan: bool) -> None:
+    """Killed while the worker still imported: its parent is another by now. The twin's parent is who it is told."""
+    other = os.getppid() if orphan else os.getpid()
+    environment = {**os.environ, workers._LEADER: str(other)}
+    worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    try:
+        if orphan:
+            assert worker.wait(timeout=60) == 1
+        else:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                worker.wait(timeout=2)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+TOLD = """
+import os, sys
+with open(sys.argv[1], "w") as file:
+    print(os.environ["PRIMORL_LEADER"], os.getsid(0) == os.getpid(), file=file)
+"""
+
+
+def test_a_process_knows_the_first_and_is_out_of_reach_of_the_terminal(tmp_path: Path) -> None:
+    """So Ctrl-C while it imports is the first process's to deal with."""
+    told = tmp_path / "told"
+    with workers.started(2, [sys.executable, "-c", TOLD, str(told)]):
+        pass  # it is given a few seconds to end by itself
+    assert told.read_text().split() == [str(os.getpid()), "True"]
+
+
+def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, left = subprocess.Popen, []
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise OSError("no more processes")
+        left.append(start(*arguments, **options))
+        return left[0]
+
+    monkeypatch.setattr(workers.subprocess, "Popen", failing)
+    with (
+        pytest.raises(OSError, match="no more"),
+        workers.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
+    ):
+        pytest.fail("one of them was not started")
+    assert left[0].returncode == -9
+
+
 def settings(**changes: Any) -> Compute:
     plain = {"device": "cpu", "memory_mb": None, "data_mb": None, "threads": None, "processes": 1}
     return Compute(**(plain | changes))
