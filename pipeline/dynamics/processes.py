@@ -25,6 +25,8 @@ SILENCE = timedelta(minutes=30)
 """How long a process waits for another before it takes it for hung. Equal shares of a round differ by less than a
 round, so nothing that runs is taken for hung unless its rounds take half an hour; a process that *ends* is noticed at
 once, by its closed connections."""
+PREPARATION = timedelta(hours=24)
+"""The same between meeting and `cover`: each process reads and verifies the private partition, however large."""
 _POLL_SECONDS, _POLLS = 0.2, 5
 _DIGEST = 32
 
@@ -47,12 +49,12 @@ class _Do(IntEnum):
 class Group:
     """This process among those that train together, joined by torchrun's environment variables.
 
-    Numbers that decide what is done go through gloo. Tensors go through NCCL where each process has a GPU of its own.
+    Numbers that decide what is done go through gloo. Tensors go through NCCL where all have a GPU of their own.
 
     Args:
         device: this process's.
-        nccl: whether tensors are exchanged on ``device``.
-        silence: see `SILENCE`.
+        nccl: whether this process has a GPU of its own.
+        silence: see `SILENCE`; once `settle` was called.
         watch: called while this process waits for others; raises `LostError` where it knows that one has ended.
 
     Raises:
@@ -67,14 +69,17 @@ class Group:
         silence: timedelta = SILENCE,
         watch: Callable[[], None] | None = None,
     ) -> None:
-        self._device = device
-        self._exchange = device if nccl else torch.device("cpu")
+        self._device, self._exchange = device, torch.device("cpu")
         self._watch = watch or (lambda: None)
-        self._silence = SILENCE.total_seconds()
-        backend = "cpu:gloo,cuda:nccl" if nccl else "gloo"
-        self._wait(lambda: dist.init_process_group(backend, timeout=SILENCE), "did not come")
-        self._silence = silence.total_seconds()
+        self._silence = silence
+        self._limit = SILENCE.total_seconds()
+        self._nccl: dist.ProcessGroup | None = None
+        self._wait(lambda: dist.init_process_group("gloo", timeout=PREPARATION), "did not come")
         self.process, self.processes = dist.get_rank(), dist.get_world_size()
+        if self._all(nccl):
+            self._wait(self._join_nccl)
+            self._exchange = device
+        self._limit = PREPARATION.total_seconds()
 
     def __enter__(self) -> Self:
         return self
@@ -91,11 +96,17 @@ class Group:
         """Give every other process ``tensor``: a released thing, or a command. Only the first process may."""
         self.receive(tensor)
 
+    def settle(self) -> None:
+        """Called by all when the first process has heard of all that they are ready: from now on, silence is short."""
+        self.receive(torch.zeros(1, dtype=torch.int64))
+        self._limit = self._silence.total_seconds()
+
     def receive(self, like: Tensor) -> Tensor:
         """What the first process sends, of the shape and type of ``like``, which is overwritten."""
         exchange = self._exchange if like.is_floating_point() else torch.device("cpu")
         moved = like.to(exchange).contiguous()
-        self._wait(lambda: dist.broadcast(moved, 0))
+        group = self._by(moved)
+        self._wait(lambda: dist.broadcast(moved, 0, group=group))
         return moved.to(like.device)
 
     def gather(self, own: Tensor) -> list[Tensor] | None:
@@ -108,8 +119,22 @@ class Group:
 
     def _gather(self, own: Tensor) -> list[Tensor] | None:
         parts = [torch.empty_like(own) for _ in range(self.processes)] if self.process == 0 else None
-        self._wait(lambda: dist.gather(own, parts, dst=0))
+        group = self._by(own)
+        self._wait(lambda: dist.gather(own, parts, dst=0, group=group))
         return parts
+
+    def _by(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """What exchanges ``tensor``: NCCL, or None for gloo."""
+        return self._nccl if tensor.device.type == "cuda" else None
+
+    def _all(self, own: bool) -> bool:
+        """Whether it is so at every process: each knows its own machine only."""
+        least = torch.tensor([int(own)])
+        self._wait(lambda: dist.all_reduce(least, dist.ReduceOp.MIN))
+        return bool(least)
+
+    def _join_nccl(self) -> None:
+        self._nccl = dist.new_group(backend="nccl", timeout=SILENCE)
 
     def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
         """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
@@ -125,13 +150,13 @@ class Group:
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
-        until = time.monotonic() + self._silence
+        until = time.monotonic() + self._limit
         while thread.is_alive():
             thread.join(_POLL_SECONDS)
             if thread.is_alive():
                 self._watch()
                 if time.monotonic() > until:
-                    raise LostError(f"a process of the training {failed}: nothing heard for {self._silence:g} s")
+                    raise LostError(f"a process of the training {failed}: nothing heard for {self._limit:g} s")
         if errors:
             for _ in range(_POLLS):  # whoever ended may still be ending: better told by name than as a connection
                 self._watch()
@@ -234,7 +259,7 @@ def serve(
 
 
 def cover(group: Group, units: int, numbers: Tensor) -> None:
-    """Refuse to begin unless every unit is held by exactly one process. All processes call it.
+    """Refuse to begin unless every unit is held by exactly one process. All call it when their units are open.
 
     Args:
         group: the processes.
@@ -246,13 +271,15 @@ def cover(group: Group, units: int, numbers: Tensor) -> None:
     """
     held = torch.zeros(units, dtype=torch.uint8)
     held[numbers] = 1
-    if group.process == 0 and not bool((_added(group, held.int()) == 1).all()):
+    covered = group.process != 0 or bool((_added(group, held.int()) == 1).all())
+    if group.process != 0:
+        group.gather(held.int())
+    group.settle()
+    if not covered:
         raise PipelineError(
             "the processes do not hold each private unit exactly once; have all of them run the same version of this "
             "project on the same data/partitions"
         )
-    if group.process != 0:
-        group.gather(held.int())
 
 
 def _tell(group: Group, command: _Do, number: int = 0) -> None:

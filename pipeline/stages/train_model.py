@@ -176,8 +176,8 @@ def worker(params: Params) -> None:
         version = dataset_version(manifest, PARTITIONS)
         if _identity(params, manifest, version, shape, plan) != identity:
             raise PipelineError(
-                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
-                "processes the same"
+                "params.yaml, data/partitions, the project's code or its packages differ from those of the first "
+                "process; give all processes the same"
             )
         bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "public"))
         private = _private(params, manifest, version, place, plan)

@@ -63,8 +63,8 @@ def join(place: Place, device: torch.device, watch: Callable[[], None] | None = 
 def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
     """Processes 1 to ``count`` - 1 of this machine; gives what raises `LostError` as soon as one has ended badly.
 
-    They find each other by the loopback interface alone. When the block ends, so do they. Each has a session of its own,
-    so that the terminal's Ctrl-C reaches this process alone, also while they import.
+    They find each other by the loopback interface alone. When the block ends, so do they. Each has a session of its
+    own, so that the terminal's Ctrl-C reaches this process alone, also while they import.
     """
     with socket.create_server((_HERE, 0)) as server:
         port = server.getsockname()[1]

@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 SHAPE = Architecture(3, 1, 2, (8,), -10.0, 0.5)
 LOCAL = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
 LENGTHS = [30, 17, 45, 9, 22, 38, 5]
-END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG = range(7)
+END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL = range(8)
 
 
 def units() -> Ragged:
@@ -111,7 +111,11 @@ def work(group: Group, scenario: int) -> None:
         cover(group, 7, torch.tensor([1, 3, 5]))
         cover(group, 7, torch.tensor([1, 3, 5, 6]))
         cover(group, 7, torch.tensor([1, 3]))
+    elif scenario == ALL:
+        for own in (True, False, True):
+            group._all(own)
     else:
+        group.settle()
         time.sleep(600)
 
 

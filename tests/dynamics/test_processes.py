@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy import stats
 from torch import Tensor
 from torch import distributed as dist
 
-from pipeline.dynamics.processes import Group, SharedRounds, _Do, _flat, _tell, cover, shared_totals
+from pipeline.dynamics.processes import PREPARATION, Group, SharedRounds, _Do, _flat, _tell, cover, shared_totals
 from pipeline.dynamics.training import Progress, ServerTraining, train
 from pipeline.errors import PipelineError
 from pipeline.privacy.entropy import SeededEntropy
@@ -23,13 +24,14 @@ from tests.dynamics.crew import CPU, SHAPE
 
 COMMAND = [sys.executable, "-m", "tests.dynamics.crew"]
 WEIGHTS = SHAPE.initial_weights(0)
+PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one waiting
 
 
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    patience = timedelta(seconds=60)  # a test that fails may leave the other one waiting
-    with workers.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=patience) as both:
+    with workers.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
+        both._limit = PATIENCE.total_seconds()
         yield both
 
 
@@ -123,9 +125,9 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     kept: list[tuple[int, Progress]] = []
     broadcast = dist.broadcast
 
-    def spying(tensor: Tensor, src: int) -> None:
+    def spying(tensor: Tensor, src: int, **options: Any) -> None:
         sent.append(tensor.clone())
-        broadcast(tensor, src)
+        broadcast(tensor, src, **options)
 
     monkeypatch.setattr(dist, "broadcast", spying)
     plan = first(crew.plan())
@@ -160,6 +162,24 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     for number, (before, progress) in enumerate(kept[:-1]):
         assert progress.started == number + 1
         assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"
+
+
+def test_silence_is_long_until_all_units_are_covered(group: Group) -> None:
+    """Reading and verifying a large partition takes hours, and says nothing meanwhile."""
+    group._limit = PREPARATION.total_seconds()
+    _tell(group, crew.TWICE)  # type: ignore[arg-type]
+    assert group._limit == PREPARATION.total_seconds()
+    cover(group, 7, torch.tensor([0, 2, 4, 6]))
+    assert group._limit == PATIENCE.total_seconds()
+    for _ in range(2):
+        with pytest.raises(PipelineError):
+            cover(group, 7, torch.tensor([0, 2, 4, 6]))
+
+
+def test_nccl_is_taken_where_every_process_has_a_gpu_of_its_own(group: Group) -> None:
+    """The other one says yes, no, yes: two that decided each by itself would wait for each other for ever."""
+    _tell(group, crew.ALL)  # type: ignore[arg-type]
+    assert [group._all(own) for own in (True, True, False)] == [True, False, False]
 
 
 def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:

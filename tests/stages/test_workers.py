@@ -105,7 +105,9 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
         trained(data)
     told = capfd.readouterr().err
-    assert "error: process 1: params.yaml, data/partitions or the project's code differ from those of the first" in told
+    assert (
+        "error: process 1: params.yaml, data/partitions, the project's code or its packages differ from those" in told
+    )
 
 
 def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +123,7 @@ def test_a_process_that_hangs_ends_the_training() -> None:
     def ask() -> None:
         with workers.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
             _tell(group, crew.HANG)  # type: ignore[arg-type]
+            group.settle()
             group.gather(torch.zeros(1))
 
     with pytest.raises(LostError, match="nothing heard for 1 s"):
