@@ -93,10 +93,10 @@ class FixedRound:
         inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
         return Recorded(inputs, torch.sin(inputs)[..., : self.shape.targets])
 
-    def rounds(self, source: Recorded, chunk_bytes: int | None = None) -> Rounds:
+    def rounds(self, source: Recorded, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
         """The rounds, in chunks of the size that the pipeline uses."""
         device = torch.device(self.device)
-        execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type])
+        execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type], read_ahead)
         return Rounds(
             self.plan, self.shape, source, self.normaliser, self.local, max_transitions=None, execution=execution
         )

@@ -94,7 +94,7 @@ def measure(size: FixedRound, rounds: int) -> dict[str, float]:
                 server=ServerTraining(momentum=0.6, averaging=0.9, look_every=LOOK_EVERY, patience=None),
                 max_transitions=None,
                 seed=0,
-                execution=Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
+                execution=Execution(torch.device("cpu"), CHUNK_BYTES["cpu"], read_ahead=True),
                 keep=add_time(keep, parts, "checkpoint"),
                 on_round=on_round,
             )

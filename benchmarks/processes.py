@@ -7,9 +7,9 @@ the other core, and with two threads. All take turns, so that a slow minute of t
 """
 
 import argparse
-import os
 import sys
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -38,11 +38,17 @@ def parts(members: int, width: int, transitions: int, cohort: int) -> tuple[Arch
     return shape, plan, Normaliser(zeros(sizes[0]), ones(sizes[0]), zeros(sizes[1]), ones(sizes[1]))
 
 
-def rounds_of(plan: Plan, shape: Architecture, transitions: int, normaliser: Normaliser) -> Rounds:
-    """Rounds on the units that ``plan`` holds."""
+def source_of(plan: Plan, shape: Architecture, transitions: int) -> Recorded:
+    """The units that ``plan`` holds."""
     inputs = torch.randn(len(plan.held), transitions, shape.inputs)
-    source = Recorded(inputs, torch.sin(inputs))
-    execution = Execution(CPU, CHUNK_BYTES["cpu"])
+    return Recorded(inputs, torch.sin(inputs))
+
+
+def rounds_of(
+    plan: Plan, shape: Architecture, source: Recorded, normaliser: Normaliser, *, read_ahead: bool = False
+) -> Rounds:
+    """Rounds on ``source``."""
+    execution = Execution(CPU, CHUNK_BYTES["cpu"], read_ahead)
     local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
     return Rounds(plan, shape, source, normaliser, local, max_transitions=None, execution=execution)
 
@@ -59,8 +65,10 @@ def lead(repeats: int) -> list[dict[str, object]]:
             Group(CPU, watch=watch) as group,
         ):
             first = plan.of_process(0, PROCESSES)
-            shared = SharedRounds(group, rounds_of(first, shape, transitions, normaliser), normaliser)
-            alone = rounds_of(plan, shape, transitions, normaliser)
+            own = rounds_of(first, shape, source_of(first, shape, transitions), normaliser)
+            shared = SharedRounds(group, own, normaliser)
+            source = source_of(plan, shape, transitions)
+            alone = [rounds_of(plan, shape, source, normaliser, read_ahead=ahead) for ahead in (False, True)]
 
             def together(rounds: SharedRounds = shared, weights=weights, turn=turn, plan=first) -> None:  # type: ignore[no-untyped-def]
                 torch.set_num_threads(1)
@@ -69,11 +77,9 @@ def lead(repeats: int) -> list[dict[str, object]]:
 
             def single(threads: int, ahead: bool, rounds=alone, weights=weights, turn=turn, plan=plan) -> None:  # type: ignore[no-untyped-def]
                 torch.set_num_threads(threads)
-                os.environ["LOCAL_WORLD_SIZE"] = "1" if ahead else str(PROCESSES)
-                with rounds:
+                with rounds[ahead] as mine:
                     for done in range(turn):
-                        plan.release(rounds.sum(weights, last=done == turn - 1))
-                os.environ["LOCAL_WORLD_SIZE"] = str(PROCESSES)
+                        plan.release(mine.sum(weights, last=done == turn - 1))
 
             ways: list[Callable[[], None]] = [
                 together,
@@ -114,7 +120,7 @@ def follow(number: int) -> None:
     shape, plan, _ = parts(members, width, transitions, cohort)
     with Group(CPU) as group:
         own = plan.of_process(group.process, group.processes)
-        serve(group, {}, shape, CPU, lambda normaliser: rounds_of(own, shape, transitions, normaliser))
+        serve(group, {}, shape, CPU, partial(rounds_of, own, shape, source_of(own, shape, transitions)))
 
 
 def main() -> None:

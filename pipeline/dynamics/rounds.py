@@ -1,6 +1,5 @@
 """One round's sum of clipped updates: a fresh cohort, read and trained chunk by chunk under a memory bound."""
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -25,20 +24,29 @@ CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
 
 @dataclass(frozen=True)
 class Execution:
-    """What changes speed and nothing else: the device, and a bound in bytes on one chunk's buffers."""
+    """What changes speed and nothing else.
+
+    Attributes:
+        device: where it is computed.
+        chunk_bytes: bound on one chunk's buffers.
+        read_ahead: whether a core is left for reading the next chunk meanwhile; where all compute, reading ahead only
+            takes turns from them.
+    """
 
     device: torch.device
     chunk_bytes: int
+    read_ahead: bool = False
 
 
 class Rounds:
     """The sums of a training's rounds, one after the other.
 
-    Within ``with``, one thread reads the next chunk's rows while a chunk is worked on: the first chunk of the next
-    round too, whose cohort is drawn for it. One chunk ahead and no more, so memory stays bounded. Reading ahead
-    releases nothing: rows that were read go into the sum of the round that they were drawn for, or are dropped.
+    Within ``with``, and with ``execution.read_ahead``, one thread reads the next chunk's rows while a chunk is worked
+    on: the first chunk of the next round too, whose cohort is drawn for it. One chunk ahead and no more, so memory
+    stays bounded. Reading ahead releases nothing: rows that were read go into the sum of the round that they were
+    drawn for, or are dropped.
 
-    Nothing is read ahead outside ``with``, nor with seeded entropy, whose draws must keep one order.
+    Nothing is ever read ahead with seeded entropy, whose draws must keep one order.
 
     Args:
         plan: draws the cohorts and bounds the updates.
@@ -76,7 +84,7 @@ class Rounds:
             self._copies = torch.cuda.Stream(execution.device)  # type: ignore[no-untyped-call]
 
     def __enter__(self) -> Self:
-        if not self._plan.entropy.seeded and _has_time_to_spare(self._execution.device):
+        if self._execution.read_ahead and not self._plan.entropy.seeded:
             self._reader = _one_thread()
         return self
 
@@ -157,15 +165,6 @@ class Rounds:
             longest = min(longest, self._max_transitions)
         units = max(1, self._execution.chunk_bytes // _bytes_of_a_unit(self._shape, self._local, longest))
         return torch.split(cohort[by_length.to(cohort.device)], units)
-
-
-def _has_time_to_spare(device: torch.device) -> bool:
-    """Whether a processor is left that computes nothing; one that does would only be taken from the compute."""
-    if device.type == "cuda":
-        return True
-    processes = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))  # torchrun's, of this machine
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return torch.get_num_threads() * processes < cores
 
 
 def _one_thread() -> ThreadPoolExecutor:

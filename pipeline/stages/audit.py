@@ -10,7 +10,6 @@ from pipeline.attacks.figure import draw_bounds
 from pipeline.attacks.one_run import OneRun, audit_one_run
 from pipeline.dynamics.ensemble import Architecture
 from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution
 from pipeline.dynamics.training import ServerTraining
 from pipeline.errors import PipelineError
 from pipeline.files import replaced_file, write_json
@@ -18,7 +17,7 @@ from pipeline.params import Params
 from pipeline.privacy.canaries import LowerBound, audit_mechanism
 from pipeline.privacy.plan import Plan
 from pipeline.progress import progress_bar
-from pipeline.stages.compute import chosen_device, chunk_bytes
+from pipeline.stages.compute import chosen_device, execution
 from pipeline.stages.mechanism import architecture, make_plan
 from pipeline.stages.runner import run_stage
 from pipeline.stages.train_model import PARTITIONS
@@ -106,7 +105,7 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
             ),
             max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, chunk_bytes(params.compute, device)),
+            execution=execution(params.compute, device),
             on_round=bar.update,
         )
 

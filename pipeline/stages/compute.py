@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from pipeline.dynamics.rounds import CHUNK_BYTES
+from pipeline.dynamics.rounds import CHUNK_BYTES, Execution
 from pipeline.errors import PipelineError
 from pipeline.params import Compute
 
@@ -88,9 +88,14 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
     return device
 
 
-def chunk_bytes(compute: Compute, device: torch.device) -> int:
-    """Bound on the buffers of one chunk of a cohort."""
-    return compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
+def execution(compute: Compute, device: torch.device, place: Place = ALONE) -> Execution:
+    """How rounds are computed on ``device``, which `chosen_device` chose.
+
+    Rows are read ahead on a core that computes nothing, if there is one; beside a GPU there always is.
+    """
+    chunk_bytes = compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
+    idle = _cores() - torch.get_num_threads() * place.local_processes
+    return Execution(device, chunk_bytes, read_ahead=device.type == "cuda" or idle > 0)
 
 
 def _takes_gpu(compute: Compute) -> bool:

@@ -29,7 +29,7 @@ from pipeline.privacy.ledger import Version
 from pipeline.privacy.plan import Plan
 from pipeline.progress import Bar, progress_bar
 from pipeline.stages import charges, mechanism, refusals
-from pipeline.stages.compute import ALONE, Place, chosen_device, chunk_bytes, is_worker, kept_bytes
+from pipeline.stages.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
 from pipeline.stages.horizon import declared_horizon
 from pipeline.stages.mechanism import NORMALISER, STARTS
 from pipeline.stages.model_bounds import model_bounds
@@ -126,7 +126,8 @@ def body(params: Params, run: StageRun) -> None:
                     totals = shared_totals(group, totals)
                 progress = ask(plan, totals, progress, paid.keep)
                 normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
-                trained = _train(params, shape, plan, private, public, normaliser, device, paid, progress, run, group)
+                how = execution(params.compute, device, place)
+                trained = _train(params, shape, plan, private, public, normaliser, how, paid, progress, run, group)
             if STARTS in progress.answers:
                 starts = StartQuery(columns, bounds).model(progress.answers[STARTS])
         else:
@@ -191,7 +192,7 @@ def worker(params: Params) -> None:
                 normaliser,
                 _local(params),
                 max_transitions=params.dynamics.max_transitions_per_unit,
-                execution=Execution(device, chunk_bytes(params.compute, device)),
+                execution=execution(params.compute, device, place),
             )
 
         serve(group, _totals(mechanism.columns(manifest), bounds, private), shape, device, rounds)
@@ -217,7 +218,7 @@ def _train(
     private: UnitStore | ShardedStore | None,
     public: UnitStore,
     normaliser: Normaliser,
-    device: torch.device,
+    how: Execution,
     paid: charges.Paid,
     progress: Progress,
     run: StageRun,
@@ -241,7 +242,7 @@ def _train(
             ),
             max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
-            execution=Execution(device, chunk_bytes(params.compute, device)),
+            execution=how,
             progress=progress,
             keep=paid.keep,
             on_round=_reporter(run, bar, plan, shape),

@@ -52,7 +52,7 @@ def plan(**changes: Any) -> Plan:
 def rounds(of: Plan, maps: Normaliser) -> Rounds:
     own = units()
     held = Ragged([own.inputs[k] for k in of.held], [own.targets[k] for k in of.held])
-    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(CPU, 1 << 20))
+    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(CPU, 1 << 20, True))
 
 
 class Coins:

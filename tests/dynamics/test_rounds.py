@@ -23,11 +23,6 @@ WHOLE = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=
 LENGTHS = [40, 1, 16, 17, 15, 33, 8, 20, 3]
 
 
-@pytest.fixture(autouse=True)
-def _a_processor_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rounds, "_has_time_to_spare", lambda device: True)
-
-
 def rounds_of(
     shape: Architecture,
     source: Ragged,
@@ -36,12 +31,13 @@ def rounds_of(
     q: float = 0.5,
     chunk_bytes: int = 1000,
     entropy: Entropy | None = None,
+    read_ahead: bool = True,
 ) -> Rounds:
-    """Rounds in chunks of one unit, unless told otherwise."""
+    """Rounds in chunks of one unit, read ahead, unless told otherwise."""
     layers = len(shape.layers)
     entropy = entropy or SystemEntropy()
     plan = Plan(source.units, "trajectory", q, 1.0, 0.2, "flat", 9, 1e-5, shape.members, layers, entropy=entropy)
-    execution = Execution(torch.device("cpu"), chunk_bytes)
+    execution = Execution(torch.device("cpu"), chunk_bytes, read_ahead)
     return Rounds(plan, shape, source, identity, WHOLE, max_transitions=None, execution=execution)
 
 
@@ -323,14 +319,16 @@ def test_the_reader_takes_one_thread_and_leaves_the_others_to_the_compute(
     assert set(seen) == {1}
 
 
-@pytest.mark.parametrize(("threads", "processes", "spare"), [(1, 1, True), (3, 1, True), (4, 1, False), (2, 2, False)])
-def test_ahead_is_read_where_a_processor_is_left(
-    monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, spare: bool
+def test_nothing_is_read_ahead_where_no_core_is_left_for_it(
+    shape: Architecture, identity: Normaliser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Beside a compute that takes every core, reading ahead only takes turns from it."""
-    monkeypatch.undo()
-    monkeypatch.setattr(rounds.os, "sched_getaffinity", lambda pid: set(range(4)), raising=False)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(processes))
-    assert rounds._has_time_to_spare(torch.device("cpu")) is spare
-    assert rounds._has_time_to_spare(torch.device("cuda"))
+    """The next cohort is not even drawn. The twin has a reader, and its next cohort."""
+    source, weights = make_units(shape, LENGTHS), shape.initial_weights(0)
+    for read_ahead in (False, True):
+        left = these_cohorts(monkeypatch, [[0], [1]])
+        with rounds_of(shape, source, identity, read_ahead=read_ahead) as training:
+            assert len(readers()) == read_ahead
+            training.sum(weights)
+            if training._reader is not None:
+                training._reader.submit(int).result()  # all before it has been read
+        assert (next(left, None) is None) is read_ahead
