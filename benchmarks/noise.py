@@ -10,17 +10,16 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
+from benchmarks.fixed_round import FixedRound
 from benchmarks.machine import machine, write
-from pipeline.dynamics import rounds
-from pipeline.dynamics.ensemble import Architecture, Normaliser
-from pipeline.dynamics.local_update import LocalTraining
+from pipeline.dynamics.rounds import CHUNK_BYTES, Execution, Rounds
 from pipeline.privacy.entropy import SystemEntropy, normals
 from pipeline.privacy.plan import Plan
 
@@ -104,39 +103,17 @@ def _whole_arrays(count: int) -> Tensor:
     return drawn[:count].div_(2)
 
 
-@dataclass(frozen=True)
-class _Recorded:
-    """Units of equal length in memory."""
-
-    inputs: Tensor
-    targets: Tensor
-
-    @property
-    def units(self) -> int:
-        return len(self.inputs)
-
-    def lengths(self, units: Tensor) -> Tensor:
-        return torch.full((len(units),), TRANSITIONS)
-
-    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
-
-
 def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
-    """The plan of the default config, a round of it up to the sum, and that sum."""
-    shape = Architecture(3, 1, 3, (64, 64), -10.0, 0.5)
-    plan = Plan(UNITS, "trajectory", 0.1, 8.763, 0.35, "flat", 150, 1e-5, shape.members, len(shape.layers))
-    local = LocalTraining(learning_rate=0.005, batch_size=16, epochs=1, weight_decay=0.0)
-    inputs = torch.randn(UNITS, TRANSITIONS, shape.inputs, generator=torch.Generator().manual_seed(0))
-    source = _Recorded(inputs, torch.sin(inputs)[..., : shape.targets])
-    normaliser = Normaliser(
-        torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
+    """The plan of a round of the default config's sizes, the round up to the sum, and that sum."""
+    size = FixedRound(members=3, width=64, transitions=TRANSITIONS, cohort=UNITS, clipping_norm=0.35)
+    plan, weights = replace(size.plan, sampling_probability=0.1), size.weights
+    execution = Execution(torch.device("cpu"), CHUNK_BYTES["cpu"])
+    rounds = Rounds(
+        plan, size.shape, size.source(), size.normaliser, size.local, max_transitions=None, execution=execution
     )
-    execution, weights = rounds.Execution(torch.device("cpu"), rounds.CHUNK_BYTES["cpu"]), shape.initial_weights(0)
-    training = rounds.Rounds(plan, shape, source, normaliser, local, max_transitions=None, execution=execution)
 
     def work() -> list[Tensor]:
-        return training.sum(weights, last=True)
+        return rounds.sum(weights, last=True)
 
     return plan, work, work()
 
