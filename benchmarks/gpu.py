@@ -3,33 +3,38 @@
 python -m benchmarks.gpu [--bandwidth 4.8 --teraflops 67]
 
 The limits are computed before anything runs, from what the work must move and multiply and from the given figures of
-the machine (an H200's by default: HBM3e in TB/s, float32 without tensor cores in TFLOP/s); beside them stand the same
-limits from a copy and a batched product timed here. Without a GPU it ends with an error.
+the machine (an H200's by default: HBM3e in TB/s, float32 without tensor cores in TFLOP/s); beside the round's stand
+its bytes at the speed of a copy, and batched products, timed here. Without a GPU it ends with an error.
 """
 
 import argparse
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 
 from benchmarks import sac
 from benchmarks.fixed_round import BATCH, FixedRound
+from benchmarks.gpu_checks import actor_and_critic, check_sums, check_updates, fresh_batches
 from benchmarks.local_update import bare
 from benchmarks.machine import write
 from pipeline.dynamics.captured import SumOfUpdates
-from pipeline.dynamics.cohort import local_batches
-from pipeline.dynamics.local_update import LocalBatches, sum_of_updates
-from tests.dynamics.reference import reference_sum
+from pipeline.dynamics.local_update import sum_of_updates
 
 ROUND = FixedRound(members=5, width=128, transitions=1000, cohort=300, device="cuda")
 CHECKED = FixedRound(members=3, width=64, transitions=200, cohort=9, device="cuda")
+ALSO_CHECKED = FixedRound(members=3, width=64, transitions=100, cohort=6, device="cuda")
+HIDDEN = 256
 ROUND_SECONDS, UPDATES = 0.025, 900.0  # what is asked of an H200
 # A step reads a layer's weights forward and back, moves the update (read, write), takes its norm (read), scales it
-# (read, write) and adds it to where it began (read, write).
-_PASSES = 9
-_ACTIVATION_PASSES = 9  # written and read forward, read for the gradient; the error written, read twice, and scaled
+# (read, write), and adds it to where it began (read, write). The first layer carries no error back.
+_PASSES, _OF_FIRST_LAYER = 9, 8
+# Of a hidden layer: the product written, read by SiLU, its signal written, read forward and for the gradient; the error
+# written, scaled by SiLU's slope (two read, one written), read for the gradient and (not of the first) carried back.
+_ACTIVATION_PASSES, _OF_FIRST_HIDDEN = 11, 10
+# Forward, back, Adam (parameters, gradient and two moments read, all but the gradient written), the gradient written;
+# a critic is looked at and asked for a slope once more, and read by its target, which is read forward and moved.
+_ACTOR_PASSES, _CRITIC_PASSES, _TARGET_PASSES = 10, 13, 3
 
 
 def main() -> None:
@@ -41,73 +46,85 @@ def main() -> None:
     if not torch.cuda.is_available():
         print("error: benchmarks.gpu: torch sees no GPU; run it on a machine with one", file=sys.stderr)
         sys.exit(1)
-    moved, multiplied = traffic(ROUND), arithmetic(ROUND)
-    limit = max(moved / arguments.bandwidth / 1e12, multiplied / arguments.teraflops / 1e12)
-    print(
-        f"limit computed beforehand: {moved / 1e9:.1f} GB, {multiplied / 1e9:.0f} GFLOP: {limit * 1e3:.1f} ms a round"
-    )
-    check(CHECKED)
-    print("checked: eager and captured, the GPU's sums are the reference's")
+    speeds = (arguments.bandwidth * 1e12, arguments.teraflops * 1e12)
+    limit = at_best("a round", traffic(ROUND), arithmetic(ROUND), *speeds)
+    limits = {}
+    for name, sizes in sac.SIZES.items():
+        work = update_traffic(*sizes, HIDDEN), update_arithmetic(*sizes, HIDDEN, sac.BATCH)
+        limits[name] = at_best(f"an update of SAC, {name} sizes", *work, *speeds)
+    drift = check_sums(CHECKED, ALSO_CHECKED)
+    print("checked: sums of two sizes in turn, plain and captured, are the slow loop's")
+    print(f"with one unit less the sum of the others moves by {drift:.1e} C at most")
+    for sizes in sac.SIZES.values():
+        check_updates(*sizes, HIDDEN, torch.device("cuda"))
+    print("checked: SAC's captured updates are the plain ones, and the plain ones' gradients autograd's")
     rows = round_rows(limit)
-    rows += update_rows()
-    write("gpu", rows)
+    rows += update_rows(limits)
+    write("gpu", [*rows, row(f"{CHECKED.name}: drift of the others' sum with one unit less", drift, "C")])
+
+
+def at_best(what: str, moved: float, multiplied: float, bandwidth: float, flops: float) -> float:
+    """Seconds of ``moved`` bytes or of ``multiplied`` operations, whichever take longer; said before anything runs."""
+    seconds = max(moved / bandwidth, multiplied / flops)
+    print(f"limit of {what}: {moved / 1e9:.4g} GB, {multiplied / 1e9:.4g} GFLOP: {seconds * 1e3:.4g} ms")
+    return seconds
 
 
 def traffic(size: FixedRound) -> float:
-    """Bytes that the local steps of a round move to and from memory if no cache helps."""
+    """Bytes that the local steps of a round move to and from memory if no cache helps.
+
+    Left out, for a limit must not be too high: inputs and outputs, a few numbers a row, and what is done once a round,
+    `EnsembleClip.finish` and the copy in float64.
+    """
     pairs, steps = size.cohort * size.members, -(-size.transitions // BATCH)
-    weights = sum((inputs + 1) * outputs for inputs, outputs in size.shape.layers)
-    activations = BATCH * sum(size.shape.hidden)
-    return 4.0 * pairs * steps * (_PASSES * weights + _ACTIVATION_PASSES * activations)
+    weights = sum(
+        (_PASSES if i else _OF_FIRST_LAYER) * (inputs + 1) * outputs
+        for i, (inputs, outputs) in enumerate(size.shape.layers)
+    )
+    activations = sum(
+        (_ACTIVATION_PASSES if i else _OF_FIRST_HIDDEN) * BATCH * units for i, units in enumerate(size.shape.hidden)
+    )
+    return 4.0 * pairs * steps * (weights + activations)
 
 
 def arithmetic(size: FixedRound) -> float:
-    """Floating-point operations of its products: forward, error (but for the first layer) and gradient."""
+    """Floating-point operations of its products: forward and gradient with biases, error but for the first layer."""
     pairs, steps = size.cohort * size.members, -(-size.transitions // BATCH)
-    products = sum(inputs * outputs * (3 if i else 2) for i, (inputs, outputs) in enumerate(size.shape.layers))
+    products = sum(
+        2 * (inputs + 1) * outputs + (inputs * outputs if i else 0)
+        for i, (inputs, outputs) in enumerate(size.shape.layers)
+    )
     return 2.0 * BATCH * pairs * steps * products
 
 
-def check(size: FixedRound) -> None:
-    """The sums on the GPU, plain, captured and replayed with other rows and weights, against the slow loop's.
-
-    Raises:
-        AssertionError: they differ.
-    """
-    captured = SumOfUpdates(size.shape, size.local, size.plan.clip)
-    for seed in range(3):
-        batches = fresh_batches(size)
-        weights = tuple(w.cuda() for w in size.shape.initial_weights(seed))
-        on_cpu = LocalBatches(batches.inputs.cpu(), batches.targets.cpu(), batches.weights.cpu())
-        slow = reference_sum(
-            tuple(w.cpu() for w in weights), on_cpu, size.shape, size.local, size.clipping_norm, "flat"
-        )
-        plain = sum_of_updates(weights, batches, size.shape, size.local, size.plan.clip)
-        for found in (plain, captured(weights, batches)):
-            for ours, theirs in zip(found, slow, strict=True):
-                torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
-
-
-def fresh_batches(size: FixedRound) -> LocalBatches:
-    """Of all units, in a fresh order."""
-    return local_batches(
-        size.source(),
-        torch.arange(size.cohort),
-        size.normaliser,
-        batch_size=BATCH,
-        epochs=1,
-        max_transitions=None,
-        entropy=size.plan.entropy,
+def update_traffic(observations: int, actions: int, hidden: int) -> float:
+    """Bytes of parameters, gradients and moments that an update of SAC moves if no cache helps; no activations."""
+    actor, critic = (
+        sum((inputs + 1) * outputs for inputs, outputs in layers)
+        for layers in actor_and_critic(observations, actions, hidden)
     )
+    return 4.0 * (_ACTOR_PASSES * actor + 2 * (_CRITIC_PASSES + _TARGET_PASSES) * critic)
+
+
+def update_arithmetic(observations: int, actions: int, hidden: int, batch: int) -> float:
+    """Floating-point operations of the products of an update of SAC.
+
+    The actor: forward at s' and s, gradient, error. Each critic: its target forward, itself forward twice, gradient,
+    error, and the slope on the action, which is an error carried one layer further.
+    """
+    actor, critic = (
+        (sum(i * o for i, o in layers), sum(i * o for i, o in layers[1:]))
+        for layers in actor_and_critic(observations, actions, hidden)
+    )
+    return 2.0 * batch * (3 * actor[0] + actor[1] + 2 * (4 * critic[0] + 2 * critic[1] + actions * hidden))
 
 
 def round_rows(limit: float) -> list[dict[str, object]]:
     """The whole round, its local training alone, captured and not, and the limits."""
     source, plan, weights, batches = ROUND.source(), ROUND.plan, ROUND.weights, fresh_batches(ROUND)
     captured = SumOfUpdates(ROUND.shape, ROUND.local, plan.clip)
-    many = replace(plan, rounds=1 << 20)
-    with ROUND.rounds(source) as rounds:
-        whole = seconds(lambda: many.release(rounds.sum(weights)))
+    with ROUND.rounds(source, read_ahead=True) as rounds:
+        whole = seconds(lambda: plan.release(rounds.sum(weights)))
     alone = seconds(lambda: captured(weights, batches))
     eager = seconds(lambda: sum_of_updates(weights, batches, ROUND.shape, ROUND.local, plan.clip))
     products = seconds(bare(ROUND, ROUND.cohort))
@@ -121,17 +138,19 @@ def round_rows(limit: float) -> list[dict[str, object]]:
         ("local training, captured", alone, "the same, kernel by kernel", eager),
         ("local training, captured", alone, "torch.bmm of the same shapes, kernel by kernel", products),
     ]
-    return [row(f"{ROUND.name}: {what}", ours, peer, name, "s", peer / ours) for what, ours, name, peer in peers]
+    return [row(f"{ROUND.name}: {what}", ours, "s", peer, name, peer / ours) for what, ours, name, peer in peers]
 
 
-def update_rows() -> list[dict[str, object]]:
-    """SAC's updates a second at 256×256, batch 256, and its arithmetic's share of what products reach."""
+def update_rows(limits: dict[str, float]) -> list[dict[str, object]]:
+    """SAC's updates a second, drawing the batch included, beside what is asked and the limits computed beforehand."""
     rows = []
     for name, (observations, actions) in sac.SIZES.items():
-        work = sac.ours(observations, actions, 256, device=torch.device("cuda"))
+        work = sac.ours(observations, actions, HIDDEN, device=torch.device("cuda"))
         rate = 1000 / seconds(lambda work=work: work(1000), repeats=5)  # type: ignore[misc]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions})"
-        rows.append(row(what, rate, UPDATES, "what is asked of an H200", "1/s", rate / UPDATES))
+        rows.append(row(what, rate, "1/s", UPDATES, "what is asked of an H200", rate / UPDATES))
+        most = 1 / limits[name]
+        rows.append(row(what, rate, "1/s", most, "the limit computed beforehand", rate / most))
     return rows
 
 
@@ -139,17 +158,24 @@ def seconds(work: Callable[[], object], repeats: int = 20) -> float:
     """Median wall time, the GPU waited for; the first three calls, which capture, are left out."""
     times = []
     for _ in range(repeats + 3):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
         begin.record()
         work()
         end.record()
         torch.cuda.synchronize()
         times.append(begin.elapsed_time(end) / 1e3)
-    return sorted(times[3:])[repeats // 2]
+    return float(sorted(times[3:])[repeats // 2])
 
 
-def row(what: str, ours: float, peer: float, peer_name: str, unit: str, ratio: float) -> dict[str, object]:
+def row(
+    what: str,
+    ours: float,
+    unit: str,
+    peer: float | None = None,
+    peer_name: str | None = None,
+    ratio: float | None = None,
+) -> dict[str, object]:
     """One line of the results."""
     return {
         "what": what,

@@ -6,7 +6,8 @@ import torch
 
 from pipeline.dynamics.streams import Streams
 
-_WARM_UP = 3
+WARM_UP = 3
+"""Calls that do the work in the plain way, before it is captured."""
 
 
 class Captured:
@@ -28,7 +29,7 @@ class Captured:
     def __call__(self) -> None:
         """Do the work once."""
         self._calls += 1
-        if self._calls <= _WARM_UP:
+        if self._calls <= WARM_UP:
             side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
