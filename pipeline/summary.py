@@ -27,15 +27,19 @@ def text(summary: dict[str, Any]) -> str:
 def _worth(summary: dict[str, Any]) -> dict[str, str]:
     if summary["return_mean"] is None:
         low, high = summary["model_value_range"]
-        spread = f"[{low:.1f}, {high:.1f}] over the {summary['model_value_members']} members"
+        spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{_over_seeds(summary)}"
         return {
             "return": "not measured: there is no simulator",
-            "value": f"{summary['model_value']:.1f}  {spread}: {summary['model_value_note']}",
+            "value": f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}",
         }
     low, high = summary["return_ci95"]
-    mean = f"{summary['return_mean']:.1f}  95% interval [{low:.1f}, {high:.1f}]"
-    over = f" over {len(summary['seeds'])} seeds" if len(summary.get("seeds", ())) > 1 else ""
+    over = _over_seeds(summary)
+    mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
     return {"return": f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}"}
+
+
+def _over_seeds(summary: dict[str, Any]) -> str:
+    return f" over {len(summary['seeds'])} seeds" if len(summary.get("seeds", ())) > 1 else ""
 
 
 def _seeds(summary: dict[str, Any]) -> str:

@@ -53,8 +53,11 @@ def _different(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def _once(seeds: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(seeds)) < len(seeds):
-        raise ValueError("found one twice; every seed stands once")
+    if not seeds:
+        raise ValueError("found an empty list; must name at least one seed, or be null")
+    for seed in seeds:
+        if seeds.count(seed) > 1:
+            raise ValueError(f"found {seed} more than once; every seed stands once")
     return seeds
 
 
@@ -70,7 +73,7 @@ Probability = Annotated[float, Field(gt=0, le=1), NUMBER]
 Share = Annotated[float, Field(gt=0, lt=1), NUMBER]
 Fraction = Annotated[float, Field(ge=0, lt=1), NUMBER]
 Seed = Annotated[int, Field(ge=0, lt=2**31), NUMBER]
-Seeds = Annotated[tuple[Seed, ...], Field(min_length=1), AfterValidator(_once)]
+Seeds = Annotated[tuple[Seed, ...], AfterValidator(_once)]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]

@@ -46,13 +46,17 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         spread = f"range over its {summary['model_value_members']} members"
         count = f"{summary['model_value_rollouts']} rollouts in each"
     else:
-        what, spread = f"return in {summary['env_id']}", "95% interval"
+        environment = summary["env_id"].rpartition(":")[2].rpartition("/")[2]  # the rest names a module
+        what, spread = f"return in {environment}", "95% interval"
         count = f"{summary['episodes']} episodes"
     seeds = len(summary.get("seeds", ()))
     name = "final policy"
     if seeds > 1:
         name = f"final policies of {seeds} seeds"
-        spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
+        if isinstance(final, ModelValue):
+            spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
+        else:
+            spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     epochs = range(1, len(curve) + 1)

@@ -406,7 +406,7 @@ def test_the_summary_fits_on_a_screen() -> None:
         "variant  private, seed 0",
         "privacy  ε = 1.19, δ = 1e-05 per trajectory",
         "spent    ε = 2.5, δ = 1e-05 in 3 charges when the model was made",
-        "return   -151.2  95% interval [-170.0, -130.0], 100 episodes",
+        "return   -151.2  95% interval [-170, -130], 100 episodes",
         "score    899.2",
         "time     64 s: collect 60, evaluate 4",
     ]
