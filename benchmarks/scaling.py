@@ -86,7 +86,8 @@ def work(size: FixedRound) -> int:
 
 def _round(size: FixedRound) -> object:
     source, plan, weights = size.source(), size.plan, size.weights
-    return lambda: plan.release(size.rounds(source).sum(weights, last=True))
+    rounds = size.rounds(source)
+    return lambda: plan.release(rounds.sum(weights, last=True))
 
 
 def memory(size: FixedRound) -> float:

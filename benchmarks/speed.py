@@ -4,6 +4,7 @@ Those that need what is not here (a GPU, pfl) are left out and named. The profil
 work on speed is another commit's, and is not made again.
 """
 
+import argparse
 import importlib.util
 import subprocess
 import sys
@@ -18,6 +19,7 @@ NAMES = (
 
 def main() -> None:
     """Run them; the first that fails ends it."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
     missing = {"pfl_round": None if importlib.util.find_spec("pfl") else "the package pfl (its docstring says how)"}
     missing["gpu"] = None if torch.cuda.is_available() else "a GPU"
     for name in NAMES:
