@@ -3,35 +3,14 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
+from pipeline.attacks.units import Units
 from pipeline.dynamics.ensemble import Architecture, Normaliser, Weights
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.rounds import CHUNK_BYTES, Execution, Rounds
 from pipeline.privacy.plan import Plan
 
 OBSERVATION, ACTION, BATCH = 3, 1, 16
-
-
-@dataclass(frozen=True)
-class Recorded:
-    """Units of equal length in memory: inputs ``[U, T, S + A]``, targets ``[U, T, S + 1]``."""
-
-    inputs: Tensor
-    targets: Tensor
-
-    @property
-    def units(self) -> int:
-        """U."""
-        return len(self.inputs)
-
-    def lengths(self, units: Tensor) -> Tensor:
-        """T of each."""
-        return torch.full((len(units),), self.inputs.shape[1])
-
-    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """See `CohortSource.transitions`."""
-        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
 
 
 @dataclass(frozen=True)
@@ -87,13 +66,13 @@ class FixedRound:
         maps = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets))
         return maps.to(torch.device(self.device))
 
-    def source(self) -> Recorded:
+    def source(self) -> Units:
         """Fresh units of random inputs; targets are their sines."""
         generator = torch.Generator().manual_seed(self.cohort)
         inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
-        return Recorded(inputs, torch.sin(inputs)[..., : self.shape.targets])
+        return Units(inputs, torch.sin(inputs)[..., : self.shape.targets])
 
-    def rounds(self, source: Recorded, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
+    def rounds(self, source: Units, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
         """The rounds, in chunks of the size that the pipeline uses."""
         device = torch.device(self.device)
         execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type], read_ahead)

@@ -23,13 +23,7 @@ def machine() -> str:
 
 def seconds(work: Callable[[], object], repeats: int) -> float:
     """The median wall time of ``repeats`` calls, after one to warm up."""
-    work()
-    times = []
-    for _ in range(repeats):
-        started = time.perf_counter()
-        work()
-        times.append(time.perf_counter() - started)
-    return sorted(times)[len(times) // 2]
+    return interleaved([work], repeats)[0]
 
 
 def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True) -> list[float]:
@@ -43,6 +37,22 @@ def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bo
             work()
             mine.append(time.perf_counter() - started)
     return [sorted(mine)[repeats // 2] for mine in times]
+
+
+def row(
+    command: str, what: str, ours: float, peer: float, peer_name: str, ratio: float, unit: str
+) -> dict[str, object]:
+    """One line of the results, made on this machine by ``command``."""
+    return {
+        "what": what,
+        "ours": ours,
+        "peer": peer,
+        "peer_name": peer_name,
+        "ratio": ratio,
+        "unit": unit,
+        "machine": machine(),
+        "command": command,
+    }
 
 
 def write(name: str, rows: list[dict[str, object]]) -> None:

@@ -18,13 +18,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from torch import Tensor
 
 from benchmarks.fixed_round import FixedRound
-from benchmarks.machine import machine, write
+from benchmarks.machine import row, write
 from pipeline.dynamics.rounds import CHUNK_BYTES, Execution, Rounds
 from pipeline.privacy.entropy import SystemEntropy, normals
 from pipeline.privacy.plan import Plan
 
 UNITS, TRANSITIONS = 2940, 200  # of the default dataset: private trajectories of Pendulum
 REPEATS = 15
+_COMMAND = "python -m benchmarks.noise"
 
 
 def main() -> None:
@@ -44,15 +45,20 @@ def main() -> None:
     rows: list[dict[str, object]] = []
     for name, draw in peers.items():
         peer = count / seconds(lambda draw=draw: draw(count), REPEATS)  # type: ignore[misc]
-        rows.append(_row(f"{count} normals, the sum of four draws each", ours, peer, name, ours / peer, "normals/s"))
+        rows.append(
+            row(_COMMAND, f"{count} normals, the sum of four draws each", ours, peer, name, ours / peer, "normals/s")
+        )
 
     plan, work, total = _round()
     size = sum(part.numel() for part in total)
     noise, before = (seconds(draw, 50) for draw in (lambda: normals(entropy, size), lambda: _whole_arrays(size)))
-    rows.append(_row(f"noise of one release, {size} parameters", noise, before, next(iter(peers)), before / noise, "s"))
+    rows.append(
+        row(_COMMAND, f"noise of one release, {size} parameters", noise, before, next(iter(peers)), before / noise, "s")
+    )
     release, whole = seconds(lambda: plan.release(total), 50), seconds(work, 5)
     rows.append(
-        _row(
+        row(
+            _COMMAND,
             f"release of a round; ratio: its share of the round, K {UNITS}, q 0.1, N 3, 2x64, T {TRANSITIONS}, B 16",
             release,
             release + whole,
@@ -73,19 +79,6 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.thread_time() - started)
     return sorted(times)[len(times) // 2]
-
-
-def _row(what: str, ours: float, peer: float, name: str, ratio: float, unit: str) -> dict[str, object]:
-    return {
-        "what": what,
-        "ours": ours,
-        "peer": peer,
-        "peer_name": name,
-        "ratio": ratio,
-        "unit": unit,
-        "machine": machine(),
-        "command": "python -m benchmarks.noise",
-    }
 
 
 def _whole_arrays(count: int) -> Tensor:

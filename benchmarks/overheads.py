@@ -21,8 +21,9 @@ from typing import Any
 
 import torch
 
-from benchmarks.fixed_round import FixedRound, Recorded
+from benchmarks.fixed_round import FixedRound
 from benchmarks.machine import machine, write
+from pipeline.attacks.units import Units
 from pipeline.dynamics import checkpoint
 from pipeline.dynamics.rounds import CHUNK_BYTES, Execution
 from pipeline.dynamics.training import Progress, ServerTraining, train
@@ -165,7 +166,7 @@ def add_time(work: Callable[..., Any], spent: dict[str, float], part: str) -> Ca
     return timing
 
 
-def public_of(source: Recorded) -> tuple[torch.Tensor, torch.Tensor]:
+def public_of(source: Units) -> tuple[torch.Tensor, torch.Tensor]:
     """The rows of a few units, which the looks are taken at."""
     return source.inputs[:PUBLIC].flatten(0, 1), source.targets[:PUBLIC].flatten(0, 1)
 

@@ -31,8 +31,9 @@ from pfl.privacy.gaussian_mechanism import GaussianMechanism
 from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 from torch import Tensor
 
-from benchmarks.fixed_round import BATCH, FixedRound, Recorded
+from benchmarks.fixed_round import BATCH, FixedRound
 from benchmarks.machine import machine, write
+from pipeline.attacks.units import Units
 from pipeline.dynamics.ensemble import Architecture, row_losses
 from pipeline.dynamics.local_update import LocalBatches, sum_of_updates
 
@@ -150,7 +151,7 @@ def race(size: FixedRound, algorithm: FederatedAveraging, repeats: int) -> tuple
 
 
 def simulate(
-    size: FixedRound, algorithm: FederatedAveraging, source: Recorded, noise: float, rounds: int, callbacks: list[Any]
+    size: FixedRound, algorithm: FederatedAveraging, source: Units, noise: float, rounds: int, callbacks: list[Any]
 ) -> list[Tensor]:
     """Run pfl's rounds; the weights after them."""
     users = {

@@ -13,8 +13,8 @@ from functools import partial
 
 import torch
 
-from benchmarks.fixed_round import Recorded
 from benchmarks.machine import interleaved, machine, write
+from pipeline.attacks.units import Units
 from pipeline.dynamics.ensemble import Architecture, Normaliser
 from pipeline.dynamics.local_update import LocalTraining
 from pipeline.dynamics.processes import Group, SharedRounds, serve
@@ -38,14 +38,14 @@ def parts(members: int, width: int, transitions: int, cohort: int) -> tuple[Arch
     return shape, plan, Normaliser(zeros(sizes[0]), ones(sizes[0]), zeros(sizes[1]), ones(sizes[1]))
 
 
-def source_of(plan: Plan, shape: Architecture, transitions: int) -> Recorded:
+def source_of(plan: Plan, shape: Architecture, transitions: int) -> Units:
     """The units that ``plan`` holds."""
     inputs = torch.randn(len(plan.held), transitions, shape.inputs)
-    return Recorded(inputs, torch.sin(inputs))
+    return Units(inputs, torch.sin(inputs))
 
 
 def rounds_of(
-    plan: Plan, shape: Architecture, source: Recorded, normaliser: Normaliser, *, read_ahead: bool = False
+    plan: Plan, shape: Architecture, source: Units, normaliser: Normaliser, *, read_ahead: bool = False
 ) -> Rounds:
     """Rounds on ``source``."""
     execution = Execution(CPU, CHUNK_BYTES["cpu"], read_ahead)

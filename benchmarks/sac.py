@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import Normal
 
-from benchmarks.machine import interleaved, machine, write
+from benchmarks.machine import interleaved, row, write
 from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from pipeline.dynamics.pessimism import PessimisticModel
 from pipeline.dynamics.streams import Streams
 from pipeline.policy.replay import Columns, ReplayBuffer
 from pipeline.policy.sac import Sac, SacConfig, train
 
+_COMMAND = "python -m benchmarks.sac"
 BATCH, HELD, SEEDS, REPEATS = 256, 20_000, (0, 1, 2, 3, 4), 7
 SIZES = {"HalfCheetah's": (17, 6), "Pendulum's": (3, 1)}
 CPU = torch.device("cpu")
@@ -210,20 +211,6 @@ def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:
     return dict(zip(works, interleaved(list(works.values()), REPEATS), strict=True))
 
 
-def row(what: str, own: float, peer: float, peer_name: str, unit: str, ratio: float) -> dict[str, object]:
-    """One line of the results."""
-    return {
-        "what": what,
-        "ours": own,
-        "peer": peer,
-        "peer_name": peer_name,
-        "ratio": ratio,
-        "unit": unit,
-        "machine": machine(),
-        "command": "python -m benchmarks.sac",
-    }
-
-
 def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]:
     """256×256, batch 256, of one seed."""
     torch.set_num_threads(threads)
@@ -238,7 +225,7 @@ def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]
         took = medians({peer: lambda work=work: work(count) for peer, work in made.items()})  # type: ignore[misc]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions}), {threads} thread(s)"
         rows += [
-            row(what, count / took["ours"], count / took[peer], peer, "1/s", took[peer] / took["ours"])
+            row(_COMMAND, what, count / took["ours"], count / took[peer], peer, took[peer] / took["ours"], "1/s")
             for peer in ("stable-baselines3", "plain PyTorch")
         ]
     return rows
@@ -273,7 +260,15 @@ def together_and_in_turn(count: int = 60) -> list[dict[str, object]]:
         }
     )
     rows = [
-        row("five seeds' updates, 64x64, batch 256", took["together"], seconds, name, "s", seconds / took["together"])
+        row(
+            _COMMAND,
+            "five seeds' updates, 64x64, batch 256",
+            took["together"],
+            seconds,
+            name,
+            seconds / took["together"],
+            "s",
+        )
         for name, seconds in took.items()
         if name != "together"
     ]
@@ -285,7 +280,7 @@ def together_and_in_turn(count: int = 60) -> list[dict[str, object]]:
     )
     name = "this program, five in turn, one thread"
     what = "an epoch of training of five seeds, rollouts included, 64x64, batch 256"
-    return [*rows, row(what, took["together"], took[name], name, "s", took[name] / took["together"])]
+    return [*rows, row(_COMMAND, what, took["together"], took[name], name, took[name] / took["together"], "s")]
 
 
 def main() -> None:

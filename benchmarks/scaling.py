@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.fixed_round import FixedRound, Recorded
+from benchmarks.fixed_round import FixedRound
 from benchmarks.machine import RESULTS, interleaved, machine, write
+from pipeline.attacks.units import Units
 
 FIGURE = Path(__file__).resolve().parent.parent / "docs" / "figures" / "scaling.png"
 BASE = FixedRound(members=3, width=64, transitions=200, cohort=100)
@@ -99,7 +100,7 @@ def memory(size: FixedRound) -> float:
 def growth(size: FixedRound) -> float:
     """MiB that a round adds at its peak to what this process holds (Linux)."""
     source, plan, weights = size.source(), size.plan, size.weights
-    few = Recorded(source.inputs[:1, :32], source.targets[:1, :32])  # libraries take their memory at the first use
+    few = Units(source.inputs[:1, :32], source.targets[:1, :32])  # libraries take their memory at the first use
     replace(size, cohort=1, transitions=32).rounds(few).sum(weights, last=True)
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak begins anew
     before = _kilobytes("VmRSS")
