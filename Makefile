@@ -30,7 +30,7 @@ $(SETUP): pyproject.toml constraints.txt
 
 run: $(SETUP) ## run what changed of the pipeline, then print its results
 	PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
-	@.venv/bin/python -m pipeline.summary
+	@.venv/bin/python -m primorl.commands.summary
 
 test: $(SETUP) ## the whole test suite
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadscope
@@ -52,9 +52,9 @@ audit: $(SETUP) ## known vulnerabilities of the pinned dependencies
 	.venv/bin/python tests/audit_dependencies.py
 
 ui: $(SETUP) ## MLflow on http://127.0.0.1:5000
-	@store="$$(.venv/bin/python -m pipeline.tracking)"; \
+	@store="$$(.venv/bin/python -m primorl.tracking)"; \
 	MLFLOW_BACKEND_STORE_URI="$$store" .venv/bin/mlflow ui --host 127.0.0.1 --workers 1
 
 clean: ## remove .venv and caches; data, models, results and MLflow's store stay
 	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
-	find pipeline tests -name __pycache__ -prune -exec rm -rf {} +
+	find primorl pipeline tests -name __pycache__ -prune -exec rm -rf {} +

@@ -57,7 +57,7 @@ def row(
 
 def write(name: str, rows: list[dict[str, object]]) -> None:
     """Print the rows, and keep them in ``benchmarks/results/<name>.json`` and in the tables made of it."""
-    from benchmarks import tables  # it imports this module
+    from benchmarks.speed import tables  # it imports this module
 
     RESULTS.mkdir(exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")

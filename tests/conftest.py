@@ -1,7 +1,10 @@
 from pathlib import Path
 
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
+
+from primorl.dynamics.ensemble import Architecture, Normaliser
 
 
 @pytest.fixture(scope="session")
@@ -10,3 +13,17 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("store") / "mlflow.db"
     MlflowClient(f"sqlite:///{file}")
     return file
+
+
+@pytest.fixture
+def shape() -> Architecture:
+    return Architecture(
+        observation_size=3, action_size=1, members=3, hidden=(16, 12), log_variance_low=-10.0, log_variance_high=0.5
+    )
+
+
+@pytest.fixture
+def identity(shape: Architecture) -> Normaliser:
+    return Normaliser(
+        torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
+    )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline.params import Params
+from primorl.config.params import Params
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
@@ -31,26 +31,19 @@ RELEASED = (
     "data/partitions/manifest.json",
     "metrics/seconds",
 )
-# These change how a stage runs, speaks and is recorded, not what it computes.
-EDGES = {
-    "pipeline",
-    "pipeline.params",
-    "pipeline.entries",
-    "pipeline.values",
-    "pipeline.tracking",
-    "pipeline.files",
-    "pipeline.errors",
-    "pipeline.progress",
-    "pipeline.restoration",
-    "pipeline.dvc_command",
-    "pipeline.accounts",
-    "pipeline.privacy.ledger",
-    "pipeline.stages",
-    "pipeline.stages.runner",
-    "pipeline.stages.compute",
-    "pipeline.stages.charges",
-    "pipeline.stages.workers",
-}
+# These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
+EDGES = (
+    "primorl.config",
+    "primorl.project",
+    "primorl.tracking",
+    "primorl.privacy.ledger",
+    "primorl.setup.accounts",
+    "primorl.setup.charges",
+    "primorl.setup.compute",
+    "pipeline.runner",
+    "pipeline.workers",
+)
+CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger"}
 
 
@@ -74,7 +67,7 @@ def within(path: str, folders: list[str] | tuple[str, ...]) -> bool:
 
 
 def data_deps(stage: str) -> list[str]:
-    return [dep for dep in STAGES[stage].get("deps", []) if not dep.startswith("pipeline/")]
+    return [dep for dep in STAGES[stage].get("deps", []) if not dep.startswith(CODE)]
 
 
 def test_the_stages_are_the_ones_this_file_knows() -> None:
@@ -122,24 +115,37 @@ def test_git_sees_no_output() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_runs_its_own_module_and_depends_on_it(stage: str) -> None:
-    assert STAGES[stage]["cmd"] == f"python -m pipeline.stages.{stage}"
-    assert f"pipeline/stages/{stage}.py" in STAGES[stage]["deps"]
+    assert STAGES[stage]["cmd"] == f"python -m pipeline.{stage}"
+    assert f"pipeline/{stage}.py" in STAGES[stage]["deps"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_dependencies_on_code_exist(stage: str) -> None:
     for dep in STAGES[stage]["deps"]:
-        if dep.startswith("pipeline/"):
+        if dep.startswith(CODE):
             assert (ROOT / dep).exists(), f"{stage} depends on {dep}"
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_all_the_code_it_runs(stage: str) -> None:
-    for module in reached(f"pipeline.stages.{stage}"):
+    for module in reached(f"pipeline.{stage}"):
         file = source(module)
         assert file is not None
         path = file.relative_to(ROOT).as_posix()
         assert within(path, STAGES[stage]["deps"]), f"{stage} runs {path}, which is not among its deps"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_depends_on_no_code_that_it_does_not_run(stage: str) -> None:
+    files = [file.relative_to(ROOT).as_posix() for module in reached(f"pipeline.{stage}") if (file := source(module))]
+    for dep in STAGES[stage]["deps"]:
+        if dep.startswith("primorl/") and dep != "primorl/simulators":  # environments are built by their ids
+            assert any(within(file, [dep]) for file in files), f"{stage} depends on {dep} and runs nothing of it"
+
+
+def test_editing_the_private_engine_does_not_train_the_policy_again() -> None:
+    for stage in ("optimize_policy", "evaluate"):
+        assert not any(touches(dep, "primorl/training") for dep in STAGES[stage]["deps"])
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -155,7 +161,10 @@ def test_the_params_a_stage_lists_exist(stage: str) -> None:
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
     listed = STAGES[stage].get("params", [])
-    modules = [f"pipeline.stages.{stage}", *(m for m in reached(f"pipeline.stages.{stage}") if ".stages." in m)]
+    modules = [
+        f"pipeline.{stage}",
+        *(m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", "primorl.setup."))),
+    ]
     for read in {chain for module in modules for chain in params_read(module)}:
         if read == "dataset" and any("${dataset}" in key for key in listed):
             continue  # another dataset changes the names of the listed keys
@@ -166,9 +175,9 @@ def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
     assert {"dataset", "seed", "evaluation", "dynamics.variant", "datasets.${dataset}.environment"} <= params_read(
-        "pipeline.stages.evaluate"
+        "pipeline.evaluate"
     )
-    assert {"pipeline.evaluation.returns", "pipeline.policy.exported"} <= reached("pipeline.stages.evaluate")
+    assert {"primorl.evaluation.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
 
 
 @cache
@@ -177,7 +186,7 @@ def reached(module: str) -> frozenset[str]:
     seen: set[str] = set()
     waiting = [module]
     while waiting:
-        for name in imported(waiting.pop()) - seen - EDGES - {module}:
+        for name in imported(waiting.pop()) - seen - {module}:
             seen.add(name)
             waiting.append(name)
     return frozenset(seen)
@@ -194,8 +203,14 @@ def imported(module: str) -> frozenset[str]:
             names |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
     packages = {parent for name in names for parent in (name.rpartition(".")[0],) if parent}
     return frozenset(
-        name for name in names | packages if name.partition(".")[0] == "pipeline" and source(name) and not idle(name)
+        name
+        for name in names | packages
+        if name.partition(".")[0] in ("pipeline", "primorl") and source(name) and not idle(name) and not edge(name)
     )
+
+
+def edge(module: str) -> bool:
+    return module == "primorl" or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
 
 
 def source(module: str) -> Path | None:

@@ -14,20 +14,24 @@ ROOT = Path(__file__).resolve().parent.parent
     ("room", "forbidden", "kept"),
     [
         ("policy", None, True),
-        ("policy", "from pipeline.trajectories import store", False),
-        ("dynamics", "import pipeline.trajectories.schema", False),
-        ("privacy", "from pipeline.dynamics import ensemble", False),
-        ("trajectories", "from pipeline.policy import sac", False),
+        ("policy", "from primorl.trajectories.storage import store", False),
+        ("dynamics", "import primorl.trajectories.storage.schema", False),
+        ("privacy", "from primorl.dynamics import ensemble", False),
+        ("trajectories", "from primorl.policy import sac", False),
         ("policy", "import mlflow", False),
-        ("simulators", "import pipeline.trajectories.schema", False),
+        ("policy", "from primorl.training import rounds", False),
+        ("evaluation", "import primorl.training.training", False),
+        ("project", "import primorl.config.params", False),
+        ("simulators", "import primorl.trajectories.storage.schema", False),
     ],
 )
 def test_a_planted_import_breaks_the_contract(tmp_path: Path, room: str, forbidden: str | None, kept: bool) -> None:
     """What comes after the private model must not reach the data, by any path."""
-    shutil.copytree(ROOT / "pipeline", tmp_path / "pipeline", ignore=shutil.ignore_patterns("__pycache__"))
+    for package in ("primorl", "pipeline"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     if forbidden is not None:
-        (tmp_path / "pipeline" / room / "planted.py").write_text(f"{forbidden}\n", encoding="utf-8")
+        (tmp_path / "primorl" / room / "planted.py").write_text(f"{forbidden}\n", encoding="utf-8")
     lint = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
         [str(lint), "--no-cache"],

@@ -14,21 +14,23 @@ import pytest
 import torch
 import yaml
 
-from pipeline import bundle, cli, params
-from pipeline.dynamics import checkpoint
-from pipeline.dynamics.ensemble import Architecture, GaussianEnsemble
-from pipeline.errors import PipelineError
-from pipeline.files import read_json, write_json
-from pipeline.policy.exported import DeterministicPolicy
-from pipeline.release import release
-from pipeline.stages import evaluate, ingest, optimize_policy
-from pipeline.stages.policy_training import Released
-from pipeline.tracking import stage_run
-from pipeline.trajectories.manifest import Manifest
-from pipeline.trajectories.store import UnitStore
+from pipeline import evaluate, ingest, optimize_policy
+from pipeline.policy_training import Released
+from primorl.commands import main as cli
+from primorl.config import params
+from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json, write_json
+from primorl.release import bundle
+from primorl.release.making import release
+from primorl.tracking import stage_run
+from primorl.training import checkpoint
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict
-from tests.released_project import EPISODES, ROOT, inside, run_stages, tiny_params
-from tests.stages.tiny_policy import RememberingRun
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.release.released_project import EPISODES, ROOT, inside, run_stages, tiny_params
 
 CANARY = "it-ran"
 
@@ -87,7 +89,8 @@ def dangers(source: str) -> list[str]:
 def test_no_module_can_turn_data_into_code() -> None:
     found = {
         file.relative_to(ROOT).as_posix(): dangers(file.read_text(encoding="utf-8"))
-        for file in sorted((ROOT / "pipeline").rglob("*.py"))
+        for package in ("primorl", "pipeline")
+        for file in sorted((ROOT / package).rglob("*.py"))
     }
     assert len(found) > 50
     assert {file: places for file, places in found.items() if places} == {}

@@ -10,10 +10,11 @@ import pytest
 from mlflow.entities import Run
 from mlflow.tracking import MlflowClient
 
-from pipeline import params, tracking
-from pipeline.errors import PipelineError
-from pipeline.params import Params
-from pipeline.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run, store_uri
+from primorl import tracking
+from primorl.config import params
+from primorl.config.params import Params
+from primorl.project.errors import PipelineError
+from primorl.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run, store_uri
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 PARENT_TAG = "mlflow.parentRunId"
@@ -118,7 +119,7 @@ KILLED = """
 import os, signal, sys
 from pathlib import Path
 from pipeline import params
-from pipeline.tracking import stage_run
+from primorl.tracking import stage_run
 with stage_run("train_model", params.load(Path(sys.argv[1]))) as run:
     run.metric("loss", 1.0)
     os.kill(os.getpid(), signal.SIGKILL)
@@ -209,7 +210,7 @@ STAGE = """
 import sys
 from pathlib import Path
 from pipeline import params
-from pipeline.tracking import stage_run
+from primorl.tracking import stage_run
 with stage_run(sys.argv[1], params.load(Path(sys.argv[2]))) as run:
     run.metric("one", 1.0)
 """

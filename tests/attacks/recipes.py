@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.attacks import membership
-from pipeline.attacks.victims import Recipe
+from primorl.attacks import membership
+from primorl.attacks.victims import Recipe
 
 
 def few_units(monkeypatch: pytest.MonkeyPatch) -> None:

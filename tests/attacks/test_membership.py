@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 
-from pipeline.attacks import membership
-from pipeline.attacks.population import population
-from pipeline.attacks.success import Success
-from pipeline.attacks.units import Units
-from pipeline.attacks.victims import Recipe
+from primorl.attacks import membership
+from primorl.attacks.population import population
+from primorl.attacks.success import Success
+from primorl.attacks.units import Units
+from primorl.attacks.victims import Recipe
 from tests.attacks.recipes import few_units, shortened
 
 

@@ -7,15 +7,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.attacks import one_run
-from pipeline.attacks.one_run import OneRun, audit_one_run, canary_trajectories
-from pipeline.attacks.units import Units
-from pipeline.attacks.victims import ON_ONE_CORE
-from pipeline.dynamics.ensemble import Architecture, Normaliser
-from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import ServerTraining
-from pipeline.errors import PipelineError
-from pipeline.privacy.plan import Plan
+from primorl.attacks import one_run
+from primorl.attacks.one_run import OneRun, audit_one_run, canary_trajectories
+from primorl.attacks.units import Units
+from primorl.attacks.victims import ON_ONE_CORE
+from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.training.local_update import LocalTraining
+from primorl.training.training import ServerTraining
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
 CANARIES, REAL, ROUNDS, MULTIPLIER = 100, 20, 60, 25.0

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from scipy.stats import spearmanr
 
-from pipeline.attacks.membership import public_units, recipe
-from pipeline.attacks.population import OBSERVATION_SIZE, bounds, population
-from pipeline.attacks.scores import likelihood_ratio, model_scores, policy_scores
-from pipeline.dynamics.ensemble import GaussianEnsemble, Normaliser
-from pipeline.policy.exported import DeterministicPolicy
+from primorl.attacks.membership import public_units, recipe
+from primorl.attacks.population import OBSERVATION_SIZE, bounds, population
+from primorl.attacks.scores import likelihood_ratio, model_scores, policy_scores
+from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
+from primorl.policy.exported import DeterministicPolicy
 
 
 def untrained() -> GaussianEnsemble:

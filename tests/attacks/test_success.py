@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import ndtr
 
-from pipeline.attacks.success import Success
+from primorl.attacks.success import Success
 
 
 def test_auc_counts_pairs_and_ties_half() -> None:

@@ -4,13 +4,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.attacks.units import Units, WithCanaries
-from pipeline.attacks.victims import ON_ONE_CORE
-from pipeline.dynamics.cohort import CohortSource
-from pipeline.dynamics.ensemble import Architecture, Normaliser
-from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.training import ServerTraining, train
-from pipeline.privacy.plan import Plan
+from primorl.attacks.units import Units, WithCanaries
+from primorl.attacks.victims import ON_ONE_CORE
+from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.cohort import CohortSource
+from primorl.training.local_update import LocalTraining
+from primorl.training.training import ServerTraining, train
 
 SHAPE = Architecture(2, 1, 2, (8,), -3.0, 0.5)
 

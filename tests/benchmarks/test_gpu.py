@@ -8,11 +8,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from benchmarks import gpu, gpu_checks, sac
-from benchmarks.fixed_round import BATCH, FixedRound
-from pipeline.dynamics import captured
-from pipeline.dynamics.local_update import LocalBatches, sum_of_updates
-from pipeline.policy.replay import Columns
+from benchmarks.speed import gpu, gpu_checks, sac
+from benchmarks.speed.fixed_round import BATCH, FixedRound
+from primorl.policy.replay import Columns
+from primorl.training import cuda_graph as captured
+from primorl.training.local_update import LocalBatches, sum_of_updates
 
 CPU = torch.device("cpu")
 TINY = FixedRound(members=2, width=8, transitions=40, cohort=3)

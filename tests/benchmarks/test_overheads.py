@@ -2,8 +2,8 @@
 
 import pytest
 
-from benchmarks.fixed_round import FixedRound
-from benchmarks.overheads import PARTS, shares
+from benchmarks.speed.fixed_round import FixedRound
+from benchmarks.speed.overheads import PARTS, shares
 
 SIZE = FixedRound(members=2, width=8, transitions=40, cohort=10)
 

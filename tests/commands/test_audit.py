@@ -9,15 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from pipeline import cli, tracking
-from pipeline.attacks import membership
-from pipeline.attacks.victims import Recipe
-from pipeline.params import Params
-from pipeline.privacy.plan import Plan
+from primorl import tracking
+from primorl.attacks import membership
+from primorl.attacks.victims import Recipe
+from primorl.commands import main as cli
+from primorl.config.params import Params
+from primorl.privacy.mechanism.plan import Plan
 from tests.attacks.recipes import few_units, shortened
-from tests.stages.conftest import small  # noqa: F401
-from tests.stages.test_audit import project, silent  # noqa: F401
-from tests.stages.tiny_policy import RememberingRun
+from tests.pipeline.conftest import small  # noqa: F401
+from tests.pipeline.test_audit import project, silent  # noqa: F401
+from tests.pipeline.tiny_policy import RememberingRun
 from tests.trajectories.builders import snapshot
 
 

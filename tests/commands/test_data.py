@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline import cli
-from pipeline.trajectories.description import describe
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.partitioning import partition
+from primorl.commands import main as cli
+from primorl.trajectories.description import describe
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.partitioning import partition
 from tests.trajectories.builders import entry, episode, write_raw
 
 

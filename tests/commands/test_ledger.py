@@ -13,14 +13,15 @@ import pytest
 import yaml
 from dp_accounting import dp_event
 
-from pipeline import cli, params
-from pipeline.accounts import begun_ledger, project_ledger
-from pipeline.errors import PipelineError
-from pipeline.params import Params
-from pipeline.privacy.accounting import compose, event_from_json, training_event
-from pipeline.privacy.ledger import Ledger
-from pipeline.privacy.ledger_chain import Chain, Record
-from tests.privacy.ledgers import DELTA, GAUSSIAN, request, version
+from primorl.commands import main as cli
+from primorl.config import params
+from primorl.config.params import Params
+from primorl.privacy.accounting.accountant import compose, event_from_json, training_event
+from primorl.privacy.ledger.chain import Chain, Record
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.project.errors import PipelineError
+from primorl.setup.accounts import begun_ledger, project_ledger
+from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, request, version
 
 ROOT = Path(__file__).parents[2]
 Project = Callable[..., Params]

@@ -9,15 +9,16 @@ import pytest
 import yaml
 from matplotlib.image import imread
 
-from pipeline import cli, frontier
-from pipeline.accounts import project_ledger
-from pipeline.files import write_json
-from pipeline.params import load
-from pipeline.privacy import accounting
-from pipeline.privacy.ledger import Version
-from pipeline.trajectories.manifest import Manifest
-from tests.privacy.ledgers import request, version
-from tests.privacy.test_accounting import GOLDEN
+from primorl.commands import frontier
+from primorl.commands import main as cli
+from primorl.config.params import load
+from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.ledger.ledger import Version
+from primorl.project.files import write_json
+from primorl.setup.accounts import project_ledger
+from primorl.trajectories.storage.manifest import Manifest
+from tests.privacy.accounting.test_accountant import GOLDEN
+from tests.privacy.ledger.ledgers import request, version
 from tests.trajectories.builders import INFO
 
 ROOT = Path(__file__).parents[2]

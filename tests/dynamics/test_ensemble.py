@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from pipeline.errors import PipelineError
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.project.errors import PipelineError
 
 CPU = torch.device("cpu")
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from pipeline.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
-from pipeline.dynamics.streams import Streams
-from pipeline.dynamics.termination import RULES, Rule
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
+from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.termination import RULES, Rule
 
 CPU = torch.device("cpu")
 MEMBERS, BATCH, TARGETS = 4, 5, 3

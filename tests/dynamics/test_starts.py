@@ -6,14 +6,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from pipeline.dynamics.ensemble import Bounds
-from pipeline.dynamics.start_query import StartQuery
-from pipeline.dynamics.starts import FILE, StartModel
-from pipeline.dynamics.statistics import Columns
-from pipeline.errors import PipelineError
-from pipeline.privacy.entropy import SystemEntropy
-from pipeline.privacy.queries import ONE, GaussianQuery
-from tests.dynamics.conftest import Ragged
+from primorl.dynamics.ensemble import Bounds
+from primorl.dynamics.starts import FILE, StartModel
+from primorl.privacy.mechanism.entropy import SystemEntropy
+from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.project.errors import PipelineError
+from primorl.training.start_query import StartQuery
+from primorl.training.statistics import Columns
+from tests.units import Ragged
 
 COLUMNS = Columns(5, ((1, 3),), discrete_actions=False)
 BOUNDS = Bounds(
@@ -94,7 +94,7 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(Ragged, "transitions", counting)
     for most, batches in ((1, 23), (5000, 6), (10_000, 3), (1 << 20, 1)):
         asked.clear()
-        monkeypatch.setattr("pipeline.dynamics.start_query.BYTES_AT_ONCE", most)
+        monkeypatch.setattr("primorl.training.start_query.BYTES_AT_ONCE", most)
         assert torch.equal(query.total(source), whole)
         assert len(asked) == batches
 

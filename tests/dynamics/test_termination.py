@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.rounds import Execution
-from pipeline.dynamics.termination import RULES, Rule
-from pipeline.dynamics.training import ServerTraining, train
-from pipeline.privacy.entropy import SeededEntropy
-from pipeline.privacy.plan import Plan
-from tests.dynamics.conftest import Ragged
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.termination import RULES, Rule
+from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.local_update import LocalTraining
+from primorl.training.rounds import Execution
+from primorl.training.training import ServerTraining, train
+from tests.units import Ragged
 
 ENVIRONMENTS = {
     "cartpole": "CartPole-v1",

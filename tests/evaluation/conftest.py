@@ -8,7 +8,7 @@ import pytest
 import torch
 from gymnasium.spaces import Box
 
-from pipeline.policy.exported import DeterministicPolicy
+from primorl.policy.exported import DeterministicPolicy
 
 COUNTDOWN = "Countdown-v0"
 Vector = npt.NDArray[np.float32]

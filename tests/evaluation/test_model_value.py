@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from pipeline.dynamics.termination import RULES, Rule
-from pipeline.evaluation.model_value import ModelValue, values_by_member
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.termination import RULES, Rule
+from primorl.evaluation.model_value import ModelValue, values_by_member
 from tests.evaluation.conftest import random_policy
 
 SURE = -40.0  # logarithm of a variance so small that a rollout is as good as deterministic

@@ -9,10 +9,10 @@ import pytest
 import torch
 from gymnasium.spaces import Box, Dict, Discrete
 
-from pipeline.errors import PipelineError
-from pipeline.evaluation import returns
-from pipeline.evaluation.returns import episode_returns
-from pipeline.policy.exported import DeterministicPolicy
+from primorl.evaluation import returns
+from primorl.evaluation.returns import episode_returns
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
 from tests.evaluation.conftest import Countdown, Vector, random_policy
 
 

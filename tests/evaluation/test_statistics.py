@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from pipeline.evaluation.statistics import MeanInterval
+from primorl.evaluation.statistics import MeanInterval
 
 VALUES = st.floats(-1e6, 1e6, allow_nan=False)
 

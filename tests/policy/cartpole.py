@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.streams import Streams
-from pipeline.dynamics.termination import RULES
+from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.termination import RULES
 from tests.policy.pendulum import CONFIG as PENDULUM
 from tests.policy.pendulum import PendulumStep
 
@@ -25,7 +25,7 @@ CONFIG = replace(
 
 @dataclass(frozen=True)
 class CartPole:
-    """Satisfies `pipeline.policy.model.Model`."""
+    """Satisfies `primorl.policy.model.Model`."""
 
     discrete_actions = True
     action_low: Tensor = field(default_factory=lambda: torch.zeros(2))

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.streams import Streams
-from pipeline.policy.sac import SacConfig
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.sac import SacConfig
 
 CONFIG = SacConfig(
     hidden=(32, 32),
@@ -39,7 +39,7 @@ class PendulumStep:
 
 @dataclass(frozen=True)
 class Pendulum:
-    """Satisfies `pipeline.policy.model.Model`; the uncertainty is zero, for the dynamics are known."""
+    """Satisfies `primorl.policy.model.Model`; the uncertainty is zero, for the dynamics are known."""
 
     discrete_actions = False
     action_low: Tensor = field(default_factory=lambda: torch.tensor([-2.0]))

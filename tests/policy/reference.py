@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from pipeline.policy.replay import Columns
-from pipeline.policy.sac import ActorCritic, SacConfig
+from primorl.policy.replay import Columns
+from primorl.policy.sac import ActorCritic, SacConfig
 
 
 def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from pipeline.dynamics.streams import Streams
-from pipeline.policy.exported import DeterministicPolicy
-from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
-from pipeline.policy.sac import DiscreteSac, train
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.sac import DiscreteSac, train
 from tests.policy.cartpole import CONFIG, CartPole, resets
 from tests.policy.reference import DiscreteReference
 

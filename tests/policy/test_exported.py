@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from pipeline.errors import PipelineError
-from pipeline.policy.exported import DeterministicPolicy, save
+from primorl.policy.exported import DeterministicPolicy, save
+from primorl.project.errors import PipelineError
 
 LOW, HIGH = torch.tensor([-0.3, 1.7]), torch.tensor([0.1, 900.1])
 

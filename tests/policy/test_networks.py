@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.policy.exported import side_by_side
-from pipeline.policy.networks import Adam, Networks, initial_layers
+from primorl.policy.exported import side_by_side
+from primorl.policy.networks import Adam, Networks, initial_layers
 from tests.policy.reference import module
 
 CPU = torch.device("cpu")

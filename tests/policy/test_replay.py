@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from pipeline.dynamics.streams import Streams
-from pipeline.errors import PipelineError
-from pipeline.policy.replay import ReplayBuffer, Scaling
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.project.errors import PipelineError
 from tests.policy.pendulum import Pendulum
 
 CPU = torch.device("cpu")

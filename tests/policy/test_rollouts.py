@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.streams import Streams
-from pipeline.policy.replay import Scaling
-from pipeline.policy.rollouts import Rollouts
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.replay import Scaling
+from primorl.policy.rollouts import Rollouts
 from tests.policy.pendulum import Pendulum, PendulumStep, resets
 
 

@@ -5,12 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.streams import Streams
-from pipeline.errors import PipelineError
-from pipeline.policy.exported import DeterministicPolicy
-from pipeline.policy.replay import Columns, ReplayBuffer, Scaling
-from pipeline.policy.sac import Sac, train
-from pipeline.policy.squashed import Squashed
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.sac import Sac, train
+from primorl.policy.squashed import Squashed
+from primorl.project.errors import PipelineError
 from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import Reference, distribution, gradient, module
 
@@ -273,5 +273,5 @@ def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.Monkey
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     captured = last()
-    monkeypatch.setattr("pipeline.policy.sac.Captured", lambda work, streams: work)
+    monkeypatch.setattr("primorl.policy.sac.Captured", lambda work, streams: work)
     torch.testing.assert_close(captured, last())

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.privacy import postgresql
+from tests.privacy.ledger import postgresql
 
 
 @pytest.fixture(scope="session")

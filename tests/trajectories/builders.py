@@ -7,10 +7,10 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from pipeline.entries import MinariDataset
-from pipeline.trajectories.minari_files import EpisodeWriter
-from pipeline.trajectories.recording import Episode
-from pipeline.trajectories.schema import DatasetInfo, Spaces, trajectory_table
+from primorl.config.datasets import MinariDataset
+from primorl.trajectories.sources.minari.writing import EpisodeWriter
+from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.storage.schema import DatasetInfo, Spaces, trajectory_table
 
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)

@@ -6,11 +6,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.trajectories import minari_reading, parquet
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.schema import DatasetInfo, arrow_schema
+from primorl.project.errors import PipelineError
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.sources.minari import reading as minari_reading
+from primorl.trajectories.storage import parquet
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.schema import DatasetInfo, arrow_schema
 from tests.trajectories.builders import SPACES, entry, episodes, snapshot, table, write_raw
 
 

@@ -8,15 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipeline.errors import PipelineError
-from pipeline.trajectories import ingestion, parquet
-from pipeline.trajectories.fingerprint import project_secret
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.manifest import Manifest
-from pipeline.trajectories.membership import DIGEST_BYTES, Membership
-from pipeline.trajectories.parquet import PartReader, PartWriter
-from pipeline.trajectories.partitioning import check_disjoint, is_public, partition
-from pipeline.trajectories.schema import arrow_schema
+from primorl.project.errors import PipelineError
+from primorl.trajectories import ingestion
+from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.partitioning import check_disjoint, is_public, partition
+from primorl.trajectories.storage import parquet
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.parquet import PartReader, PartWriter
+from primorl.trajectories.storage.schema import arrow_schema
 from tests.trajectories.builders import INFO, SPACES, entry, episode, episodes, snapshot, table, write_raw
 
 

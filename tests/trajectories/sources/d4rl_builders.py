@@ -7,8 +7,8 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from pipeline.entries import D4rlDataset
-from pipeline.trajectories.schema import Spaces, trajectory_table
+from primorl.config.datasets import D4rlDataset
+from primorl.trajectories.storage.schema import Spaces, trajectory_table
 
 Columns = dict[str, np.ndarray[Any, Any]]
 LENGTHS = (4, 1, 3, 2, 5)

@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from minari.data_collector import EpisodeBuffer
 
-from pipeline.entries import MinariDataset
+from primorl.config.datasets import MinariDataset
 
 FORMATS = ("hdf5", "arrow", "parquet")
 # Not in the order of the alphabet, and every kind of space that flattens.

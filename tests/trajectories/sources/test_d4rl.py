@@ -8,12 +8,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from pipeline.entries import D4rlDataset
-from pipeline.errors import PipelineError
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.sources import d4rl_files
-from pipeline.trajectories.sources.d4rl import reference, source
+from primorl.config.datasets import D4rlDataset
+from primorl.project.errors import PipelineError
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.sources.d4rl import files as d4rl_files
+from primorl.trajectories.sources.d4rl.source import reference, source
+from primorl.trajectories.storage.parquet import PartReader
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.d4rl_builders import Columns, columns, entry, expected, package, write
 from tests.trajectories.sources.servers import serving

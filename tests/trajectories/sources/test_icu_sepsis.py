@@ -9,13 +9,13 @@ import pytest
 import scipy.stats
 import torch
 
-from pipeline.dynamics.termination import RULES
-from pipeline.entries import IcuSepsisDataset
-from pipeline.environments import make
-from pipeline.errors import PipelineError
-from pipeline.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
-from pipeline.trajectories.schema import RowCheck, vectors
-from pipeline.trajectories.sources.icu_sepsis import Patients, simulate, source
+from primorl.config.datasets import IcuSepsisDataset
+from primorl.dynamics.termination import RULES
+from primorl.project.errors import PipelineError
+from primorl.simulators.environments import make
+from primorl.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
+from primorl.trajectories.sources.icu_sepsis import Patients, simulate, source
+from primorl.trajectories.storage.schema import RowCheck, vectors
 
 pytest.importorskip("icu_sepsis")
 
@@ -225,7 +225,7 @@ def test_an_environment_with_other_observations_is_refused() -> None:
 
 def test_a_missing_extra_is_named(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.cache_clear()
-    monkeypatch.setattr("pipeline.simulators.icu_sepsis.find_spec", lambda name: None)
+    monkeypatch.setattr("primorl.simulators.icu_sepsis.find_spec", lambda name: None)
     with pytest.raises(PipelineError, match=r"pip install primorl\[medical\]"):
         source("icu", entry()).collect(project)
     monkeypatch.undo()

@@ -13,15 +13,15 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete, Space
 from minari.data_collector import EpisodeBuffer
 
-from pipeline.entries import MinariDataset
-from pipeline.environments import make
-from pipeline.errors import PipelineError
-from pipeline.trajectories import minari_reading
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.partitioning import partition
-from pipeline.trajectories.schema import vectors
-from pipeline.trajectories.sources.minari import source
+from primorl.config.datasets import MinariDataset
+from primorl.project.errors import PipelineError
+from primorl.simulators.environments import make
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.partitioning import partition
+from primorl.trajectories.sources.minari import reading as minari_reading
+from primorl.trajectories.sources.minari.source import source
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.schema import vectors
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.minari_builders import (
     CHOICES,

@@ -8,8 +8,8 @@ from pathlib import Path
 import huggingface_hub.constants
 import pytest
 
-from pipeline.errors import PipelineError
-from pipeline.trajectories.sources.minari import source
+from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.minari.source import source
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.minari_builders import box_episode, box_spaces, create, entry
 from tests.trajectories.sources.servers import Answer, serving

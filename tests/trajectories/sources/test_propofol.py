@@ -4,11 +4,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipeline.entries import PropofolDataset
-from pipeline.environments import make
-from pipeline.errors import PipelineError
-from pipeline.trajectories.schema import RowCheck, vectors
-from pipeline.trajectories.sources.propofol import anaesthetise, source
+from primorl.config.datasets import PropofolDataset
+from primorl.project.errors import PipelineError
+from primorl.simulators.environments import make
+from primorl.trajectories.sources.propofol import anaesthetise, source
+from primorl.trajectories.storage.schema import RowCheck, vectors
 
 pytest.importorskip("anesthesim")
 

@@ -4,10 +4,10 @@ from typing import Any
 import minari
 import pytest
 
-from pipeline.entries import ReplayDataset
-from pipeline.errors import PipelineError
-from pipeline.trajectories.schema import RowCheck
-from pipeline.trajectories.sources import source_of
+from primorl.config.datasets import ReplayDataset
+from primorl.project.errors import PipelineError
+from primorl.trajectories.sources import source_of
+from primorl.trajectories.storage.schema import RowCheck
 
 
 def entry(environment: str | None, **changes: Any) -> ReplayDataset:

@@ -18,13 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from pipeline import params
-from pipeline.entries import DeclaredBounds, TabularDataset
-from pipeline.errors import PipelineError
-from pipeline.trajectories.ingestion import ingest
-from pipeline.trajectories.parquet import PartReader
-from pipeline.trajectories.schema import Spaces, arrow_schema
-from pipeline.trajectories.sources import source_of, tabular_files, tabular_sorting
+from primorl.config import params
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.project.errors import PipelineError
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.tabular import files as tabular_files
+from primorl.trajectories.sources.tabular import sorting as tabular_sorting
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.schema import Spaces, arrow_schema
 from tests.trajectories.builders import snapshot
 
 REPOSITORY = Path(__file__).resolve().parents[3]

@@ -1,0 +1,1 @@
+"""Studies of the ledger, of crashes and of attacks."""

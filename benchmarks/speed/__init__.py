@@ -1,0 +1,1 @@
+"""Benchmarks of speed, each beside a named peer or limit."""

@@ -1,0 +1,81 @@
+"""A round of a fixed amount of work, which benchmarks share: every unit joins, all are of one length."""
+
+from dataclasses import dataclass
+
+import torch
+
+from primorl.attacks.units import Units
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.local_update import LocalTraining
+from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+
+OBSERVATION, ACTION, BATCH = 3, 1, 16
+
+
+@dataclass(frozen=True)
+class FixedRound:
+    """N members of two hidden layers on U units of T transitions, in batches of 16; q = 1, so all of them join.
+
+    Attributes:
+        members: N.
+        width: units of a hidden layer.
+        transitions: T.
+        cohort: U = qK.
+        clipping_norm: C.
+        device: where it runs.
+    """
+
+    members: int
+    width: int
+    transitions: int
+    cohort: int
+    clipping_norm: float = 0.5
+    device: str = "cpu"
+
+    @property
+    def name(self) -> str:
+        """In one line, as tables have it."""
+        return f"qK {self.cohort}, N {self.members}, 2x{self.width}, T {self.transitions}, B {BATCH}"
+
+    @property
+    def shape(self) -> Architecture:
+        """Of the ensemble."""
+        return Architecture(OBSERVATION, ACTION, self.members, (self.width, self.width), -10.0, 0.5)
+
+    @property
+    def local(self) -> LocalTraining:
+        """One epoch."""
+        return LocalTraining(learning_rate=0.01, batch_size=BATCH, epochs=1, weight_decay=0.0)
+
+    @property
+    def plan(self) -> Plan:
+        """With a noise multiplier that suits no dataset: what it is does not change the time."""
+        layers = len(self.shape.layers)
+        return Plan(self.cohort, "trajectory", 1.0, 8.0, self.clipping_norm, "flat", 1, 1e-5, self.members, layers)
+
+    @property
+    def weights(self) -> Weights:
+        """Initial ones."""
+        return tuple(w.to(self.device) for w in self.shape.initial_weights(0))
+
+    @property
+    def normaliser(self) -> Normaliser:
+        """The identity."""
+        size, targets = self.shape.inputs, self.shape.targets
+        maps = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(targets), torch.ones(targets))
+        return maps.to(torch.device(self.device))
+
+    def source(self) -> Units:
+        """Fresh units of random inputs; targets are their sines."""
+        generator = torch.Generator().manual_seed(self.cohort)
+        inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
+        return Units(inputs, torch.sin(inputs)[..., : self.shape.targets])
+
+    def rounds(self, source: Units, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
+        """The rounds, in chunks of the size that the pipeline uses."""
+        device = torch.device(self.device)
+        execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type], read_ahead)
+        return Rounds(
+            self.plan, self.shape, source, self.normaliser, self.local, max_transitions=None, execution=execution
+        )

@@ -1,0 +1,144 @@
+"""A private round beside the slow loop that judges it, and beside bare batched products, its limit.
+
+python -m benchmarks.speed.local_update [--threads 1]
+
+What is timed is the whole round: reading and shuffling the cohort, local training and clipping, the sum, the noise.
+The limit is as many `torch.bmm` of the same shapes as the local training needs (forward, error, gradient) and nothing
+else, in portions of the size that suits it best. The loop gets its batches ready made, and is timed
+once, on 30 units at most.
+"""
+
+import argparse
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from benchmarks.machine import interleaved, machine, write
+from benchmarks.speed.fixed_round import BATCH, FixedRound
+from primorl.dynamics.ensemble import Weights
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.cohort import local_batches
+from primorl.training.local_update import LocalBatches, sum_of_updates
+from primorl.training.rounds import Rounds
+from tests.training.reference import reference_sum
+
+_LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
+_PORTIONS = (2, 4, 8, 16, 32)  # units of a batch of bare products
+SIZES = [
+    FixedRound(members=3, width=64, transitions=200, cohort=30),
+    FixedRound(members=3, width=64, transitions=200, cohort=300),
+    FixedRound(members=5, width=128, transitions=1000, cohort=30),
+    FixedRound(members=5, width=128, transitions=1000, cohort=300),
+]
+
+
+def main() -> None:
+    """Check that both agree, time them, keep the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=1)
+    threads = parser.parse_args().threads
+    torch.set_num_threads(threads)
+    rows: list[dict[str, object]] = []
+    for size in SIZES:
+        source, plan, weights = size.source(), size.plan, size.weights
+        looped = min(size.cohort, _LOOP_UNITS)
+        batches = local_batches(
+            source,
+            torch.arange(looped),
+            size.normaliser,
+            batch_size=BATCH,
+            epochs=1,
+            max_transitions=None,
+            entropy=plan.entropy,
+        )
+        loop_seconds = check(size, batches) * size.cohort / looped
+        counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
+
+        rounds = size.rounds(source)  # a training's, whose memory serves every round
+
+        def ours(rounds: Rounds = rounds, plan: Plan = plan, weights: Weights = weights) -> object:
+            return plan.release(rounds.sum(weights, last=True))
+
+        works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
+        round_seconds, *bare_seconds = interleaved(works, 5)
+        limit = min(bare_seconds)
+        common = {
+            "unit": "s",
+            "machine": machine(),
+            "command": f"python -m benchmarks.speed.local_update --threads {threads}",
+        }
+        rows += [
+            {
+                "what": f"private round, {size.name}: the loop",
+                "ours": round_seconds,
+                "peer": loop_seconds,
+                "peer_name": f"per-trajectory, per-member autograd loop (tests/training/reference.py){counted}",
+                "ratio": loop_seconds / round_seconds,
+                **common,
+            },
+            {
+                "what": f"private round, {size.name}: bare products",
+                "ours": round_seconds,
+                "peer": limit,
+                "peer_name": "torch.bmm of the same shapes, nothing else",
+                "ratio": limit / round_seconds,
+                **common,
+            },
+        ]
+    write("local_update" if threads == 1 else f"local_update_{threads}_threads", rows)
+
+
+def check(size: FixedRound, batches: LocalBatches) -> float:
+    """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
+    fast = sum_of_updates(size.weights, batches, size.shape, size.local, size.plan.clip)
+    slow: list[Tensor] = []
+
+    def loop() -> None:
+        slow[:] = reference_sum(size.weights, batches, size.shape, size.local, size.clipping_norm, "flat")
+
+    (seconds,) = interleaved([loop], 1, warm=False)
+    for ours, theirs in zip(fast, slow, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+    return seconds
+
+
+def bare(size: FixedRound, portion: int) -> Callable[[], None]:
+    """The products of a round: forward, error and gradient of every layer, step and portion of units."""
+    steps = -(-size.transitions // BATCH)
+
+    def portions() -> list[int]:
+        full, rest = divmod(size.cohort, portion)
+        return [portion] * full + [rest] * (rest > 0)
+
+    buffers = {units: _Buffers(size, units * size.members) for units in set(portions())}
+
+    def work() -> None:
+        for units in portions():
+            for _ in range(steps):
+                buffers[units].step()
+
+    return work
+
+
+class _Buffers:
+    def __init__(self, size: FixedRound, pairs: int) -> None:
+        layers, device = size.shape.layers, size.device
+        self._weights = [torch.randn(pairs, i, o, device=device) for i, o in layers]
+        self._below = [torch.randn(pairs, BATCH, i, device=device) for i, _ in layers]
+        self._above = [torch.randn(pairs, BATCH, o, device=device) for _, o in layers]
+        self._outputs = [torch.empty_like(above) for above in self._above]
+        self._errors = [torch.empty_like(below) for below in self._below]
+        self._gradients = [torch.empty_like(weights) for weights in self._weights]
+
+    def step(self) -> None:
+        for below, weights, outputs in zip(self._below, self._weights, self._outputs, strict=True):
+            torch.bmm(below, weights, out=outputs)
+        for i in reversed(range(len(self._weights))):
+            if i:
+                torch.bmm(self._above[i], self._weights[i].mT, out=self._errors[i])
+            torch.bmm(self._below[i].mT, self._above[i], out=self._gradients[i])
+
+
+if __name__ == "__main__":
+    main()

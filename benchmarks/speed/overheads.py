@@ -1,0 +1,175 @@
+"""What a private round costs beside its sum: noise, checkpoint, logging and accounting, as shares of the round.
+
+python -m benchmarks.speed.overheads
+
+The rounds are the stage's own: `train` with the stage's checkpoint (on the disk before every round), its MLflow run in
+a fresh SQLite store, its progress bar and its reports of ε, in a project in a temporary folder beside this one. Shares
+are told twice. The median over rounds of each round's own share is that of a usual round; accounting and looks, which
+come now and then, are hardly in it. The total over the total has them, and every time another program held up the disk.
+"""
+
+import os
+import shutil
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks.machine import machine, write
+from benchmarks.speed.fixed_round import FixedRound
+from pipeline import train_model
+from primorl.attacks.units import Units
+from primorl.config.params import load
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.progress import progress_bar
+from primorl.tracking import stage_run
+from primorl.training import checkpoint
+from primorl.training.rounds import CHUNK_BYTES, Execution
+from primorl.training.training import Progress, ServerTraining, train
+
+ROOT = Path(__file__).resolve().parents[2]
+RATE, LOOK_EVERY, PUBLIC = 0.1, 5, 60
+SIZES = [
+    (FixedRound(members=3, width=64, transitions=200, cohort=2940), 150),  # the default: a cohort of 294
+    (FixedRound(members=5, width=128, transitions=1000, cohort=300), 40),  # a cohort of 30
+]
+
+
+PARTS = ("noise", "checkpoint", "logging", "accounting")
+
+
+def main() -> None:
+    """Run the rounds of both sizes and keep the shares."""
+    torch.set_num_threads(1)
+    rows: list[dict[str, object]] = []
+    for size, rounds in SIZES:
+        of_rounds = measure(size, rounds)
+        rows += [*shares(size, of_rounds, totals=False), *shares(size, of_rounds, totals=True)]
+    write("overheads", rows)
+
+
+def shares(size: FixedRound, of_rounds: list[dict[str, float]], *, totals: bool) -> list[dict[str, object]]:
+    """A row for each part and one for all of them: means and the total over the total, or medians over rounds.
+
+    Args:
+        size: what was run.
+        of_rounds: see `measure`.
+        totals: whether every round's outliers shall count.
+    """
+    average = statistics.fmean if totals else statistics.median
+    whole = [spent["round"] for spent in of_rounds]
+    rows: list[dict[str, object]] = []
+    for what, names in [*((part, (part,)) for part in PARTS), ("all of them", PARTS)]:
+        mine = [sum(spent[name] for name in names) for spent in of_rounds]
+        each = [part / own for part, own in zip(mine, whole, strict=True)]
+        rows.append(
+            {
+                "what": f"{what}, of a private round: K {size.cohort}, q {RATE}, N {size.members}, 2x{size.width}, "
+                f"T {size.transitions}, B 16, {len(of_rounds)} rounds, {'totals' if totals else 'medians'}",
+                "ours": 1e3 * average(mine),
+                "peer": 1e3 * average(whole),
+                "peer_name": "the whole round, in the same run; ratio: "
+                + ("total over total" if totals else "median of the rounds' own shares"),
+                "ratio": sum(mine) / sum(whole) if totals else average(each),
+                "unit": "ms",
+                "machine": machine(),
+                "command": "python -m benchmarks.speed.overheads",
+            }
+        )
+    return rows
+
+
+def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
+    """Seconds of every round, whole (``round``) and by part; what ends the run is its last round's."""
+    layers = len(size.shape.layers)
+    plan = Plan(size.cohort, "trajectory", RATE, 8.0, 0.35, "flat", rounds, 1e-5, size.members, layers)
+    source = size.source()
+    spent = dict.fromkeys((*PARTS, "round"), 0.0)
+    marks = [dict(spent)]
+    with project() as folder, stage_run("train_model", load(folder / "params.yaml")) as run:
+        file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
+
+        def keep(progress: Progress) -> None:
+            checkpoint.write(file, progress, "benchmark")
+
+        with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
+            report = train_model._reporter(run, bar, plan, size.shape)
+
+            def on_round(done: int, look: Any) -> None:
+                started, accounted = time.perf_counter(), spent["accounting"]
+                report(done, look)
+                ended = time.perf_counter()
+                spent["logging"] += ended - started - (spent["accounting"] - accounted)
+                marks.append(spent | {"round": ended - began})
+
+            began = time.perf_counter()
+            train(
+                plan,
+                size.shape,
+                source,
+                public_of(source),
+                normaliser=size.normaliser,
+                local=size.local,
+                server=ServerTraining(momentum=0.6, averaging=0.9, look_every=LOOK_EVERY, patience=None),
+                max_transitions=None,
+                seed=0,
+                execution=Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
+                keep=add_time(keep, spent, "checkpoint"),
+                on_round=on_round,
+            )
+            add_time(run.flush, spent, "logging")()
+            marks[-1] = spent | {"round": time.perf_counter() - began}
+    return [{name: after[name] - before[name] for name in after} for before, after in pairwise(marks)]
+
+
+@contextmanager
+def project() -> Iterator[Path]:
+    """A project of its own, on the disk that this one is on."""
+    with tempfile.TemporaryDirectory(dir=ROOT, prefix=".overheads-") as name:
+        folder, before = Path(name), Path.cwd()
+        shutil.copy(ROOT / "params.yaml", folder)
+        os.chdir(folder)
+        try:
+            yield folder
+        finally:
+            os.chdir(before)
+
+
+@contextmanager
+def timed(spent: dict[str, float]) -> Iterator[None]:
+    """Add up the time in the plan's release and accounting."""
+    release, accounted = Plan.release, Plan.spent
+    Plan.release = add_time(release, spent, "noise")  # type: ignore[method-assign]
+    Plan.spent = add_time(accounted, spent, "accounting")  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Plan.release, Plan.spent = release, accounted  # type: ignore[method-assign]
+
+
+def add_time(work: Callable[..., Any], spent: dict[str, float], part: str) -> Callable[..., Any]:
+    """``work``, whose time is added to ``spent``."""
+
+    def timing(*arguments: Any, **options: Any) -> Any:
+        started = time.perf_counter()
+        try:
+            return work(*arguments, **options)
+        finally:
+            spent[part] += time.perf_counter() - started
+
+    return timing
+
+
+def public_of(source: Units) -> tuple[torch.Tensor, torch.Tensor]:
+    """The rows of a few units, which the looks are taken at."""
+    return source.inputs[:PUBLIC].flatten(0, 1), source.targets[:PUBLIC].flatten(0, 1)
+
+
+if __name__ == "__main__":
+    main()

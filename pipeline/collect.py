@@ -1,0 +1,22 @@
+"""Stage ``collect``: the raw files of whatever source, in ``data/raw``."""
+
+import sys
+from pathlib import Path
+
+from pipeline.runner import run_stage
+from primorl.config.params import Params
+from primorl.project.files import replaced_directory
+from primorl.tracking import StageRun
+from primorl.trajectories.sources import source_of
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Bring the chosen dataset here; its returns are private and go nowhere."""
+    source = source_of(params.dataset, params.chosen)
+    with replaced_directory(Path("data/raw")) as fresh:
+        source.collect(fresh)
+    run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("collect", "bring the source's raw files here: made, fetched or copied", body))

@@ -1,0 +1,26 @@
+"""Stage ``ingest``: the raw trajectories become one validated Parquet dataset in ``data/trajectories``."""
+
+import sys
+from pathlib import Path
+
+from pipeline.runner import run_stage
+from primorl.config.params import Params
+from primorl.tracking import StageRun
+from primorl.trajectories.ingestion import ingest
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Validate and convert; only the keyed fingerprint is logged."""
+    chosen = params.chosen
+    info = ingest(
+        Path("data/raw"),
+        Path("data/trajectories"),
+        params.dataset,
+        chosen,
+    )
+    run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
+    run.tag("dataset_fingerprint", info.dataset_fingerprint)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("ingest", "any source becomes one validated Parquet schema", body))

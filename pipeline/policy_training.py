@@ -1,0 +1,166 @@
+"""What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
+
+import math
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.config.params import Params
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.policy import exported
+from primorl.policy.sac import SacConfig, Sampler, train
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json, replaced_directory, write_json
+from primorl.project.progress import progress_bar
+from primorl.setup.compute import chosen_device
+from primorl.tracking import StageRun
+
+MODEL = Path("models/dynamics")
+_TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
+_ONE_THREAD_UP_TO = 192  # units of a layer, of all seeds together
+
+
+@dataclass(frozen=True)
+class Released:
+    """What ``train_model`` says of its model: the environment's id (None: no simulator) and the privacy statement."""
+
+    environment: str | None
+    statement: dict[str, Any]
+
+    @classmethod
+    def read(cls, params: Params) -> "Released":
+        """Read ``models/dynamics``.
+
+        Raises:
+            PipelineError: a file is missing or broken, or the model is another variant's, so that its statement
+                would be no statement about what is made here.
+        """
+        config, statement = read_json(MODEL / "config.json"), read_json(MODEL / "privacy.json")
+        asked = {"variant": params.dynamics.variant, "environment": params.chosen.environment}
+        found = {key: config.get(key) for key in asked}
+        if found != asked:  # an environment's id may name a module to import: params.yaml's only
+            raise PipelineError(
+                f"{MODEL / 'config.json'}: found variant {found['variant']!r} for environment "
+                f"{found['environment']!r}, params.yaml asks for {asked['variant']!r} for {asked['environment']!r}; "
+                "run `dvc repro train_model`"
+            )
+        missing = [key for key in _TAGS if key not in statement]
+        if missing:
+            raise PipelineError(f"{MODEL / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
+        return cls(config["environment"], statement)
+
+
+def load_model(params: Params) -> tuple[PessimisticModel, torch.device]:
+    """The pessimistic model of ``models/dynamics`` and its device; raises what `PessimisticModel.load` raises."""
+    chosen, device = params.policy, _device(params)
+    return PessimisticModel.load(MODEL, uncertainty=chosen.uncertainty, penalty=chosen.penalty, device=device), device
+
+
+def write_trained(
+    output: Path,
+    params: Params,
+    run: StageRun,
+    *,
+    released: Released,
+    model: PessimisticModel,
+    starts: Tensor,
+    reset_fraction: float,
+    sampler: Sampler,
+) -> None:
+    """Train a policy for every seed; write ``output`` with the privacy statement of the model they were trained in.
+
+    The first seed's policy lies in ``output`` itself, the others' in folders of their own, each with the statement: it
+    speaks of all of them, since what is made of a released model alone is post-processing, and more of it reveals no
+    more.
+    No policy is chosen by its return.
+
+    Args:
+        output: the folder that is replaced.
+        params: every choice.
+        run: gets parameters, the statement as tags, and the metrics of every epoch; of several seeds their mean,
+            while each has a nested run of its own.
+        released: of the model.
+        model: where rollouts run.
+        starts: their start states in the environment's units, ``[n, S]``.
+        reset_fraction: share of rollouts that begin there.
+        sampler: picks the batches.
+
+    Raises:
+        PipelineError: the start states are not the model's, or training diverged.
+    """
+    if starts.shape[1:] != (model.observation_size,):
+        raise PipelineError(
+            f"{MODEL}: found observations of size {model.observation_size}, the start states "
+            f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+        )
+    config, seeds = _config(params, model, reset_fraction), params.policy_seeds
+    policies = []
+    with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
+        of_seeds = [open_runs.enter_context(run.nested(f"seed {seed}")) for seed in params.policy.seeds or ()]
+        for log, seed in ((run, params.seed), *zip(of_seeds, seeds, strict=False)):
+            log.params({"seed": seed, "policy": params.policy.model_dump()})
+            for key in _TAGS:
+                log.tag(key, str(released.statement[key]))
+        for epoch in train(model, starts, config, sampler):
+            means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
+            for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
+                for name, value in metrics.items():
+                    log.metric(name, value, epoch.number)
+            policies.append(epoch.policies)
+            bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
+            bar.update()
+
+    about = pointer(params, output) | {"environment": released.environment}
+    with replaced_directory(output) as fresh:
+        for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
+            folder.mkdir(parents=True, exist_ok=True)
+            which = {"seeds": list(seeds)} if params.policy.seeds and folder == fresh else {}
+            exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
+            write_json(folder / "privacy.json", released.statement)
+        for name in ("config.json", "privacy.json"):
+            run.artifact(fresh / name)
+
+
+def pointer(params: Params, target: Path) -> dict[str, Any]:
+    """The ``config.json`` of a folder without a policy: it names the folder where this variant's policy lies."""
+    return {"variant": params.dynamics.variant, "policy": target.as_posix()}
+
+
+def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> SacConfig:
+    chosen = params.policy
+    discrete_entropy = chosen.discrete_target_entropy * math.log(model.action_size)
+    return SacConfig(
+        hidden=chosen.hidden,
+        learning_rate=chosen.learning_rate,
+        discount=chosen.discount,
+        target_rate=chosen.target_rate,
+        target_entropy=discrete_entropy if model.discrete_actions else chosen.target_entropy,
+        reward_scale=chosen.reward_scale,
+        batch_size=chosen.batch_size,
+        epochs=chosen.epochs,
+        updates_per_epoch=chosen.updates_per_epoch,
+        rollout_every=chosen.rollout_every,
+        rollout_batch=chosen.rollout_batch,
+        horizon=chosen.horizon,
+        reset_fraction=reset_fraction,
+        buffer_size=chosen.buffer_size,
+        seeds=params.policy_seeds,
+    )
+
+
+def _device(params: Params) -> torch.device:
+    """The device of `chosen_device`; small networks get one thread unless params.yaml says otherwise.
+
+    Measured (docs/performance.md): up to 192 units over all seeds a second thread gains a sixth at best, and
+    multiplies the time as soon as anything else wants the core that the first one then waits for; beyond, a third
+    and more.
+    """
+    device = chosen_device(params.compute)
+    if params.compute.threads is None and len(params.policy_seeds) * max(params.policy.hidden) <= _ONE_THREAD_UP_TO:
+        torch.set_num_threads(1)
+    return device

@@ -1,0 +1,271 @@
+"""Auditing one run of training, end to end, with canary trajectories (Steinke et al. 2023, arXiv 2305.08846).
+
+Unlike the audit of the mechanism (`primorl.privacy.audits.canaries`) this one goes through everything that training
+does with a trajectory: batches, local steps, clipping, chunks, sampling, noise, the server's momentum and average.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from primorl.attacks.units import Units, WithCanaries
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, forward, row_losses
+from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.training.cohort import CohortSource, local_batches
+from primorl.training.local_update import LocalTraining, updates_of_units
+from primorl.training.rounds import Execution
+from primorl.training.training import Look, Progress, ServerTraining, train
+
+Floats = NDArray[np.float64]
+
+_RADIUS = 10.0  # of a canary's inputs, in standard deviations of the public split
+_GAP = 5.0  # of its targets from what the initial weights predict, in their public spread
+_GUESSED = 0.25  # share of the canaries that is guessed "in", and the same share "out"
+_FEWEST = 8
+_RIDGE = 1e-3  # of the Gram matrix of updates of length 1
+_MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong estimate must not outweigh all others
+
+
+@dataclass(frozen=True)
+class View:
+    """What one attacker achieved: ``correct`` of ``guesses`` were right, which refutes every ε below ``epsilon``."""
+
+    guesses: int
+    correct: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class OneRun:
+    """What the audit found.
+
+    Attributes:
+        claimed: the plan's ε at ``delta``; None where it claims nothing.
+        model: by the likelihood of the canaries under the released weights.
+        rounds: by every round's release, which ε covers too.
+        delta: at which all are read.
+        confidence: with which both bounds hold together (each is made at half the error).
+        canaries: m.
+        units: real ones, that the canaries were among.
+    """
+
+    claimed: float | None
+    model: View
+    rounds: View
+    delta: float
+    confidence: float
+    canaries: int
+    units: int
+
+    @property
+    def epsilon(self) -> float:
+        """The larger of the two lower bounds."""
+        return max(self.model.epsilon, self.rounds.epsilon)
+
+    @property
+    def refutes_the_claim(self) -> bool:
+        """Whether training leaks more than the plan states."""
+        return self.claimed is not None and self.epsilon > self.claimed
+
+
+def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architecture, normaliser: Normaliser) -> Units:
+    """Trajectories made to leave a trace: far from all data, each pulling its own way, every round the same.
+
+    A canary repeats one transition. Its input lies 10 standard deviations from the public mean in a random direction,
+    where gradients are large and nobody else's trajectories have a say, so that its update has the clip's full norm.
+    Its targets lie on random sides of what the public initial weights predict there: far enough to pull for long,
+    near enough that the mean's gradient counts beside the variance's, which pulls all canaries one way. As all
+    rows are equal, no shuffling, subset or batch hides anything: whoever knows the weights knows a canary's update.
+
+    Args:
+        count: m.
+        rows: M, of each.
+        weights: the initial ones.
+        shape: of the ensemble.
+        normaliser: the public one.
+    """
+    direction = torch.randn(count, shape.inputs)
+    far = _RADIUS * direction / direction.norm(dim=1, keepdim=True)
+    known = far.expand(shape.members, -1, -1)
+    predicted, _ = forward(weights, known, shape.log_variance_low, shape.log_variance_high)
+    wanted = predicted.mean(0) + _GAP * torch.randn(count, shape.targets).sign()
+    inputs = far * normaliser.input_scale + normaliser.input_mean
+    targets = wanted * normaliser.target_scale + normaliser.target_mean
+    if shape.learned_termination:
+        targets = torch.cat((targets, torch.randint(2, (count, 1)).float()), dim=1)
+    return Units(inputs.unsqueeze(1).repeat(1, rows, 1), targets.unsqueeze(1).repeat(1, rows, 1))
+
+
+def audit_one_run(
+    plan: Plan,
+    shape: Architecture,
+    source: CohortSource,
+    public: tuple[Tensor, Tensor],
+    *,
+    canaries: int,
+    confidence: float,
+    local: LocalTraining,
+    server: ServerTraining,
+    max_transitions: int | None,
+    seed: int,
+    execution: Execution,
+    on_round: Callable[[], object],
+) -> OneRun:
+    """Train once on ``source`` and canaries that fair coins include, guess the coins, bound ε.
+
+    The model is as dangerous as one with strangers' trajectories in it: nothing of it is returned or written.
+
+    Args:
+        plan: its K must be ``source.units`` + ``canaries``.
+        shape: of the ensemble.
+        source: real units. They are trained on: private ones would have to be paid for.
+        public: as `train` wants it.
+        canaries: m, from 8 to 1/(2δ).
+        confidence: with which the result may be relied on.
+        local: as `train` wants it, like all that follow.
+        server: of the released rounds.
+        max_transitions: of a unit in a round.
+        seed: of the initial weights.
+        execution: where and in what portions.
+        on_round: called after every round.
+
+    Raises:
+        PipelineError: too few canaries to guess about, or too many for the plan's δ.
+        ValueError: the plan's K is another.
+    """
+    if canaries < _FEWEST or 2 * canaries * plan.delta > 1:
+        raise PipelineError(
+            f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"
+        )
+    initial = shape.initial_weights(seed)
+    normaliser = Normaliser.from_public(public[0], public[1][:, : shape.columns], shape.learned_termination)
+    planted = canary_trajectories(canaries, local.batch_size, initial, shape, normaliser)
+    included = np.random.default_rng().random(canaries) < 0.5
+    witness = Witness(plan, shape, planted, normaliser, local, server, execution)
+
+    def report(done: int, look: Look | None) -> None:
+        on_round()
+
+    trained = train(
+        plan,
+        shape,
+        WithCanaries(source, planted, torch.from_numpy(included)),
+        public,
+        normaliser=normaliser,
+        local=local,
+        server=server,
+        max_transitions=max_transitions,
+        seed=seed,
+        execution=execution,
+        keep=witness,
+        on_round=report,
+    )
+    weights = tuple(w.cpu() for w in trained.weights)
+    likelihood = _likelihood(weights, planted, shape, normaliser)
+    each = 1 - (1 - confidence) / 2
+
+    def view(scores: Floats) -> View:
+        count = int(_GUESSED * canaries)
+        made, right = guesses(scores, included, count, count)
+        return View(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each))
+
+    spent = plan.spent()
+    return OneRun(
+        claimed=spent.epsilon_pld if spent else None,
+        model=view(likelihood),
+        rounds=view(witness.scores),
+        delta=plan.delta,
+        confidence=confidence,
+        canaries=canaries,
+        units=source.units,
+    )
+
+
+class Witness:
+    """Sees every release as training goes on, and sums up for each canary how likely it seems to be in.
+
+    A round's release times qK is Σ_i b_i v_i + noise + everybody else, where v_i is canary i's clipped update at the
+    weights before, which the witness computes, and b_i says whether it joined: 1 with probability q if it is in. The
+    best linear estimate of b is ridge regression on the v_i; from its error follows a log-likelihood ratio of "in" to
+    "out" for every canary and round. The noise is measured, by what the canaries cannot explain, and not taken from the
+    plan: a plan that lies about it would mislead. Call it with the progress before every round and after the last.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        shape: Architecture,
+        canaries: Units,
+        normaliser: Normaliser,
+        local: LocalTraining,
+        server: ServerTraining,
+        execution: Execution,
+    ) -> None:
+        self._plan = plan
+        self._shape = shape
+        self._local = local
+        self._momentum = server.momentum
+        self._device = execution.device
+        self._batches = local_batches(
+            canaries,
+            torch.arange(canaries.units),
+            normaliser.to(execution.device),
+            batch_size=local.batch_size,
+            epochs=local.epochs,
+            max_transitions=None,
+            entropy=plan.entropy,
+        )
+        self._before: Progress | None = None
+        self.scores: Floats = np.zeros(canaries.units)
+
+    def __call__(self, progress: Progress) -> None:
+        """Learn from the release between the last progress and this one."""
+        before, self._before = self._before, progress
+        if before is None or progress.done == before.done:
+            return
+        step = _flat(progress.velocity) - self._momentum * _flat(before.velocity)
+        self.scores += self._evidence(before.weights, step * self._plan.expected_cohort)
+
+    def _evidence(self, weights: Weights, total: Tensor) -> Floats:
+        q, count = self._plan.sampling_probability, len(self.scores)
+        updates = self._updates(tuple(w.to(self._device) for w in weights))
+        scale = updates.norm(dim=1).mean()
+        updates, total = updates / scale, total / scale
+        gram, seen = (updates @ updates.T).double(), (updates @ total).double()
+        if not bool(gram.isfinite().all() & seen.isfinite().all()):
+            return np.zeros(count)  # training diverged, or no canary moves: nothing to see
+        small = torch.eye(count, dtype=torch.float64, device=gram.device) * _RIDGE
+        unexplained = total.double().square().sum() - seen @ torch.linalg.solve(gram + small, seen)
+        noise = unexplained.clamp(min=0) / max(1, len(total) - count)
+        # Before the release b_i is 1 with probability q/2, independently: mean and variance of the prior.
+        mean, variance = q / 2, q / 2 * (1 - q / 2)
+        ridge = small * (1 + float(noise) / variance / _RIDGE)
+        estimate = torch.linalg.solve(gram + ridge, seen - gram.sum(1) * mean)
+        shrinkage = torch.linalg.solve(gram + ridge, gram).diagonal().clamp(1e-9, 1 - 1e-9)
+        joined = (estimate / shrinkage + mean).cpu().numpy()
+        error = (variance * (1 - shrinkage) / shrinkage).cpu().numpy()
+        with np.errstate(divide="ignore"):
+            ratio = np.logaddexp(np.log1p(-q), np.log(q) + (2 * joined - 1) / (2 * error))
+        return np.asarray(np.clip(ratio, -_MOST_EVIDENCE, _MOST_EVIDENCE))
+
+    def _updates(self, weights: Weights) -> Tensor:
+        """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
+        moved = updates_of_units(weights, self._batches, self._shape, self._local, self._plan.clip)
+        return torch.cat([part.flatten(1) for part in moved], dim=1)
+
+
+def _likelihood(weights: Weights, canaries: Units, shape: Architecture, normaliser: Normaliser) -> Floats:
+    """Log-likelihood of each canary's transition under the released weights, made finite."""
+    inputs, targets = normaliser.inputs(canaries.inputs[:, 0]), normaliser.targets(canaries.targets[:, 0])
+    losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets)
+    return np.asarray((-losses.mean(0)).double().nan_to_num(nan=-1e300, neginf=-1e300).numpy())
+
+
+def _flat(weights: Weights) -> Tensor:
+    return torch.cat([w.flatten() for w in weights])

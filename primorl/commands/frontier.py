@@ -1,0 +1,152 @@
+"""What one ε buys: noise on the released update against compute, over sampling probabilities and rounds."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from primorl.privacy.accounting.accountant import solve_noise_multiplier
+
+_LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise
+_STEPS = (0.25, 0.5, 1, 2, 4)  # of the rounds around the current ones
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way to spend the target.
+
+    ``noise_multiplier`` is the least that keeps the target (None: none does), ``noise_per_coordinate`` the standard
+    deviation z/(qK) of the noise in every coordinate of the released mean update, in units of the clipping norm C.
+    ``unit_updates`` is the expected number of local trainings, qKT, and ``transitions`` how many transitions they read
+    at most (None: unknown). ``current``: the point that is in use.
+    """
+
+    sampling_probability: float
+    rounds: int
+    noise_multiplier: float | None
+    noise_per_coordinate: float | None
+    unit_updates: float
+    transitions: float | None
+    current: bool
+
+
+def around(units: int, sampling_probability: float | None, rounds: int) -> tuple[list[float], list[int]]:
+    """The default grid: 1, 2, 5, 10, … thousandths, for cohorts of ten and more, and ¼ to 4 times the rounds."""
+    steps = {step * 10.0**-decade for decade in (1, 2, 3) for step in (1, 2, 5)} | {1.0}
+    probabilities = {round(step, 9) for step in steps if step * units >= _LEAST_COHORT or step == 1.0}
+    probabilities |= set() if sampling_probability is None else {sampling_probability}
+    return sorted(probabilities), sorted({max(1, round(step * rounds)) for step in _STEPS})
+
+
+def frontier(
+    target_epsilon: float,
+    delta: float,
+    units: int,
+    grid: tuple[Sequence[float], Sequence[int]],
+    *,
+    current: tuple[float | None, int],
+    transitions_per_unit: int | None,
+    queries: tuple[float, ...],
+    on_point: Callable[[], object],
+) -> list[Point]:
+    """Solve for the noise at every point of the grid, rounds by rounds.
+
+    Args:
+        target_epsilon: what each of them may spend, by PLD, when one unit is added or removed.
+        delta: at which failure probability.
+        units: K.
+        grid: sampling probabilities and rounds.
+        current: the pair of the grid that is in use.
+        transitions_per_unit: the most that one local training reads; None if unknown.
+        queries: noise multipliers of what is asked before the rounds, out of the same target.
+        on_point: called after every point.
+    """
+    points = []
+    for probability, rounds in ((probability, rounds) for rounds in grid[1] for probability in grid[0]):
+        try:
+            multiplier: float | None = solve_noise_multiplier(target_epsilon, delta, probability, rounds, queries)
+        except ValueError:
+            multiplier = None
+        updates = probability * units * rounds
+        points.append(
+            Point(
+                sampling_probability=probability,
+                rounds=rounds,
+                noise_multiplier=multiplier,
+                noise_per_coordinate=None if multiplier is None else multiplier / (probability * units),
+                unit_updates=updates,
+                transitions=None if transitions_per_unit is None else updates * transitions_per_unit,
+                current=(probability, rounds) == current,
+            )
+        )
+        on_point()
+    return points
+
+
+def table(points: Sequence[Point]) -> str:
+    """The points as aligned columns, the one in use marked."""
+    return "\n".join(_lines(points))
+
+
+def _lines(points: Sequence[Point]) -> Iterator[str]:
+    row = "{:>7}  {:>9}  {:>9}  {:>12}  {:>12}  {:>12}  {}"
+    yield row.format("T", "q", "z", "noise / C", "unit-updates", "transitions", "").rstrip()
+    last = points[0].rounds
+    for point in points:
+        if point.rounds != last:
+            yield ""
+        last = point.rounds
+        yield row.format(
+            point.rounds,
+            f"{point.sampling_probability:.4g}",
+            _figure(point.noise_multiplier, ".4g"),
+            _figure(point.noise_per_coordinate, ".3g"),
+            _figure(point.unit_updates, ".3g"),
+            _figure(point.transitions, ".3g"),
+            "◄ in use" if point.current else "",
+        ).rstrip()
+
+
+def _figure(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)
+
+
+def draw(path: Path, points: Sequence[Point], title: str) -> None:
+    """Draw noise against sampling probability and against compute, a line for each number of rounds, as a PNG."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+
+    figure = Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    left, right = figure.subplots(1, 2, sharey=True)
+    solved = [point for point in points if point.noise_per_coordinate is not None]
+    rounds = sorted({point.rounds for point in solved})
+    for axes, across in ((left, "sampling_probability"), (right, "unit_updates")):
+        for i, count in enumerate(rounds):
+            line = [(getattr(point, across), point.noise_per_coordinate) for point in solved if point.rounds == count]
+            color = str(0.6 * (1 - i / max(1, len(rounds) - 1)))
+            axes.plot(*zip(*line, strict=True), ".-", color=color)
+            axes.annotate(
+                f"T = {count}",
+                line[-1],
+                xytext=(6, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                color=color,
+            )
+        for point in solved:
+            if point.current:
+                axes.plot(
+                    [getattr(point, across)], [point.noise_per_coordinate], "D", color="C3", zorder=3, label="in use"
+                )
+                axes.legend(frameon=False, loc="upper right")
+        axes.set(xscale="log", yscale="log")
+        axes.margins(x=0.18)
+        axes.grid(alpha=0.3)
+        axes.spines[["top", "right"]].set_visible(False)
+    left.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    left.yaxis.set(major_locator=LogLocator(subs=(1, 2, 3, 5)), major_formatter=StrMethodFormatter("{x:g}"))
+    left.yaxis.set_minor_locator(NullLocator())
+    left.set(xlabel="sampling probability q", ylabel="noise per coordinate of a mean update,\nz / (qK), in units of C")
+    right.set(xlabel="expected local trainings, qKT")
+    figure.suptitle(title, fontsize=11)
+    figure.savefig(path, format="png", metadata={"Software": None})

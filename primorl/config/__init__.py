@@ -1,0 +1,1 @@
+"""The typed view of ``params.yaml`` and of a dataset, checked once."""

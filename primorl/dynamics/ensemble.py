@@ -1,0 +1,382 @@
+"""A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
+
+import itertools
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.functional import silu, softplus
+
+from primorl.dynamics.termination import LEARNED, NONE, RULES
+from primorl.project.errors import PipelineError
+
+_MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
+
+# What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
+_BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
+
+TERMINATION_GAIN = 10.0
+"""Logits are the last output times this: an episode ends once, so a unit has one batch that speaks of its end, and at a
+gain of 1 local steps that suit the other targets hardly move it (docs/architecture.md has the comparison)."""
+
+_RARE_LOGIT = math.log(0.01 / 0.99)
+
+Weights = tuple[Tensor, ...]
+"""Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """Sizes of the ensemble and the fixed bounds of its log-variance.
+
+    Each of ``members`` is an MLP from (observation, action) to the mean and log-variance of the
+    standardised (next_observation - observation, reward), with Swish activations (PriMORL, section 4.1,
+    after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would be shared
+    by members and lie outside the clipped update.
+
+    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
+    probability that the step ends the episode. Its weights are weights like all others: clipped, noised and charged
+    with them.
+    """
+
+    observation_size: int
+    action_size: int
+    members: int
+    hidden: tuple[int, ...]
+    log_variance_low: float
+    log_variance_high: float
+    learned_termination: bool = False
+
+    @property
+    def inputs(self) -> int:
+        """S + A."""
+        return self.observation_size + self.action_size
+
+    @property
+    def targets(self) -> int:
+        """S + 1, of the Gaussian."""
+        return self.observation_size + 1
+
+    @property
+    def columns(self) -> int:
+        """Columns of a target row: S + 1, and the flag of a termination where that is learned."""
+        return self.targets + self.learned_termination
+
+    @property
+    def target_names(self) -> tuple[str, ...]:
+        """What each column of a target row is."""
+        names = (*(f"observation_{i}" for i in range(self.observation_size)), "reward", "termination")
+        return names[: self.columns]
+
+    @property
+    def layers(self) -> tuple[tuple[int, int], ...]:
+        """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any, side by side."""
+        sizes = (self.inputs, *self.hidden, 2 * self.targets + self.learned_termination)
+        return tuple(itertools.pairwise(sizes))
+
+    @property
+    def parameters(self) -> int:
+        """Weights of the whole ensemble: the dimension of one noise draw."""
+        return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
+
+    def initial_weights(self, seed: int) -> Weights:
+        """Draw weights uniformly within ±1/√in, each member its own, from a public seed.
+
+        The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
+        from even odds on every step of every unit would first spend its clipped update on saying so.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        weights: list[Tensor] = []
+        for inputs, outputs in self.layers:
+            bound = 1 / math.sqrt(inputs)
+            for shape in ((self.members, inputs, outputs), (self.members, 1, outputs)):
+                weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
+        if self.learned_termination:
+            weights[-2][..., -1] = 0.0
+            weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
+        return tuple(weights)
+
+
+def outputs(weights: Weights, inputs: Tensor) -> Tensor:
+    """The last layer's: ``[N, B, S + A]`` standardised inputs to ``[N, B, 2(S + 1)]``, or one more with a logit."""
+    hidden = inputs
+    last = len(weights) - 2
+    for layer in range(0, len(weights), 2):
+        hidden = torch.baddbmm(weights[layer + 1], hidden, weights[layer])
+        if layer != last:
+            hidden = silu(hidden)
+    return hidden
+
+
+def gaussian(output: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Mean and log-variance of the standardised targets, from `outputs`.
+
+    Args:
+        output: ``[.., 2(S + 1)]``, or with a logit behind.
+        low: lower bound of the log-variance.
+        high: upper bound of the log-variance.
+
+    Returns:
+        Two ``[.., S + 1]`` tensors.
+    """
+    targets = output.shape[-1] // 2  # a logit makes it odd
+    return output[..., :targets], soft_bounded(output[..., targets : 2 * targets], low, high)
+
+
+def forward(weights: Weights, inputs: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Mean and log-variance of the standardised targets.
+
+    Args:
+        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
+        inputs: standardised, ``[N, B, S + A]``.
+        low: lower bound of the log-variance.
+        high: upper bound of the log-variance.
+
+    Returns:
+        Two ``[N, B, S + 1]`` tensors.
+    """
+    return gaussian(outputs(weights, inputs), low, high)
+
+
+def row_losses(shape: Architecture, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What every member loses on every row, and what it predicts.
+
+    The Gaussian's negative log-likelihood; with a learned termination plus -log P(flag), its binary cross-entropy.
+
+    Args:
+        shape: sizes of the ensemble.
+        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
+        inputs: standardised, ``[N, B, S + A]``.
+        targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
+
+    Returns:
+        Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
+    """
+    output = outputs(weights, inputs)
+    mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
+    loss = negative_log_likelihood(mean, log_variance, targets[..., : shape.targets])
+    if not shape.learned_termination:
+        return loss, mean
+    logit = TERMINATION_GAIN * output[..., -1]
+    loss = loss + softplus(logit) - logit * targets[..., -1]
+    return loss, torch.cat((mean, torch.sigmoid(logit).unsqueeze(-1)), dim=-1)
+
+
+def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
+    """Squeeze ``raw`` smoothly into (low, high) by two softplus functions, as in PETS and MOPO."""
+    below_high = high - softplus(high - raw)
+    return low + softplus(below_high - low)
+
+
+def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor) -> Tensor:
+    """Gaussian negative log-likelihood, summed over the last axis, without its constant."""
+    return 0.5 * ((mean - targets).square() * torch.exp(-log_variance) + log_variance).sum(-1)
+
+
+@dataclass(frozen=True)
+class Normaliser:
+    """Affine maps to standardised inputs and targets; made from public data only.
+
+    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on their median and
+    divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the normal's): a few rare
+    jumps may hold most of a target's variance, and scaled by that the usual motion would vanish.
+
+    With ``flag``, targets keep one column behind the standardised ones as it is: whether the episode terminated.
+    """
+
+    input_mean: Tensor
+    input_scale: Tensor
+    target_mean: Tensor
+    target_scale: Tensor
+    flag: bool = False
+
+    @classmethod
+    def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
+        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more with ``flag``."""
+        targets = targets[:, :-1] if flag else targets
+        targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
+        centre = targets.median(dim=0).values
+        spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
+        # Sparse targets (a reward that is nearly always the same) have no such spread.
+        spread = torch.where(spread > 0, spread, targets.std(dim=0))
+        return cls(inputs.mean(0), _positive(inputs.std(0)), centre, _positive(spread), flag)
+
+    def inputs(self, raw: Tensor) -> Tensor:
+        """Standardise ``[..., S + A]``."""
+        return (raw - self.input_mean) / self.input_scale
+
+    def targets(self, raw: Tensor) -> Tensor:
+        """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
+        size = len(self.target_mean)
+        standardised = (raw[..., :size] - self.target_mean) / self.target_scale
+        return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
+
+    def to(self, device: torch.device) -> "Normaliser":
+        """The same maps on ``device``."""
+        return Normaliser(
+            self.input_mean.to(device),
+            self.input_scale.to(device),
+            self.target_mean.to(device),
+            self.target_scale.to(device),
+            self.flag,
+        )
+
+
+def _positive(scale: Tensor) -> Tensor:
+    return torch.where(scale > 1e-6, scale, torch.ones_like(scale))
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What model states, actions and rewards may be: declared or public facts.
+
+    ``observation_*`` are ``[S]``, ``action_*`` are ``[A]``; infinite where nothing is known. Discrete actions are
+    one-hot vectors, with bounds 0 and 1.
+    """
+
+    observation_low: Tensor
+    observation_high: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    reward_low: float
+    reward_high: float
+    discrete_actions: bool = False
+
+
+@dataclass(frozen=True)
+class GaussianEnsemble:
+    """A trained ensemble with all that is needed to use it.
+
+    ``termination`` says how a rollout knows its end: ``none`` (never), ``learned`` or a name in `RULES`.
+    """
+
+    architecture: Architecture
+    weights: Weights
+    normaliser: Normaliser
+    bounds: Bounds
+    termination: str = NONE
+
+    def __post_init__(self) -> None:
+        if (self.termination == LEARNED) != self.architecture.learned_termination:
+            raise ValueError("termination must be 'learned' where the architecture has a head for it, and only there")
+        if self.termination not in (NONE, LEARNED, *RULES):
+            raise ValueError(f"no termination rule {self.termination!r}")
+
+    def member(self, number: int) -> "GaussianEnsemble":
+        """One member as an ensemble of its own."""
+        alone = tuple(w[number : number + 1] for w in self.weights)
+        return replace(self, architecture=replace(self.architecture, members=1), weights=alone)
+
+    def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Predict (next_observation - observation, reward) with every member, in the data's units.
+
+        Args:
+            observation: ``[B, S]``.
+            action: ``[B, A]``.
+
+        Returns:
+            Mean and standard deviation, ``[N, B, S + 1]`` each, and the probability that the step terminates the
+            episode, ``[N, B]``; None where that is not learned.
+        """
+        shape = self.architecture
+        inputs = self.normaliser.inputs(torch.cat((observation, action), dim=-1))
+        output = outputs(self.weights, inputs.expand(shape.members, -1, -1))
+        mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
+        scale = self.normaliser.target_scale
+        ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
+        return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
+
+    def save(self, folder: Path, **about: Any) -> None:
+        """Write ``model.safetensors`` and ``config.json`` (with ``about`` added) into ``folder``."""
+        tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
+        for part in (self.normaliser, self.bounds):
+            tensors |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
+        save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
+        shape = self.architecture
+        config = {
+            "format": 1,
+            **{name: value for name, value in vars(shape).items() if name != "learned_termination"},
+            "hidden": list(shape.hidden),
+            "reward_low": self.bounds.reward_low,
+            "reward_high": self.bounds.reward_high,
+            "discrete_actions": self.bounds.discrete_actions,
+            "termination": self.termination,
+            **about,
+        }
+        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
+        (folder / "config.json").write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "GaussianEnsemble":
+        """Read what ``save`` wrote. Executes nothing from the files.
+
+        Raises:
+            PipelineError: a file is missing, broken, or does not fit the other.
+        """
+        try:
+            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            tensors = load_file(folder / "model.safetensors", device=str(device))
+            return cls._assemble(config, tensors)
+        except FileNotFoundError as missing:
+            raise PipelineError(
+                f"{missing.filename or folder}: not there; `dvc checkout` brings the last one back, "
+                "while training anew spends ε again"
+            ) from None
+        except _BROKEN as broken:
+            reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
+            raise PipelineError(
+                f"{folder}: not a dynamics model ({reason}); `dvc checkout` brings the last one back"
+            ) from None
+
+    @classmethod
+    def _assemble(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
+        shape = Architecture(
+            observation_size=int(config["observation_size"]),
+            action_size=int(config["action_size"]),
+            members=int(config["members"]),
+            hidden=tuple(int(size) for size in config["hidden"]),
+            log_variance_low=float(config["log_variance_low"]),
+            log_variance_high=float(config["log_variance_high"]),
+            learned_termination=config["termination"] == LEARNED,
+        )
+        sizes: dict[str, tuple[int, ...]] = {}
+        for i, (inputs, outputs) in enumerate(shape.layers):
+            sizes[f"layers.{i}.weight"] = (shape.members, inputs, outputs)
+            sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
+        weight_names = list(sizes)
+        sizes |= {f"input_{part}": (shape.inputs,) for part in ("mean", "scale")}
+        sizes |= {f"target_{part}": (shape.targets,) for part in ("mean", "scale")}
+        sizes |= {f"observation_{side}": (shape.observation_size,) for side in ("low", "high")}
+        sizes |= {f"action_{side}": (shape.action_size,) for side in ("low", "high")}
+        for name, size in sizes.items():
+            if tuple(tensors[name].shape) != size:
+                raise _MismatchError(f"{name} has shape {tuple(tensors[name].shape)}, config.json says {size}")
+            if tensors[name].dtype != torch.float32:
+                raise _MismatchError(f"{name} is not made of float32 numbers")
+        if len(tensors) != len(sizes):
+            raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
+        normaliser = Normaliser(
+            tensors["input_mean"], tensors["input_scale"], tensors["target_mean"], tensors["target_scale"]
+        )
+        bounds = Bounds(
+            tensors["observation_low"],
+            tensors["observation_high"],
+            tensors["action_low"],
+            tensors["action_high"],
+            float(config["reward_low"]),
+            float(config["reward_high"]),
+            bool(config["discrete_actions"]),
+        )
+        weights = tuple(tensors[name] for name in weight_names)
+        return cls(shape, weights, normaliser, bounds, str(config["termination"]))
+
+
+class _MismatchError(ValueError):
+    """Two files of one model that contradict each other."""

@@ -1,0 +1,126 @@
+"""The pessimistic MDP that policies are trained in (PriMORL, section 4.2)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.termination import RULES
+
+Uncertainty = Callable[[Tensor, Tensor], Tensor]
+
+
+def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
+    """u_MA(s, a) = max_i ‖Σ_i(s, a)‖_F, Σ_i being member i's diagonal covariance.
+
+    Args:
+        mean: ``[N, B, S + 1]``, unused: every uncertainty takes the same arguments.
+        std: ``[N, B, S + 1]``.
+
+    Returns:
+        ``[B]``.
+    """
+    del mean
+    norms: Tensor = torch.linalg.vector_norm(std.square(), dim=-1)
+    return norms.amax(0)
+
+
+def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
+    """u_MPD(s, a) = max_{i,j} ‖μ_i(s, a) - μ_j(s, a)‖₂.
+
+    Args:
+        mean: ``[N, B, S + 1]``.
+        std: ``[N, B, S + 1]``, unused.
+
+    Returns:
+        ``[B]``.
+    """
+    del std
+    first, second = torch.triu_indices(mean.shape[0], mean.shape[0], offset=1, device=mean.device)
+    gaps: Tensor = torch.linalg.vector_norm(mean[first] - mean[second], dim=-1)
+    return gaps.amax(0)
+
+
+UNCERTAINTIES: dict[str, Uncertainty] = {
+    "max_aleatoric": max_aleatoric,
+    "max_pairwise_difference": max_pairwise_difference,
+}
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of B rollouts.
+
+    ``next_observation [B, S]``, penalised ``reward [B]``, ``uncertainty [B]``, and bool ``terminated [B]``: None
+    where episodes never end by termination.
+    """
+
+    next_observation: Tensor
+    reward: Tensor
+    uncertainty: Tensor
+    terminated: Tensor | None
+
+
+class PessimisticModel:
+    """r̃(s, a) = r̂(s, a) - λ·u(s, a) on the dynamics of a member drawn anew at every step.
+
+    A post-processing of the released ensemble: no data enters. States and rewards are held within the
+    ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away.
+    u is measured in the data's units, over (next_observation - observation, reward), as in the paper.
+
+    A learned termination is drawn from the probability of the member that gives the state and the reward (over
+    the draw of the member that is the members' mean); a declared rule sees the predicted state before it
+    is held within the bounds, which may be narrower than the range where the task goes on.
+    """
+
+    def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
+        self._ensemble = ensemble
+        self._uncertainty = UNCERTAINTIES[uncertainty]
+        self._penalty = penalty
+        self._rule = RULES.get(ensemble.termination)
+        self.observation_size = ensemble.architecture.observation_size
+        self.action_size = ensemble.architecture.action_size
+        bounds = ensemble.bounds
+        self.observation_low, self.observation_high = bounds.observation_low, bounds.observation_high
+        self.action_low, self.action_high = bounds.action_low, bounds.action_high
+        self.discrete_actions = bounds.discrete_actions
+        self.observation_mean = ensemble.normaliser.input_mean[: self.observation_size]
+        self.observation_scale = ensemble.normaliser.input_scale[: self.observation_size]
+
+    @classmethod
+    def load(cls, folder: Path, *, uncertainty: str, penalty: float, device: torch.device) -> "PessimisticModel":
+        """Read the ensemble that ``train_model`` wrote; raises what `GaussianEnsemble.load` raises."""
+        return cls(GaussianEnsemble.load(folder, device), uncertainty=uncertainty, penalty=penalty)
+
+    @torch.no_grad()
+    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> Step:
+        """Advance B rollouts, an equal share for each seed of ``streams``.
+
+        Args:
+            observation: ``[B, S]``, on the model's device.
+            action: ``[B, A]``.
+            streams: of the draws.
+        """
+        mean, std, ends = self._ensemble.predict(observation, action)
+        members, rollouts = mean.shape[:2]
+        member = streams.randint(members, rollouts)
+        row = torch.arange(rollouts, device=observation.device)
+        noise = streams.randn(rollouts, mean.shape[2])
+        drawn = mean[member, row] + std[member, row] * noise
+        # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
+        drawn = torch.nan_to_num(drawn, nan=0.0)
+        bounds = self._ensemble.bounds
+        predicted = observation + drawn[:, :-1]
+        following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
+        reward = drawn[:, -1].clamp(bounds.reward_low, bounds.reward_high)
+        doubt = self._uncertainty(mean, std)
+        terminated = None
+        if ends is not None:
+            terminated = streams.rand(rollouts) < ends[member, row]
+        elif self._rule is not None:
+            terminated = self._rule(observation, action, predicted)
+        return Step(following, reward - self._penalty * doubt, doubt, terminated)

@@ -1,0 +1,97 @@
+"""A released model of first states: it and its file, without what made it (`primorl.training.start_query`)."""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from primorl.project.errors import PipelineError
+
+FILE = "starts.safetensors"
+CONTINUOUS = -1
+"""In ``block``: no part of a one-hot vector."""
+_BROKEN = (ValueError, KeyError, RecursionError, SafetensorError)
+
+
+@dataclass(frozen=True)
+class StartModel:
+    """First states: a Gaussian over continuous dimensions, held to the bounds; a category for each one-hot part.
+
+    A post-processing of one noisy answer, so drawing from it costs nothing. What it does not say: how categories go
+    together with each other or with the rest, and any shape that a Gaussian has not.
+
+    Attributes:
+        low: bounds, ``[S]``.
+        high: ``[S]``.
+        mean: ``[S]``; 0 in one-hot parts.
+        factor: a square root of the covariance, ``[S, S]``; 0 in one-hot parts.
+        block: which one-hot part a dimension belongs to, from 0, or -1: int64 ``[S]``.
+        probabilities: of the categories, ``[S]``; 0 elsewhere.
+    """
+
+    low: Tensor
+    high: Tensor
+    mean: Tensor
+    factor: Tensor
+    block: Tensor
+    probabilities: Tensor
+
+    def sample(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw ``count`` first states, ``[count, S]`` float32, within the bounds; ``generator`` is on their device."""
+        normal = torch.randn(count, len(self.mean), generator=generator, device=self.mean.device)
+        drawn = (self.mean + normal @ self.factor.T).clamp(self.low, self.high)
+        for part in range(int(self.block.max()) + 1):
+            inside = (self.block == part).nonzero().squeeze(1)
+            category = torch.multinomial(self.probabilities[inside], count, replacement=True, generator=generator)
+            drawn[:, inside] = torch.nn.functional.one_hot(category, len(inside)).to(drawn.dtype)
+        return drawn
+
+    def to(self, device: torch.device) -> "StartModel":
+        """The same on ``device``."""
+        return StartModel(*(value.to(device) for value in vars(self).values()))
+
+    def save(self, folder: Path) -> None:
+        """Write ``starts.safetensors`` into ``folder``."""
+        save_file({name: value.cpu().contiguous() for name, value in vars(self).items()}, folder / FILE)
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "StartModel":
+        """Read what ``save`` wrote. Executes nothing from the file.
+
+        Raises:
+            PipelineError: it is missing, broken, or no such model.
+        """
+        file = folder / FILE
+        try:
+            tensors = load_file(file)
+            model = cls(**{name: tensors.pop(name) for name in cls.__dataclass_fields__})
+            if tensors or not model._sound():
+                raise ValueError
+        except FileNotFoundError:
+            raise PipelineError(
+                f"{file}: not there: the model was trained without first states; set privacy.statistics.starts: true "
+                "and run `dvc repro train_model`, which is charged, or choose another policy.starts"
+            ) from None
+        except _BROKEN:
+            raise PipelineError(f"{file}: not a model of first states, or damaged; run `dvc checkout`") from None
+        return model.to(device)
+
+    def _sound(self) -> bool:
+        size = len(self.low)
+        for name, value in vars(self).items():
+            wanted = torch.int64 if name == "block" else torch.float32
+            if value.dtype != wanted or value.shape != ((size, size) if name == "factor" else (size,)):
+                return False
+        if size == 0 or not all(bool(value.isfinite().all()) for value in vars(self).values()):
+            return False
+        blocks = sorted(set(self.block.tolist()) - {CONTINUOUS})
+        sums = [float(self.probabilities[self.block == part].sum()) for part in blocks]
+        return (
+            bool((self.low <= self.high).all() & (self.probabilities >= 0).all())
+            and blocks == list(range(len(blocks)))
+            and all(math.isclose(total, 1, abs_tol=1e-3) for total in sums)
+        )

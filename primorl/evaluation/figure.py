@@ -1,0 +1,85 @@
+"""The curve of returns, and the privacy statement in the words people read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from primorl.evaluation.model_value import ModelValue
+from primorl.evaluation.statistics import MeanInterval
+from primorl.privacy.accounting.rounding import at_most
+
+Estimate = MeanInterval | ModelValue
+"""What a policy is worth: measured in the environment, or said by the model."""
+
+
+def guarantee(summary: Mapping[str, Any]) -> str:
+    """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
+    if not summary["private"]:
+        return "not private"
+    text = f"ε = {at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
+
+
+def account(summary: Mapping[str, Any]) -> str:
+    """One line on what all runs had spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
+    spent = summary["spent_on_dataset"]
+    charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
+    if spent["epsilon"] is None:
+        return f"no guarantee left: a run without one is among {charges}"
+    return f"ε = {at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
+
+
+def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:
+    """Draw what the policy of every epoch and the final one is worth, as a PNG.
+
+    Args:
+        path: the file to write.
+        final: mean return and its 95% interval; or the value in the model and the range over its members.
+        curve: the same of every epoch, first epoch first.
+        summary: the content of ``metrics/summary.json``.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    if isinstance(final, ModelValue):
+        what = "value in the released model (not measured)"
+        spread = f"range over its {summary['model_value_members']} members"
+        count = f"{summary['model_value_rollouts']} rollouts in each"
+    else:
+        environment = summary["env_id"].rpartition(":")[2].rpartition("/")[2]  # the rest names a module
+        what, spread = f"return in {environment}", "95% interval"
+        count = f"{summary['episodes']} episodes"
+    seeds = len(summary.get("seeds", ()))
+    name = "final policy"
+    if seeds > 1:
+        name = f"final policies of {seeds} seeds"
+        if isinstance(final, ModelValue):
+            spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
+        else:
+            spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    epochs = range(1, len(curve) + 1)
+    axes.fill_between(
+        epochs, [point.low for point in curve], [point.high for point in curve], color="C0", alpha=0.2, linewidth=0
+    )
+    axes.plot(epochs, [point.mean for point in curve], color="C0", marker=".", label=f"after each epoch, {spread}")
+    axes.errorbar(
+        [len(curve)],
+        [final.mean],
+        yerr=[[final.mean - final.low], [final.high - final.mean]],
+        color="C3",
+        marker="D",
+        markersize=5,
+        capsize=4,
+        linestyle="none",
+        label=f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
+    )
+    axes.set_xlabel("SAC epoch")
+    axes.set_ylabel(what)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="best", frameon=False)
+    axes.set_title(f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}", fontsize=11, wrap=True)
+    figure.savefig(path, format="png", metadata={"Software": None})

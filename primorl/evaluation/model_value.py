@@ -1,0 +1,81 @@
+"""What a policy is worth in the released model, where no environment can measure it. Model-based, not a measurement."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.exported import DeterministicPolicy
+
+NOTE = (
+    "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
+    "and likely too high, for the policy was trained in this model"
+)
+
+
+@dataclass(frozen=True)
+class ModelValue:
+    """Mean over the ensemble's members of what each says, and the least and the most that one of them says."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, by_member: Tensor) -> Self:
+        """From the members' values, ``[N]``."""
+        return cls(float(by_member.mean()), float(by_member.min()), float(by_member.max()))
+
+    @classmethod
+    def over(cls, seeds: Sequence[Self]) -> Self:
+        """The mean of several policies' values, and the least and the most that a member says of one of them."""
+        return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
+
+
+@torch.no_grad()
+def values_by_member(
+    ensemble: GaussianEnsemble, policy: DeterministicPolicy, starts: Tensor, *, rollouts: int, horizon: int, seed: int
+) -> Tensor:
+    """Mean undiscounted, unpenalised return of whole rollouts, each in one member alone.
+
+    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
+    episode terminates. Members and policies share their start states, and policies
+    the model's draws: what one is worth does not depend on which others are there.
+
+    Args:
+        ensemble: the released one, on the CPU.
+        policy: P policies.
+        starts: first states in the environment's units, ``[n, S]``.
+        rollouts: of each policy in each member, from starts drawn with replacement.
+        horizon: steps of a rollout that does not terminate.
+        seed: of the draws.
+
+    Returns:
+        ``[P, N]``.
+    """
+    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    values = []
+    for number in range(ensemble.architecture.members):
+        # Without a penalty the uncertainty has no say; this one is defined for a single member.
+        model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
+        streams = Streams.of([seed] * policy.policies, begin.device)
+        observation = begin.repeat(policy.policies, 1)
+        alive = torch.ones(len(observation), dtype=torch.bool)
+        total = torch.zeros(len(observation), dtype=torch.float64)
+        for _ in range(horizon):
+            action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
+            step = model.step(observation, action, streams)
+            total += torch.where(alive, step.reward, 0.0)
+            if step.terminated is not None:
+                alive &= ~step.terminated
+            if not alive.any():
+                break
+            observation = step.next_observation
+        values.append(total.view(policy.policies, rollouts).mean(1))
+    return torch.stack(values, dim=1)

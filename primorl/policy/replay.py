@@ -1,0 +1,180 @@
+"""Transitions as SAC sees them, and the ring buffer that holds them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.seed_generators import Streams
+from primorl.policy.model import Model
+from primorl.project.errors import PipelineError
+
+_GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Where the parts of a transition lie in its row.
+
+    One row a transition makes a batch a single gather; next_observation comes first so that the critics'
+    input (observation, action) is one slice. Observations are standardised, actions lie in [-1, 1] or are one-hot
+    (0 and 1) where they are discrete, rewards are multiplied by the reward scale, and ``continues`` is 0 after a
+    termination, 1 otherwise.
+    """
+
+    observation_size: int
+    action_size: int
+
+    @property
+    def width(self) -> int:
+        """Length of a row, 2 S + A + 2."""
+        return 2 * self.observation_size + self.action_size + 2
+
+    @property
+    def next_observation(self) -> slice:
+        """S columns."""
+        return slice(0, self.observation_size)
+
+    @property
+    def observation(self) -> slice:
+        """S columns."""
+        return slice(self.observation_size, 2 * self.observation_size)
+
+    @property
+    def action(self) -> slice:
+        """A columns."""
+        return slice(2 * self.observation_size, 2 * self.observation_size + self.action_size)
+
+    @property
+    def observation_action(self) -> slice:
+        """S + A columns."""
+        return slice(self.observation_size, 2 * self.observation_size + self.action_size)
+
+    @property
+    def reward(self) -> int:
+        """One column."""
+        return self.width - 2
+
+    @property
+    def continues(self) -> int:
+        """One column."""
+        return self.width - 1
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Maps between the environment's units and the rows of a buffer.
+
+    Attributes:
+        observation_mean: ``[S]``, of the public normaliser.
+        observation_scale: ``[S]``, of the public normaliser.
+        action_low: ``[A]``, finite.
+        action_high: ``[A]``, finite.
+        reward_scale: multiplies rewards; SAC's entropy bonus is measured against them.
+        discrete_actions: actions are one-hot vectors, the same here and there.
+    """
+
+    observation_mean: Tensor
+    observation_scale: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    reward_scale: float
+    discrete_actions: bool = False
+
+    @classmethod
+    def of(cls, model: Model, reward_scale: float) -> "Scaling":
+        """The scales of ``model``.
+
+        Raises:
+            PipelineError: its actions have no finite bounds.
+        """
+        low, high = model.action_low, model.action_high
+        if not bool((torch.isfinite(low) & torch.isfinite(high)).all()):
+            raise PipelineError(
+                "models/dynamics: found actions without finite bounds; SAC needs a low and a high for each"
+            )
+        return cls(model.observation_mean, model.observation_scale, low, high, reward_scale, model.discrete_actions)
+
+    @property
+    def columns(self) -> Columns:
+        """The layout of the rows that ``rows`` makes."""
+        return Columns(len(self.observation_mean), len(self.action_low))
+
+    def observation(self, observation: Tensor) -> Tensor:
+        """Standardise ``[B, S]``."""
+        return (observation - self.observation_mean) / self.observation_scale
+
+    def environment_action(self, action: Tensor) -> Tensor:
+        """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot ones as they are."""
+        if self.discrete_actions:
+            return action
+        raw = self.action_low + (action + 1) * 0.5 * (self.action_high - self.action_low)
+        return raw.clamp(self.action_low, self.action_high)
+
+    def rows(
+        self, observation: Tensor, action: Tensor, reward: Tensor, next_observation: Tensor, terminated: Tensor
+    ) -> Tensor:
+        """Rows of B transitions given in the environment's units.
+
+        Args:
+            observation: ``[B, S]``.
+            action: ``[B, A]``.
+            reward: ``[B]``.
+            next_observation: ``[B, S]``.
+            terminated: bool ``[B]``. A truncation is no termination: its row is bootstrapped.
+
+        Returns:
+            ``[B, 2 S + A + 2]``, see `Columns`.
+        """
+        if not self.discrete_actions:
+            action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
+        tail = torch.stack((reward * self.reward_scale, 1 - terminated.to(reward.dtype)), dim=1)
+        return torch.cat((self.observation(next_observation), self.observation(observation), action, tail), dim=1)
+
+
+class ReplayBuffer:
+    """A ring of rows for each of G seeds, preallocated on the device; the newest rows overwrite the oldest."""
+
+    def __init__(self, capacity: int, width: int, device: torch.device, seeds: int = 1) -> None:
+        self._rows = torch.zeros(seeds, capacity, width, device=device)
+        self._next = 0
+        self._size = 0
+
+    def __len__(self) -> int:
+        """Rows of each seed."""
+        return self._size
+
+    @property
+    def rows(self) -> Tensor:
+        """The rows held, ``[G, len, width]``, in no particular order."""
+        return self._rows[:, : self._size]
+
+    def extend(self, rows: Tensor) -> None:
+        """Append ``[G, n, width]``.
+
+        Raises:
+            ValueError: more rows than the ring holds; some of the new ones would be lost.
+        """
+        capacity, count = self._rows.shape[1], rows.shape[1]
+        if count > capacity:
+            raise ValueError(f"found {count} rows at once, the buffer holds {capacity}")
+        before_the_end = min(count, capacity - self._next)
+        self._rows[:, self._next : self._next + before_the_end] = rows[:, :before_the_end]
+        self._rows[:, : count - before_the_end] = rows[:, before_the_end:]
+        self._next = (self._next + count) % capacity
+        self._size = min(self._size + count, capacity)
+
+    def batches(self, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+        """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
+
+        A buffer made for one seed serves any number of them. All indices are drawn at once.
+        """
+        seeds, capacity, width = self._rows.shape
+        wanted = len(streams.generators)
+        indices = streams.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
+        if seeds > 1:
+            indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
+        rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)
+        for chosen in torch.split(by_update, _GATHERED_AT_ONCE):
+            yield from rows.index_select(0, chosen.flatten()).view(len(chosen), wanted, batch_size, width)

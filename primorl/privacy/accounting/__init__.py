@@ -1,0 +1,1 @@
+"""ε of an event, and the settings that meet a target ε."""

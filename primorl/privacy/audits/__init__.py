@@ -1,0 +1,1 @@
+"""The audits' mathematics: lower bounds on ε."""

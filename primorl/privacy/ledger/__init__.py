@@ -1,0 +1,1 @@
+"""What every run spends on private data."""

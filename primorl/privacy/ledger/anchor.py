@@ -1,0 +1,94 @@
+"""How far the ledger had come, remembered outside its database: a ledger that ends earlier has lost records."""
+
+import fcntl
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from primorl.project.errors import PipelineError
+from primorl.project.files import flush
+
+_HASH_DIGITS = 64
+
+
+@dataclass(frozen=True)
+class Head:
+    """A record by its sequence and hash."""
+
+    sequence: int
+    hash: str
+
+
+class Anchor:
+    """A small file that only ever moves forwards.
+
+    It is written after the database has the record, so a crash in between leaves it behind, never ahead. Who can put
+    back both an old database and an old anchor is not noticed.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def read(self) -> Head | None:
+        """What was remembered; None if nothing was yet.
+
+        Raises:
+            PipelineError: the file is unreadable or damaged.
+        """
+        try:
+            text = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as unreadable:
+            raise PipelineError(f"{self.path}: the ledger's head cannot be read ({unreadable.strerror})") from None
+        try:
+            content = json.loads(text)
+            head = Head(content["sequence"], content["hash"])
+            sound = (
+                type(head.sequence) is int and head.sequence > 0 and len(bytes.fromhex(head.hash)) * 2 == _HASH_DIGITS
+            )
+        except (ValueError, KeyError, TypeError):
+            sound = False
+        if not sound:
+            raise PipelineError(
+                f"{self.path}: damaged; expected one line of JSON with the ledger's last `sequence` and `hash`; "
+                "restore it from its backup"
+            )
+        return head
+
+    def advance(self, head: Head) -> None:
+        """Remember ``head``, durably, unless something later is remembered already.
+
+        Raises:
+            PipelineError: the file cannot be written, or is damaged.
+        """
+        try:
+            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with self._beside("lock").open("w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                known = self.read()
+                if known is None or known.sequence < head.sequence:
+                    self._replace(head)
+        except OSError as refused:
+            raise PipelineError(f"{self.path}: the ledger's head cannot be written ({refused.strerror})") from None
+
+    def _replace(self, head: Head) -> None:
+        fresh = self._beside("new")  # one name is enough under the lock, and a killed process leaves one file at most
+        with open(fresh, "w", encoding="utf-8", opener=_private) as file:
+            file.write(json.dumps({"sequence": head.sequence, "hash": head.hash}) + "\n")
+            file.flush()
+            flush(file.fileno())
+        fresh.replace(self.path)
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            flush(folder)  # the new name, too, must survive a power loss
+        finally:
+            os.close(folder)
+
+    def _beside(self, purpose: str) -> Path:
+        return self.path.with_name(f"{self.path.name}.{purpose}")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)

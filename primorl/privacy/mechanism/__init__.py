@@ -1,0 +1,1 @@
+"""The plan: sampling, clipping, noise, queries."""

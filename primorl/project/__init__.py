@@ -1,0 +1,1 @@
+"""Paths, files, DVC, restoration, errors, progress. Imports no other room."""

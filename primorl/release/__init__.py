@@ -1,0 +1,1 @@
+"""What may leave: the bundle and its model card."""

@@ -1,0 +1,176 @@
+"""``primorl release``: put together what may leave, and check that nothing else comes along."""
+
+import hashlib
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from primorl.config.params import Params
+from primorl.privacy.accounting import accountant as accounting
+from primorl.project.errors import PipelineError
+from primorl.project.files import finite, home, read_json, replaced_directory, write_json
+from primorl.release import bundle
+from primorl.release.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Statement
+from primorl.release.card import make_card
+from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.trajectories.storage.manifest import Manifest
+
+MODELS, PARTITIONS, SUMMARY = Path("models"), Path("data/partitions"), Path("metrics/summary.json")
+_PRIVATE = (Path("data/raw"), Path("data/trajectories"), PARTITIONS)
+_SAME_AS_SUMMARY = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
+_FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
+
+
+def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
+    """Make the bundle ``target`` whole, or leave everything as it was.
+
+    Args:
+        target: a folder that is empty, an earlier bundle or not there yet.
+        params: says where the ledger is.
+        void_ok: also release what must not be relied on; the card says so.
+
+    Returns:
+        What the bundle states.
+
+    Raises:
+        PipelineError: something is missing, contradicts something else, is void, or must not leave.
+    """
+    _refuse_to_overwrite(target)
+    if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
+        raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
+    statement = bundle.read(MODELS, MODEL[2], Statement)
+    summary, stated = read_json(SUMMARY), statement.model_dump(mode="json")
+    for key in _SAME_AS_SUMMARY:
+        if summary.get(key) != stated[key]:
+            raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
+    if summary.get("policy_sha256") != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
+        raise PipelineError(f"{SUMMARY}: not of the policy in {MODELS / POLICY[0]}; run `dvc repro evaluate`")
+    manifest = Manifest.load(PARTITIONS / "manifest.json")
+    if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
+        raise PipelineError(
+            f"{PARTITIONS / 'manifest.json'}: another version of the data than the model's; `dvc checkout` brings both "
+            "of one commit"
+        )
+    ledger = _ledger_statement(params, statement, manifest)
+    with replaced_directory(target) as fresh:
+        for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
+            (fresh / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(MODELS / name, fresh / name)
+        write_json(fresh / LEDGER, ledger.model_dump(mode="json"))
+        configs = (read_json(fresh / MODEL[1]), read_json(fresh / POLICY[1]))
+        card = make_card(read_json(fresh / POLICY[2]), *configs, summary, read_json(fresh / LEDGER))
+        (fresh / "card.md").write_text(card.markdown(), encoding="utf-8")
+        (fresh / "card.html").write_text(card.html(), encoding="utf-8")
+        write_json(fresh / MANIFEST, bundle.manifest_of(fresh))
+        try:
+            bundle.check(fresh, void_ok=void_ok)
+        except PipelineError as wrong:  # name the file to mend, not its copy
+            raise PipelineError(str(wrong).replace(str(fresh), str(MODELS))) from None
+        _refuse_private_marks(fresh, statement, manifest)
+        _forget_times(fresh)
+    return statement
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise PipelineError(f"{target}: in the way; allowed is a folder that is empty or an earlier bundle")
+    if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):
+        raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
+
+
+def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) -> LedgerStatement:
+    """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
+    version = dataset_version(manifest, PARTITIONS)
+    delta = statement.spent_on_dataset.delta
+    opened = begun_ledger(params)
+    if opened is None:
+        raise PipelineError(
+            f"{MODELS / MODEL[2]}: charge {statement.charge} is in no ledger: none was begun here; put back the one "
+            "it was written to"
+        )
+    with closing(opened) as ledger:
+        ledger.verify()
+        charges, spent = ledger.sharing(version), ledger.spent_on(version, delta)
+    if statement.charge not in {charge.id for charge in charges}:
+        raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
+    content = {
+        "format": 1,
+        "dataset_fingerprint": statement.dataset_fingerprint,
+        "unit": statement.unit,
+        "neighboring_relation": statement.neighboring_relation,
+        "accountant": accounting.ACCOUNTANT,
+        "epsilon": finite(spent.epsilon_pld),
+        "epsilon_rdp": finite(spent.epsilon_rdp),
+        "delta": delta,
+        "charges": len(charges),
+        "records": tuple(
+            {
+                "id": charge.id,
+                "stage": charge.stage,
+                "event": charge.event,
+                "epsilon": charge.epsilon,
+                "delta": charge.delta,
+                "state": charge.state,
+                "day": charge.time[:10],
+                "same_version": charge.dataset_fingerprint == statement.dataset_fingerprint,
+            }
+            for charge in charges
+        ),
+    }
+    return LedgerStatement.model_validate(content)
+
+
+def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
+    """Look for hashes, sizes and row counts of private files, which tell neighbouring datasets apart."""
+    hashes = set(_hashes())
+    for name in sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]}):
+        text = (fresh / name).read_text(encoding="utf-8").lower()
+        for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
+            if any(known in run or known.startswith(run) for known in hashes):
+                raise PipelineError(f"{name}: holds an unkeyed hash of private data; find what wrote it there")
+    declared = {str(manifest.private_units), str(manifest.public_units), str(manifest.info.horizon)}
+    counts = {str(count) for count in _counts()} - declared
+    for key, words in (("public_assumptions", statement.public_assumptions), ("void", statement.void)):
+        found = set(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", " ".join(words)))
+        if found & counts:
+            raise PipelineError(
+                f"{MODEL[2]}: {key}: holds a size or a row count of private data, which is not declared"
+            )
+
+
+def _hashes() -> Iterator[str]:
+    """Of every private file, and all that DVC wrote down."""
+    for file in _private_files():
+        with file.open("rb") as opened:
+            for algorithm in ("md5", "sha1", "sha256"):
+                opened.seek(0)
+                yield hashlib.file_digest(opened, algorithm).hexdigest()
+    lock = Path("dvc.lock")
+    yield from re.findall(r"\b[0-9a-f]{32}\b", lock.read_text(encoding="utf-8") if lock.exists() else "")
+    for entry in (home() / ".dvc" / "cache").glob("**/[0-9a-f][0-9a-f]/*"):
+        yield entry.parent.name + entry.name.removesuffix(".dir")
+
+
+def _counts() -> Iterator[int]:
+    """Sizes in bytes and rows, of every private file and of each folder of them."""
+    for folder in _PRIVATE:
+        sizes = [file.stat().st_size for file in _private_files() if file.is_relative_to(folder)]
+        rows = [pq.read_metadata(file).num_rows for file in folder.glob("**/*.parquet")]
+        yield from (*sizes, sum(sizes), *rows, sum(rows))
+    yield sum(pq.read_metadata(file).num_rows for file in (PARTITIONS / "private").glob("*.parquet"))
+
+
+def _private_files() -> Iterator[Path]:
+    return (file for folder in _PRIVATE for file in sorted(folder.rglob("*")) if file.is_file())
+
+
+def _forget_times(fresh: Path) -> None:
+    for path in (*sorted(fresh.rglob("*"), reverse=True), fresh):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (_NO_TIME, _NO_TIME))

@@ -1,0 +1,49 @@
+"""``privacy.json`` of a model: what is promised, and what that takes for granted."""
+
+from typing import Any
+
+from primorl.dynamics.termination import NONE, RULES
+from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.mechanism.plan import Plan
+from primorl.trajectories.storage.manifest import Manifest
+
+
+def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
+    """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
+    fingerprint = manifest.info.dataset_fingerprint
+    termination = manifest.info.termination
+    if plan is not None:
+        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
+        return statement | {"termination": termination}
+    statement = accounting.no_guarantee(
+        unit=manifest.info.unit,
+        units=manifest.private_units,
+        dataset_fingerprint=fingerprint,
+        reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+    )
+    return statement | {"termination": termination}
+
+
+def _assumptions(manifest: Manifest) -> list[str]:
+    """What the guarantee takes for granted: nothing here may be read off private rows."""
+    info = manifest.info
+    simulated = info.environment is not None
+    assumptions = [
+        f"the number of private units, {manifest.private_units}",
+        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        if manifest.public_units
+        else "no unit: there is no public split",
+        "observation and action sizes, "
+        + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
+        "the bounds of observations and rewards named in params.yaml",
+        "the wall time of the run",
+        "which versions of the data share units, and how many charges there were on them",
+    ]
+    if info.horizon is not None:
+        by_whom = "as declared or by the environment" if simulated else "as declared"
+        assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
+    if info.termination == NONE:
+        assumptions.append("that no episode terminates")
+    elif info.termination in RULES:
+        assumptions.append(f"when an episode ends: the declared rule {info.termination}")
+    return assumptions

@@ -1,0 +1,45 @@
+"""Gymnasium environments as every room sees them: observations are one flat vector."""
+
+import os
+from importlib.util import find_spec
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.wrappers import FlattenObservation
+
+from primorl.project.errors import PipelineError
+
+
+def make(environment: str) -> gymnasium.Env[Any, Any]:
+    """Build the environment; observations that are no flat vector of numbers are flattened.
+
+    A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one becomes one-hot.
+
+    Raises:
+        PipelineError: no such id is registered, or what it needs is not installed.
+    """
+    try:
+        if environment.startswith("dm_control/"):
+            _register_dm_control()
+        env = gymnasium.make(environment)
+    except (gymnasium.error.Error, ImportError) as unknown:
+        reason = " ".join(str(unknown).split())
+        if isinstance(unknown, gymnasium.error.DependencyNotInstalled) and "mujoco" in reason.lower():
+            reason += "; here: `pip install primorl[mujoco]`"
+        raise PipelineError(
+            f"environment {environment!r}: Gymnasium cannot build it ({reason}); allowed is a registered id, "
+            "or module:id to import the module that registers it"
+        ) from None
+    space = env.observation_space
+    flat = isinstance(space, Box) and len(space.shape) == 1 and np.issubdtype(space.dtype, np.floating)
+    return env if flat else FlattenObservation(env)
+
+
+def _register_dm_control() -> None:
+    """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered here."""
+    os.environ.setdefault("MUJOCO_GL", "disable")
+    if find_spec("dm_control") is None or find_spec("shimmy") is None:
+        raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
+    import shimmy  # noqa: F401

@@ -1,0 +1,1 @@
+"""The private engine: set-up, local updates, rounds, checkpoints, several processes."""

@@ -1,0 +1,315 @@
+"""Several processes make every round together: each sums the updates of its own units, the first adds up and releases.
+
+The first process sends released things only (commands, the normaliser, weights) and receives each other process's sum,
+so nobody but the first ever holds a sum over more units than its own. It alone draws noise, once a round, after
+the sums are added up.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from enum import IntEnum
+from functools import partial
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.project.errors import PipelineError
+from primorl.training.rounds import Rounds
+
+SILENCE = timedelta(minutes=30)
+"""How long a process waits for another before it takes it for hung. Equal shares of a round differ by less than a
+round, so nothing that runs is taken for hung unless its rounds take half an hour; a process that *ends* is noticed at
+once, by its closed connections."""
+PREPARATION = timedelta(hours=24)
+"""The same between meeting and `cover`: each process reads and verifies the private partition, however large."""
+_POLL_SECONDS, _POLLS = 0.2, 5
+_DIGEST = 32
+
+
+class LostError(PipelineError):
+    """Another process is gone, or silent for too long."""
+
+
+class _Do(IntEnum):
+    """What the first process has the others do."""
+
+    STOP = 0
+    OPEN = 1  # the ledger has granted what the digest that follows stands for: open the private units
+    QUERY = 2  # answer the query of this number with a sum over the own units
+    BEGIN = 3  # take the normaliser: rounds follow
+    ROUND = 4  # take the weights, answer with the sum of a fresh cohort's updates
+    LAST = 5  # the same, and no cohort need be drawn for another
+
+
+class Group:
+    """This process among those that train together, joined by torchrun's environment variables.
+
+    Numbers that decide what is done go through gloo. Tensors go through NCCL where all have a GPU of their own.
+
+    Args:
+        device: this process's.
+        nccl: whether this process has a GPU of its own.
+        silence: see `SILENCE`; once `settle` was called.
+        watch: called while this process waits for others; raises `LostError` where it knows that one has ended.
+
+    Raises:
+        LostError: not all processes came.
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        *,
+        nccl: bool = False,
+        silence: timedelta = SILENCE,
+        watch: Callable[[], None] | None = None,
+    ) -> None:
+        self._device, self._exchange = device, torch.device("cpu")
+        self._watch = watch or (lambda: None)
+        self._silence = silence
+        self._limit = SILENCE.total_seconds()
+        self._nccl: dist.ProcessGroup | None = None
+        self._wait(lambda: dist.init_process_group("gloo", timeout=PREPARATION), "did not come")
+        self.process, self.processes = dist.get_rank(), dist.get_world_size()
+        if self._all(nccl):
+            self._wait(self._join_nccl)
+            self._exchange = device
+        self._limit = PREPARATION.total_seconds()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        """Leave, all together where this is the first process and nothing failed; else whoever waits learns of it."""
+        try:
+            if kind is None and self.process == 0:
+                _tell(self, _Do.STOP)
+        finally:
+            dist.destroy_process_group()
+
+    def send(self, tensor: Tensor) -> None:
+        """Give every other process ``tensor``: a released thing, or a command. Only the first process may."""
+        self.receive(tensor)
+
+    def settle(self) -> None:
+        """Called by all when the first process has heard of all that they are ready: from now on, silence is short."""
+        self.receive(torch.zeros(1, dtype=torch.int64))
+        self._limit = self._silence.total_seconds()
+
+    def receive(self, like: Tensor) -> Tensor:
+        """What the first process sends, of the shape and type of ``like``, which is overwritten."""
+        exchange = self._exchange if like.is_floating_point() else torch.device("cpu")
+        moved = like.to(exchange).contiguous()
+        group = self._by(moved)
+        self._wait(lambda: dist.broadcast(moved, 0, group=group))
+        return moved.to(like.device)
+
+    def gather(self, own: Tensor) -> list[Tensor] | None:
+        """Every process's tensor at the first one, in order; None at the others. Sensitive where they are sums."""
+        if self._exchange.type == "cuda":
+            # NCCL does not notice a process that died: ask all by gloo, when each is done, whether they are there.
+            torch.cuda.synchronize(self._exchange)
+            self._gather(torch.zeros(1, dtype=torch.int64))
+        return self._gather(own.to(self._exchange).contiguous())
+
+    def _gather(self, own: Tensor) -> list[Tensor] | None:
+        parts = [torch.empty_like(own) for _ in range(self.processes)] if self.process == 0 else None
+        group = self._by(own)
+        self._wait(lambda: dist.gather(own, parts, dst=0, group=group))
+        return parts
+
+    def _by(self, tensor: Tensor) -> dist.ProcessGroup | None:
+        """What exchanges ``tensor``: NCCL, or None for gloo."""
+        return self._nccl if tensor.device.type == "cuda" else None
+
+    def _all(self, own: bool) -> bool:
+        """Whether it is so at every process: each knows its own machine only."""
+        least = torch.tensor([int(own)])
+        self._wait(lambda: dist.all_reduce(least, dist.ReduceOp.MIN))
+        return bool(least)
+
+    def _join_nccl(self) -> None:
+        self._nccl = dist.new_group(backend="nccl", timeout=SILENCE)
+
+    def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
+        """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
+        errors: list[BaseException] = []
+
+        def run() -> None:
+            try:
+                if self._device.type == "cuda":
+                    torch.cuda.set_device(self._device)
+                call()
+            except BaseException as error:
+                errors.append(error)
+
+        thread = threading.Thread(target=run, daemon=True)
+        thread.start()
+        until = time.monotonic() + self._limit
+        while thread.is_alive():
+            thread.join(_POLL_SECONDS)
+            if thread.is_alive():
+                self._watch()
+                if time.monotonic() > until:
+                    raise LostError(f"a process of the training {failed}: nothing heard for {self._limit:g} s")
+        if errors:
+            for _ in range(_POLLS):  # whoever ended may still be ending: better told by name than as a connection
+                self._watch()
+                time.sleep(_POLL_SECONDS)
+            if isinstance(errors[0], RuntimeError | ValueError):  # torch's own: they quote addresses
+                raise LostError(f"a process of the training {failed}") from errors[0]
+            raise errors[0]
+
+
+class SharedRounds:
+    """`Rounds` of the first process whose sums are those of all processes.
+
+    Args:
+        group: the processes; this is the first.
+        own: the rounds on this process's units.
+        normaliser: what ``own`` uses, for the others.
+    """
+
+    def __init__(self, group: Group, own: Rounds, normaliser: Normaliser) -> None:
+        self._group = group
+        self._own = own
+        self._normaliser = normaliser
+
+    def __enter__(self) -> Self:
+        _tell(self._group, _Do.BEGIN)
+        self._group.send(torch.cat(_maps(self._normaliser)).float())
+        self._own.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._own.__exit__(*exception)
+
+    def sum(self, weights: Weights, *, last: bool = False) -> list[Tensor]:
+        """See `Rounds.sum`; over the cohorts of all processes, which begin with ``weights``, a release."""
+        _tell(self._group, _Do.LAST if last else _Do.ROUND)
+        self._group.send(_flat(weights))
+        own = self._own.sum(weights, last=last)
+        return _like(_added(self._group, _flat(own)).to(own[0].device), own)
+
+
+def shared_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict[str, Callable[[], Tensor]]:
+    """What makes the sum of each query over the units of all processes, given what makes it over this one's.
+
+    These are whole numbers, so the sum is exact, as with one process.
+    """
+
+    def total(query: int, of_own: Callable[[], Tensor]) -> Tensor:
+        _tell(group, _Do.QUERY, query)
+        return _added(group, of_own())
+
+    return {name: partial(total, i, make) for i, (name, make) in enumerate(own.items())}
+
+
+def grant(group: Group, identity: str) -> None:
+    """Let the other processes open their private units, now that the ledger has granted what ``identity`` names."""
+    _tell(group, _Do.OPEN)
+    group.send(torch.tensor(list(bytes.fromhex(identity)), dtype=torch.uint8))
+
+
+def granted(group: Group) -> str | None:
+    """Wait until the ledger has granted something; None if there is nothing to do. Nothing private is open before."""
+    if _told(group)[0] != _Do.OPEN:
+        return None
+    return bytes(group.receive(torch.empty(_DIGEST, dtype=torch.uint8)).tolist()).hex()
+
+
+def serve(
+    group: Group,
+    totals: Mapping[str, Callable[[], Tensor]],
+    shape: Architecture,
+    device: torch.device,
+    rounds: Callable[[Normaliser], Rounds],
+) -> None:
+    """Do what the first process says until it says stop: the part of every other process.
+
+    Args:
+        group: the processes.
+        totals: what makes the sum of each query over this process's units, in the order of `shared_totals`.
+        shape: sizes of the ensemble.
+        device: this process's.
+        rounds: makes the rounds on this process's units.
+
+    Raises:
+        LostError: the first process is gone.
+    """
+    queries = list(totals.values())
+    command, number = _told(group)
+    while command == _Do.QUERY:
+        group.gather(queries[number]())
+        command, number = _told(group)
+    if command != _Do.BEGIN:
+        return
+    sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
+    maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
+    weights = [w.to(device) for w in shape.initial_weights(0)]
+    with rounds(Normaliser(maps[0], maps[1], maps[2], maps[3], shape.learned_termination)) as own:
+        while (command := _told(group)[0]) != _Do.STOP:
+            weights = _like(group.receive(_flat(weights)), weights)
+            group.gather(_flat(own.sum(tuple(weights), last=command == _Do.LAST)))
+
+
+def cover(group: Group, units: int, numbers: Tensor) -> None:
+    """Refuse to begin unless every unit is held by exactly one process. All call it when their units are open.
+
+    Args:
+        group: the processes.
+        units: K.
+        numbers: which units are in this process's store, int64.
+
+    Raises:
+        PipelineError: a unit is with nobody, or with two (raised at the first process).
+    """
+    held = torch.zeros(units, dtype=torch.uint8)
+    held[numbers] = 1
+    covered = group.process != 0 or bool((_added(group, held.int()) == 1).all())
+    if group.process != 0:
+        group.gather(held.int())
+    group.settle()
+    if not covered:
+        raise PipelineError(
+            "the processes do not hold each private unit exactly once; have all of them run the same version of this "
+            "project on the same data/partitions"
+        )
+
+
+def _tell(group: Group, command: _Do, number: int = 0) -> None:
+    group.send(torch.tensor([command, number]))
+
+
+def _told(group: Group) -> tuple[int, int]:
+    command, number = group.receive(torch.empty(2, dtype=torch.int64)).tolist()
+    return command, number
+
+
+def _added(group: Group, own: Tensor) -> Tensor:
+    """The sum over all processes, at the first one, in their order. Sensitive."""
+    parts = group.gather(own)
+    assert parts is not None
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total
+
+
+def _maps(normaliser: Normaliser) -> tuple[Tensor, ...]:
+    return normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
+
+
+def _flat(tensors: Sequence[Tensor]) -> Tensor:
+    return torch.cat([tensor.flatten() for tensor in tensors])
+
+
+def _like(flat: Tensor, tensors: Sequence[Tensor]) -> list[Tensor]:
+    """``flat`` cut up and shaped like ``tensors``."""
+    parts = torch.split(flat, [tensor.numel() for tensor in tensors])
+    return [part.view_as(tensor) for part, tensor in zip(parts, tensors, strict=True)]

@@ -1,0 +1,253 @@
+"""The private engine's kernel: every (unit, member) pair's local training, all pairs at once.
+
+PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
+each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
+written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
+both; and what is kept is the update itself, so a clip need not subtract it first (docs/performance.md).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
+from primorl.privacy.mechanism.clipping import EnsembleClip
+
+_silu_into = torch.ops.aten.silu.out
+_silu_backward_into = torch.ops.aten.silu_backward.grad_input
+_sigmoid_backward = torch.ops.aten.sigmoid_backward
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """The local steps: learning rate η, batch size B, epochs E, decoupled weight decay."""
+
+    learning_rate: float
+    batch_size: int
+    epochs: int
+    weight_decay: float
+
+
+@dataclass(frozen=True)
+class LocalBatches:
+    """The batches of U units, in the order in which each unit takes them.
+
+    Sensitive: discard right after use.
+
+    Attributes:
+        inputs: standardised, ``[J, U, B, S + A]``, J local steps.
+        targets: standardised, ``[J, U, B, S + 1]``; one column more with a learned termination, its flag.
+        weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a step is a
+            mean over the unit's own rows and a batch of padding alone moves nothing.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    weights: Tensor
+
+
+class Workspace:
+    """Memory that one chunk after another is trained in: a system hands out fresh pages slowly, for a tenth of a round.
+
+    Sensitive: it holds the last chunk's updates until the next one overwrites them.
+    """
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, int], Tensor] = {}
+
+    def take(
+        self, name: str, layer: int, shape: tuple[int, ...], device: torch.device, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """A tensor of ``shape`` whose content is whatever was there."""
+        size, key = math.prod(shape), (name, layer)
+        if key not in self._held or len(self._held[key]) < size:
+            self._held[key] = torch.empty(size, device=device, dtype=dtype)
+        return self._held[key][:size].view(shape)
+
+
+@torch.inference_mode()
+def sum_of_updates(
+    start: Weights,
+    batches: LocalBatches,
+    shape: Architecture,
+    local: LocalTraining,
+    clip: EnsembleClip,
+    workspace: Workspace | None = None,
+) -> list[Tensor]:
+    """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
+
+    Args:
+        start: the released weights every unit starts from, ``[N, in, out]`` and ``[N, 1, out]``.
+        batches: the units' own transitions.
+        shape: sizes of the ensemble.
+        local: the local steps.
+        clip: applied after every step.
+        workspace: used again by the next chunk; None: a fresh one.
+
+    Returns:
+        float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
+    """
+    workspace = Workspace() if workspace is None else workspace
+    totals = []
+    for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
+        exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
+        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0))
+    return _as_weights(totals)
+
+
+@torch.inference_mode()
+def updates_of_units(
+    start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
+) -> list[Tensor]:
+    """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
+    updates = _clipped_updates(start, batches, shape, local, clip, Workspace())
+    return _as_weights([u.view(-1, shape.members, *u.shape[1:]) for u in updates])
+
+
+class _Layer:
+    """One layer of all pairs: where it starts, how far it has moved, and where it is; its signal and its error.
+
+    Attributes:
+        origin: ``[N, in + 1, out]``; the last row is the bias.
+        moved: ``[U·N, in + 1, out]``, the update so far.
+        now: their sum.
+        above: the layer's output, ``[U·N, B, out]``.
+    """
+
+    def __init__(
+        self, weight: Tensor, bias: Tensor, units: int, rows: int, workspace: Workspace, number: int = 0
+    ) -> None:
+        self.origin = torch.cat((weight, bias), dim=1)
+        members, inputs, outputs = self.origin.shape
+        pairs = units * members
+        self.now = workspace.take("now", number, (pairs, inputs, outputs), weight.device)
+        self.now.view(units, members, inputs, outputs).copy_(self.origin)
+        self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight.device).zero_()
+        self.above = workspace.take("above", number, (pairs, rows, outputs), weight.device)
+        self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
+        self._rows = self.moved.view(units, len(self.origin), -1)
+        self._matrix_turned = self.now[:, :-1].mT
+
+    def forward(self, signal: Tensor) -> Tensor:
+        """The output for ``signal [U·N, B, in + 1]``, whose last column is 1."""
+        return torch.bmm(signal, self.now, out=self.above)
+
+    def carry(self, error: Tensor) -> Tensor:
+        """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N, B, in]``."""
+        return torch.bmm(error, self._matrix_turned)
+
+    def norms(self) -> Tensor:
+        """Of the update, ``[U, N]``, in float32."""
+        norms: Tensor = torch.linalg.vector_norm(self._rows, dim=2)
+        return norms
+
+    def scale(self, factors: Tensor) -> None:
+        """Multiply the update by ``factors [U, N]``."""
+        moved, now = self._by_unit
+        torch.add(self.origin, moved.mul_(factors[..., None, None]), out=now)
+
+
+def _clipped_updates(
+    start: Weights,
+    batches: LocalBatches,
+    shape: Architecture,
+    local: LocalTraining,
+    clip: EnsembleClip,
+    workspace: Workspace,
+) -> list[Tensor]:
+    """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
+    steps, units, rows = batches.weights.shape
+    if steps == 0 or units == 0:
+        return [
+            w.new_zeros(units * shape.members, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)
+        ]
+    layers = [
+        _Layer(weight, bias, units, rows, workspace, i)
+        for i, (weight, bias) in enumerate(zip(start[::2], start[1::2], strict=True))
+    ]
+    signals = []
+    for i, size in enumerate(shape.hidden):
+        signals.append(workspace.take("signal", i, (units * shape.members, rows, size + 1), start[0].device))
+        signals[i][..., -1] = 1.0  # what the row of biases is multiplied with
+    x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
+    y = _per_pair(batches.targets, shape.members)
+    weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
+    idle = batches.weights.amax(dim=2, keepdim=True) == 0
+    for x_j, y_j, weight_j, idle_j in zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True):
+        _descend(layers, [x_j, *signals], y_j, weight_j, shape, local)
+        _clip(layers, idle_j, clip)
+    return clip.finish([layer.moved for layer in layers])
+
+
+def _as_weights(layers: list[Tensor]) -> list[Tensor]:
+    """``[.., in + 1, out]`` a layer to ``[.., in, out]`` and ``[.., 1, out]``, as `Weights` has them."""
+    return [part for layer in layers for part in (layer[..., :-1, :], layer[..., -1:, :])]
+
+
+def _per_pair(per_unit: Tensor, members: int) -> Tensor:
+    """``[J, U, B, D]`` → ``[J, U·N, B, D]``: all members of a unit see the same rows."""
+    return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
+
+
+def _descend(
+    layers: list[_Layer], signals: list[Tensor], y: Tensor, weight: Tensor, shape: Architecture, local: LocalTraining
+) -> None:
+    """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+
+    Only how far a layer has moved is updated: `_clip` follows, which says where it is.
+    """
+    for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
+        _silu_into(layer.forward(below), out=signal[..., :-1])
+    error = _loss_gradient(layers[-1].forward(signals[-1]), y, shape).mul_(weight)
+
+    rate = local.learning_rate
+    moving = weight.amax(dim=1, keepdim=True) > 0 if local.weight_decay else None
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        layer.moved.baddbmm_(signals[i].mT, error, alpha=-rate)
+        if moving is not None:
+            layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
+        if i:
+            error = _silu_backward_into(carried := layer.carry(error), layers[i - 1].above, grad_input=carried)
+
+
+def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
+    """∂/∂(mean, raw, output) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
+
+    With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
+    of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
+
+    With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
+    e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need.
+    """
+    size, high = shape.targets, shape.log_variance_high
+    mean, raw = output[..., :size], output[..., size : 2 * size]
+    gradient = torch.empty_like(output)
+    share = (raw - high).sigmoid_()
+    precision = (share * math.exp(high)).add_(math.exp(shape.log_variance_low)).reciprocal_()
+    miss = mean - y[..., :size]
+    scaled = torch.mul(miss, precision, out=gradient[..., :size])
+    spread = _sigmoid_backward(miss.mul_(scaled).sub_(1).mul_(precision), share)
+    torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
+    if shape.learned_termination:
+        probability = torch.sigmoid(TERMINATION_GAIN * output[..., -1:])
+        torch.mul(probability - y[..., -1:], TERMINATION_GAIN, out=gradient[..., -1:])
+    return gradient
+
+
+def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:
+    """Scale every pair's update to the bound and put the weights where it ends.
+
+    float32 throughout: what is promised of an update is settled by `EnsembleClip.finish`, after the last step.
+
+    Units that are ``idle``, without rows of their own in this step (``[U, 1]``), are left alone to the last bit. How
+    many steps of padding a unit sees depends on its neighbours in the chunk: were it clipped again, rounding
+    would carry their presence into its update.
+    """
+    squares = torch.stack([layer.norms() for layer in layers], dim=-1).square_()
+    factors = clip.factors(squares.flatten(0, 1)).view_as(squares).masked_fill(idle.unsqueeze(-1), 1.0)
+    for layer, own in zip(layers, factors.unbind(-1), strict=True):
+        layer.scale(own)

@@ -1,0 +1,142 @@
+"""What may be said of a partitioned dataset: declared facts, and statistics of the public split alone."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from primorl.project.errors import PipelineError
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.parquet import PartReader
+from primorl.trajectories.storage.schema import action_vectors, arrow_schema, trajectory_starts, vectors
+
+Floats = npt.NDArray[np.float64]
+
+_QUANTILES = (0.05, 0.5, 0.95)
+_MOST_POINTS = 4000  # in the figure of coverage
+
+
+@dataclass(frozen=True)
+class PublicSplit:
+    """The public rows, for statistics: R transitions of E trajectories.
+
+    Attributes:
+        observation: [R, S].
+        action: [R, A], one-hot where actions are discrete.
+        lengths: steps of each trajectory, [E].
+        returns: undiscounted, [E].
+        terminated: whether each trajectory ended in a terminal state, [E].
+    """
+
+    observation: Floats
+    action: Floats
+    lengths: npt.NDArray[np.int64]
+    returns: Floats
+    terminated: npt.NDArray[np.bool_]
+
+    @classmethod
+    def read(cls, folder: Path) -> "PublicSplit | None":
+        """Read ``data/partitions/public``; None where it has no rows."""
+        reader = PartReader(folder, made_by="partition")
+        parts: list[tuple[Any, ...]] = []
+        for table in reader.tables():
+            starts = trajectory_starts(table)
+            ends = np.append(starts[1:], table.num_rows)
+            rewards = table["reward"].to_numpy().astype(float)
+            parts.append(
+                (
+                    vectors(table["observation"]).astype(float),
+                    action_vectors(table, reader.info.spaces).astype(float),
+                    ends - starts,
+                    np.add.reduceat(rewards, starts),
+                    table["terminated"].to_numpy()[ends - 1],
+                )
+            )
+        return cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
+
+    def to_json(self) -> dict[str, Any]:
+        """Counts, quantiles and ranges as plain JSON."""
+        return {
+            "trajectories": len(self.lengths),
+            "transitions": len(self.observation),
+            "terminated_share": float(self.terminated.mean()),
+            "length": _quantiles(self.lengths.astype(float)),
+            "return": _quantiles(self.returns) | {"mean": float(self.returns.mean())},
+            "observation": _ranges(self.observation),
+            "action": _ranges(self.action),
+        }
+
+
+def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
+    """All that may be said of the dataset in ``partitions``; opens nothing of the private side.
+
+    Returns:
+        Plain JSON, and the public split for `draw`; None where nothing is public.
+
+    Raises:
+        PipelineError: nothing was partitioned yet, or a file is broken.
+    """
+    if not (partitions / "manifest.json").exists():
+        raise PipelineError(f"{partitions / 'manifest.json'}: not there; run `dvc repro partition`")
+    manifest = Manifest.load(partitions / "manifest.json")
+    public = PublicSplit.read(partitions / "public")
+    schema = {field.name: str(field.type) for field in arrow_schema(manifest.info.spaces)}
+    about = manifest.to_json() | {"schema": schema, "public": None if public is None else public.to_json()}
+    return about, public
+
+
+def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
+    """Draw returns, lengths and coverage of the public split as a PNG.
+
+    Coverage: its transitions on the two principal axes of the standardised observations, coloured by the step's place
+    in its trajectory.
+    """
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    figure = Figure(figsize=(12, 3.8), dpi=120, layout="constrained")
+    returns, lengths, coverage = figure.subplots(1, 3)
+    returns.hist(public.returns, bins=min(50, max(5, len(public.returns) // 3)), color="C0")
+    returns.set_xlabel("return of an episode")
+    returns.set_ylabel("public trajectories")
+    lengths.hist(public.lengths, bins=min(50, max(5, len(np.unique(public.lengths)))), color="C1")
+    lengths.set_xlabel("steps of an episode")
+    lengths.xaxis.set_major_locator(MaxNLocator(integer=True))
+    place = np.concatenate([np.arange(n) / max(1, n - 1) for n in public.lengths])
+    chosen = np.linspace(0, len(place) - 1, min(_MOST_POINTS, len(place))).astype(int)
+    categories = [column for begin, size in about["spaces"]["one_hot"] for column in range(begin, begin + size)]
+    numbers = np.delete(public.observation, categories, axis=1)  # categories are stripes on any axis
+    first, second, share = _principal((numbers if numbers.shape[1] else public.observation)[chosen])
+    points = coverage.scatter(first, second, c=place[chosen], s=4, cmap="viridis", linewidths=0)
+    coverage.set_xlabel(f"first principal axis of observations ({share[0]:.0%})")
+    coverage.set_ylabel(f"second ({share[1]:.0%})")
+    figure.colorbar(points, ax=coverage, label="place in the episode")
+    for axes in (returns, lengths, coverage):
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"{about['dataset']}: its public split ({about['public_units']} of "
+        f"{about['public_units'] + about['private_units']} units)",
+        fontsize=11,
+    )
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _principal(observation: Floats) -> tuple[Floats, Floats, Floats]:
+    spread = observation.std(axis=0)
+    standard = (observation - observation.mean(axis=0)) / np.where(spread > 0, spread, 1)
+    left, values, _ = np.linalg.svd(standard, full_matrices=False)
+    share = values**2 / max(float((values**2).sum()), 1e-12)
+    if len(values) == 1:
+        return left[:, 0] * values[0], np.zeros(len(left)), np.append(share, 0.0)
+    return left[:, 0] * values[0], left[:, 1] * values[1], share
+
+
+def _quantiles(values: Floats) -> dict[str, float]:
+    return {f"{q:.0%}": float(v) for q, v in zip(_QUANTILES, np.quantile(values, _QUANTILES), strict=True)}
+
+
+def _ranges(values: Floats) -> dict[str, list[float]]:
+    columns = {"min": values.min(0), "mean": values.mean(0), "max": values.max(0), "std": values.std(0)}
+    return {name: [float(f"{number:.6g}") for number in column] for name, column in columns.items()}

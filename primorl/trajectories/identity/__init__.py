@@ -1,0 +1,1 @@
+"""Who is in a dataset: fingerprint, membership, duplicates, withdrawal."""

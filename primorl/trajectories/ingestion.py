@@ -1,0 +1,85 @@
+"""Raw trajectories become one validated Parquet dataset."""
+
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, nullcontext
+from pathlib import Path
+from typing import TypeVar
+
+from primorl.config.datasets import AnyDataset
+from primorl.project.errors import PipelineError
+from primorl.project.files import replaced_directory
+from primorl.trajectories.identity.duplicates import DuplicateCheck
+from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
+from primorl.trajectories.identity.withdrawal import Withdrawals
+from primorl.trajectories.sources import source_of
+from primorl.trajectories.storage.parquet import PartWriter
+from primorl.trajectories.storage.schema import DatasetInfo, RowCheck
+
+_Item = TypeVar("_Item")
+
+
+def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
+    """Read what ``collect`` left in ``raw``, check every row and write ``target`` whole or not at all.
+
+    Args:
+        raw: the folder of raw files.
+        target: the folder of Parquet parts to replace.
+        name: the dataset's entry in params.yaml.
+        dataset: that entry.
+
+    Returns:
+        The facts written into every part.
+
+    Raises:
+        PipelineError: the entry or the data are not fit for use; ``target`` is untouched.
+    """
+    reader = source_of(name, dataset).open(raw)
+    spaces = reader.spaces
+    withdrawals = Withdrawals(dataset.exclude_units)
+    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none")
+    check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
+    fingerprint = Fingerprint(spaces)
+    with (
+        replaced_directory(target) as fresh,
+        PartWriter(fresh, spaces) as writer,
+        closing(ahead(reader.tables())) as tables,
+    ):
+        rows = 0
+        for whole in tables:
+            table = withdrawals.drop(whole)
+            if table.num_rows == 0:
+                continue
+            check(table)
+            if check_duplicates is not None:
+                check_duplicates(table)
+            fingerprint.update(table)
+            writer.write(table)
+            rows += table.num_rows
+        withdrawals.check_all_met()
+        if rows == 0:
+            raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
+        info = DatasetInfo(
+            dataset=name,
+            environment=dataset.environment,
+            unit=dataset.unit,
+            spaces=spaces,
+            horizon=dataset.horizon or reader.horizon,
+            termination=dataset.termination,
+            duplicates=dataset.duplicates,
+            dataset_fingerprint=fingerprint.keyed(project_secret()),
+        )
+        writer.finish(info)
+    return info
+
+
+def ahead(items: Iterator[_Item]) -> Generator[_Item]:
+    """The same items, each made in a thread of its own while the one before it is worked on.
+
+    Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
+    """
+    with closing(items) if isinstance(items, Generator) else nullcontext(), ThreadPoolExecutor(1) as maker:
+        coming = maker.submit(next, items, None)
+        while (item := coming.result()) is not None:
+            coming = maker.submit(next, items, None)
+            yield item

@@ -1,0 +1,22 @@
+"""Where trajectories come from: one module a kind of source, found by ``source:`` in params.yaml."""
+
+from importlib import import_module
+
+from primorl.config.datasets import AnyDataset
+from primorl.trajectories.sources.source import Source
+
+_MODULES = {
+    "replay": "replay.source",
+    "minari": "minari.source",
+    "d4rl": "d4rl.source",
+    "tabular": "tabular.source",
+    "icu-sepsis": "icu_sepsis",
+    "propofol": "propofol",
+}
+
+
+def source_of(name: str, dataset: AnyDataset) -> Source:
+    """The source of the entry ``name`` of ``datasets``; only its own module, and what that needs, is imported."""
+    module = import_module(f"{__name__}.{_MODULES[dataset.source]}")
+    source: Source = module.source(name, dataset)
+    return source

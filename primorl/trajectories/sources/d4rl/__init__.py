@@ -1,0 +1,1 @@
+"""Files in D4RL's layout."""

@@ -1,0 +1,158 @@
+"""``source: icu-sepsis``: simulated patients of the MDP that the package ``icu-sepsis`` ships."""
+
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from primorl.config.datasets import IcuSepsisDataset
+from primorl.project.errors import PipelineError
+from primorl.simulators.icu_sepsis import ENVIRONMENTS, LIMIT, SURVIVAL, Tables, ended, tables
+from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources.spaces import declared
+from primorl.trajectories.storage.schema import Spaces, trajectory_table
+
+_FILE = "patients.npz"
+_ROWS_PER_BATCH = 2**16
+_TREATED, _CONDITIONS = 47, 3  # where the one-hot part of `centres` begins, and its size
+
+
+def source(name: str, dataset: IcuSepsisDataset) -> "IcuSepsis":
+    """The source of one entry of ``datasets``.
+
+    Raises:
+        PipelineError: the entry's environment is not the one with its observations.
+    """
+    needed = ENVIRONMENTS[dataset.options.observation]
+    if dataset.environment != needed:
+        raise PipelineError(
+            f"params.yaml: datasets.{name}.environment: found {dataset.environment}; allowed with "
+            f"options.observation: {dataset.options.observation} is {needed}"
+        )
+    return IcuSepsis(dataset, needed)
+
+
+@dataclass(frozen=True)
+class IcuSepsis:
+    """See `primorl.trajectories.sources.source.Source`."""
+
+    dataset: IcuSepsisDataset
+    environment: str
+
+    def collect(self, target: Path) -> None:
+        """Simulate the patients; what is kept is the numbers of their states and actions."""
+        declared(self.environment)  # a clear error where the package is missing
+        options = self.dataset.options
+        patients = simulate(tables(), options.patients, options.expert_share, options.seed)
+        np.savez_compressed(target / _FILE, states=patients.states, actions=patients.actions, lengths=patients.lengths)
+
+    def open(self, raw: Path) -> Reader:
+        """Read them with the observations that the entry asks for."""
+        spaces, horizon = declared(self.environment)
+        one_hot = self.dataset.options.observation == "one_hot"
+        block = (0, spaces.observation_size) if one_hot else (_TREATED, _CONDITIONS)
+        seen = tables().observations[self.dataset.options.observation]
+        return PatientReader(raw / _FILE, replace(spaces, one_hot=(block,)), horizon, seen)
+
+
+@dataclass(frozen=True)
+class Patients:
+    """P patients, one after the other.
+
+    Attributes:
+        states: the states of each, the last one included [sum of lengths + P].
+        actions: [sum of lengths].
+        lengths: steps of each [P].
+    """
+
+    states: npt.NDArray[np.int16]
+    actions: npt.NDArray[np.int8]
+    lengths: npt.NDArray[np.int32]
+
+
+def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Patients:
+    """Treat ``patients`` patients at once, by the expert's policy softened: now and then any action, each as likely.
+
+    Args:
+        mdp: the tables.
+        patients: P.
+        expert_share: the probability, at every step, that the expert's policy chooses; in (0, 1].
+        seed: of everything that is drawn.
+    """
+    rng = np.random.default_rng(seed)
+    policy = np.cumsum(expert_share * mdp.expert + (1 - expert_share) / mdp.actions, axis=1)
+    policy[:, -1] = 1.0
+    states = [mdp.starts(rng.random(patients))]
+    actions: list[npt.NDArray[np.int8]] = []
+    treated = np.arange(patients)
+    lengths = np.zeros(patients, dtype=np.int32)
+    for step in range(1, LIMIT + 1):
+        now = states[-1][treated]
+        chosen = (rng.random((len(now), 1)) >= policy[now]).sum(axis=1)
+        after, taken = np.full(patients, -1, dtype=np.int16), np.full(patients, -1, dtype=np.int8)
+        after[treated], taken[treated] = mdp.step(now, chosen, rng.random(len(now))), chosen
+        states.append(after)
+        actions.append(taken)
+        lengths[treated] = step
+        treated = treated[~ended(after[treated])]
+        if treated.size == 0:
+            break
+    by_patient, done = np.stack(states, axis=1), np.stack(actions, axis=1)
+    return Patients(by_patient[by_patient >= 0], done[done >= 0], lengths)
+
+
+class PatientReader:
+    """See `primorl.trajectories.sources.source.Reader`: every patient is one unit of one trajectory.
+
+    Args:
+        path: the file of simulated patients.
+        spaces: of observations and actions.
+        horizon: the longest possible stay, in steps.
+        seen: what each state looks like [states, S].
+    """
+
+    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32]):
+        self.path, self.spaces, self.horizon = path, spaces, horizon
+        self._seen = seen
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Batches of whole patients.
+
+        Raises:
+            PipelineError: the file is missing or damaged.
+        """
+        patients = self._load()
+        ends = np.cumsum(patients.lengths, dtype=np.int64)
+        starts = ends - patients.lengths
+        batch = starts // _ROWS_PER_BATCH
+        for members in np.split(np.arange(len(ends)), np.flatnonzero(np.diff(batch)) + 1):
+            rows = [slice(int(starts[i]), int(ends[i])) for i in members]
+            states = [patients.states[row.start + i : row.stop + i + 1] for i, row in zip(members, rows, strict=True)]
+            last = [np.arange(row.stop - row.start) == row.stop - row.start - 1 for row in rows]
+            over = [bool(ended(visited[-1])) for visited in states]
+            ids = [f"{i:09d}" for i in members]
+            yield trajectory_table(
+                self.spaces,
+                ids,
+                ids,
+                [self._seen[visited] for visited in states],
+                [patients.actions[row] for row in rows],
+                [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
+                [end & died for end, died in zip(last, over, strict=True)],
+                [end & (not died) for end, died in zip(last, over, strict=True)],
+            )
+
+    def _load(self) -> Patients:
+        try:
+            with np.load(self.path) as file:
+                patients = Patients(file["states"], file["actions"], file["lengths"])
+            whole = len(patients.actions) == patients.lengths.sum() == len(patients.states) - len(patients.lengths)
+        except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
+            whole = False
+        if not whole:
+            raise PipelineError(f"{self.path}: missing, truncated or corrupt; run `dvc repro collect` again")
+        return patients

@@ -1,0 +1,1 @@
+"""Minari datasets."""

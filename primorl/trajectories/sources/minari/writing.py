@@ -1,0 +1,95 @@
+"""Write episodes as Minari datasets."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import h5py
+import minari
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from minari.data_collector import EpisodeBuffer
+from minari.dataset.minari_storage import MinariStorage
+
+from primorl.trajectories.sources.replay.recording import Episode
+
+_EPISODES_PER_WRITE = 250
+_MAIN_FILE = "main_data.hdf5"
+
+
+class EpisodeWriter:
+    """Writes episodes as they come into a new Minari dataset, in Minari's HDF5 format.
+
+    Args:
+        root: the folder of Minari datasets to write into.
+        dataset_id: Minari's name for the dataset, with its version.
+        env: the environment the episodes come from.
+        algorithm: the behaviour policy's name.
+    """
+
+    def __init__(self, root: Path, dataset_id: str, env: gymnasium.Env[Any, Any], algorithm: str):
+        data = root.resolve() / dataset_id / "data"  # Minari counts the sizes of relative paths wrongly
+        data.mkdir(parents=True)
+        self._storage = MinariStorage.new(
+            data,
+            env_spec=_storable(env.spec),
+            observation_space=env.observation_space,
+            action_space=env.action_space,
+            data_format="hdf5",
+        )
+        self._storage.update_metadata(
+            {"dataset_id": dataset_id, "minari_version": minari.__version__, "algorithm_name": algorithm}
+        )
+        self._waiting: list[Episode] = []
+
+    def add(self, episode: Episode) -> None:
+        """Append one episode."""
+        self._waiting.append(episode)
+        if len(self._waiting) == _EPISODES_PER_WRITE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits; call it after the last episode."""
+        self._storage.update_episodes([_buffer(episode) for episode in self._waiting])
+        self._waiting = []
+
+
+def _buffer(episode: Episode) -> EpisodeBuffer:
+    last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
+    return EpisodeBuffer(
+        observations=episode.observations,
+        actions=episode.actions,
+        rewards=episode.rewards,
+        terminations=last & episode.terminated,
+        truncations=last & episode.truncated,
+    )
+
+
+def _storable(spec: EnvSpec | None) -> EnvSpec | None:
+    """None for an environment built by a function (dm_control): Minari cannot write it down, and says so at length."""
+    return None if spec is None or callable(spec.entry_point) else spec
+
+
+def join_parts(parts: Sequence[Path], target: Path) -> None:
+    """Write the episodes of several Minari datasets of the same spaces, in order, as the one at ``target``.
+
+    Minari's own joining opens the file anew for every episode; this copies what is stored as it is.
+    """
+    data = target.resolve() / "data"
+    data.mkdir(parents=True)
+    for name in ("metadata.json", _MAIN_FILE):
+        shutil.copyfile(parts[0] / "data" / name, data / name)
+    whole = MinariStorage.read(data)
+    episodes, steps = whole.total_episodes, whole.total_steps
+    with h5py.File(data / _MAIN_FILE, "a", track_order=True) as file:
+        for part in parts[1:]:
+            storage = MinariStorage.read(part.resolve() / "data")
+            with h5py.File(part / "data" / _MAIN_FILE, "r") as source:
+                for index in range(storage.total_episodes):
+                    source.copy(f"episode_{index}", file, f"episode_{episodes}")
+                    file[f"episode_{episodes}"].attrs["id"] = episodes
+                    episodes += 1
+            steps += storage.total_steps
+    whole.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": whole.get_size()})

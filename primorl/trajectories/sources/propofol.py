@@ -1,0 +1,80 @@
+"""``source: propofol``: simulated anaesthesias of the package ``anesthesim``, each led by a controller of its own."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+
+from primorl.config.datasets import PropofolDataset, PropofolOptions
+from primorl.project.errors import PipelineError
+from primorl.project.progress import progress_bar
+from primorl.simulators.environments import make
+from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources.minari.writing import EpisodeWriter
+from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources.spaces import declared
+
+_ENVIRONMENT = "anesthesim:anesthesim/PropofolControl-v0"
+_ERROR, _FASTEST = 3, 200.0  # where the observation has BIS - 50, and the fastest infusion [µg/kg/min]
+
+Environment = gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]
+
+
+def source(name: str, dataset: PropofolDataset) -> "Propofol":
+    """The source of one entry of ``datasets``.
+
+    Raises:
+        PipelineError: the entry names another environment.
+    """
+    if dataset.environment != _ENVIRONMENT:
+        raise PipelineError(
+            f"params.yaml: datasets.{name}.environment: found {dataset.environment}; allowed is {_ENVIRONMENT}"
+        )
+    return Propofol(dataset.options)
+
+
+@dataclass(frozen=True)
+class Propofol:
+    """See `primorl.trajectories.sources.source.Source`."""
+
+    options: PropofolOptions
+
+    def collect(self, target: Path) -> None:
+        """Simulate the patients, and keep each as one episode of a Minari dataset."""
+        declared(_ENVIRONMENT)  # a clear error where the package is missing
+        env = make(_ENVIRONMENT)
+        writer = EpisodeWriter(target, "propofol-v0", env, "proportional")
+        with progress_bar(self.options.patients, "collect propofol", "patient") as progress:
+            for seeds in np.random.SeedSequence(self.options.seed).spawn(self.options.patients):
+                writer.add(anaesthetise(env, self.options, seeds))
+                progress.update()
+        writer.flush()
+        env.close()
+
+    def open(self, raw: Path) -> Reader:
+        """Read that dataset."""
+        return MinariReader(raw, *declared(_ENVIRONMENT))
+
+
+def anaesthetise(env: Environment, options: PropofolOptions, seeds: np.random.SeedSequence) -> Episode:
+    """One patient, under a proportional controller: rate = base + gain · (BIS - 50) + noise.
+
+    The patient's pharmacokinetics are the simulator's to draw; base, gain and the noise's standard deviation are drawn
+    here, uniformly from the ranges of ``options`` (µg/kg/min; per unit of BIS), once for the patient. The noise is
+    drawn anew at every step, from a normal distribution.
+    """
+    rng = np.random.default_rng(seeds)
+    base, gain, noise = (rng.uniform(*span) for span in (options.base, options.gain, options.noise))
+    observation, _ = env.reset(seed=int(rng.integers(2**31)))
+    observations, actions, rewards = [observation], [], []
+    terminated = truncated = False
+    while not (terminated or truncated):
+        rate = base + gain * observation[_ERROR] + noise * rng.normal()
+        actions.append(np.clip([rate], 0.0, _FASTEST).astype(np.float32))
+        observation, reward, terminated, truncated, _ = env.step(actions[-1])
+        observations.append(observation)
+        rewards.append(float(reward))
+    return Episode(np.stack(observations), np.stack(actions), np.array(rewards), bool(terminated), bool(truncated))

@@ -1,0 +1,1 @@
+"""Behaviour policies trained here, every episode recorded."""

@@ -1,0 +1,48 @@
+"""What every kind of origin of trajectories looks like to the stages ``collect`` and ``ingest``."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pyarrow as pa
+
+from primorl.trajectories.storage.schema import Spaces
+
+
+class Reader(Protocol):
+    """Raw trajectories, ready to be read in the dataset's schema.
+
+    Attributes:
+        path: the file or folder that errors name.
+        spaces: of observations and actions.
+        horizon: steps of the longest possible episode, where the source declares it; a public fact.
+    """
+
+    path: Path
+    spaces: Spaces
+    horizon: int | None
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Batches of whole units in `arrow_schema`, ascending by (unit_id, trajectory_id, step).
+
+        Raises:
+            PipelineError: names the file and the row or key, what was found, what is allowed, what to do.
+        """
+
+
+class Source(Protocol):
+    """One kind of origin, told by one entry of ``datasets``."""
+
+    def collect(self, target: Path) -> None:
+        """Fill the empty folder ``target`` with raw files: made, fetched or copied.
+
+        Raises:
+            PipelineError: they cannot be had; what to do.
+        """
+
+    def open(self, raw: Path) -> Reader:
+        """Open what ``collect`` left in ``raw``.
+
+        Raises:
+            PipelineError: files are missing or broken, or do not fit the entry.
+        """

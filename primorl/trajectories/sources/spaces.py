@@ -1,0 +1,83 @@
+"""What an environment declares in public: its spaces and its step limit."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
+
+from primorl.project.errors import PipelineError
+from primorl.simulators.environments import make
+from primorl.trajectories.storage.schema import Spaces
+
+
+def needed(name: str, environment: str | None, why: str = "") -> str:
+    """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
+
+    Raises:
+        PipelineError: the entry names none.
+    """
+    if environment is None:
+        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id{why}")
+    return environment
+
+
+def declared(environment: str) -> tuple[Spaces, int | None]:
+    """The spaces and the step limit (None: no limit) that ``environment`` declares.
+
+    Raises:
+        PipelineError: the environment cannot be built, or a space is not supported.
+    """
+    env = make(environment)
+    try:
+        spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
+        return spaces, None if env.spec is None else env.spec.max_episode_steps
+    finally:
+        env.close()
+
+
+def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
+    """The bounds of an observation space, flattened, and of an action space.
+
+    Raises:
+        PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
+            one-dimensional floating-point box.
+    """
+    flat: Space[Any]
+    try:
+        flat = flatten_space(observation)
+    except (NotImplementedError, ValueError, KeyError):
+        flat = observation
+    if not isinstance(flat, Box):
+        raise PipelineError(
+            f"{origin}: observation space: found {type(observation).__name__}; allowed is a space that flattens to "
+            "numbers (Box, Discrete, MultiBinary, MultiDiscrete, or a Dict or Tuple of them)"
+        )
+    low, high = tuple(flat.low.astype(float).tolist()), tuple(flat.high.astype(float).tolist())
+    one_hot = tuple(_one_hot(observation, 0))
+    if isinstance(action, Discrete):
+        if action.start != 0:
+            raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
+        return replace(Spaces.with_discrete_actions(low, high, int(action.n)), one_hot=one_hot)
+    if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
+        found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
+        raise PipelineError(
+            f"{origin}: action space: found {found or type(action).__name__}; allowed is Discrete, or a Box of one "
+            "dimension of floating-point numbers"
+        )
+    action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
+    return Spaces(low, high, action_low, action_high, one_hot=one_hot)
+
+
+def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
+    """The parts of a flattened observation that are one category each: (first dimension, number of categories)."""
+    if isinstance(space, Discrete):
+        yield first, int(space.n)
+    elif isinstance(space, MultiDiscrete):
+        sizes = [int(size) for size in space.nvec.ravel()]
+        yield from zip((first + sum(sizes[:i]) for i in range(len(sizes))), sizes, strict=True)
+    elif isinstance(space, Dict | Tuple):
+        for inner in space.spaces.values() if isinstance(space, Dict) else space.spaces:
+            yield from _one_hot(inner, first)
+            first += flatdim(inner)

@@ -1,0 +1,102 @@
+"""Rows of a log in any order become rows by unit, trajectory and order, in bounded memory."""
+
+from collections.abc import Generator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.project.files import scratch_directory
+from primorl.trajectories.sources.tabular.files import ROWS_PER_BATCH, Log
+from primorl.trajectories.storage.schema import id_text
+
+_BYTES_PER_BUCKET = 2**26
+_MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
+_TEXT_BYTES = 24  # about what an id takes
+_SAMPLE = 2**16  # rows that the buckets' limits are drawn from
+
+
+def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
+    """The rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
+
+    Ranges of units go to one file each in a temporary folder, which is sorted by itself: a log is read twice and
+    written once, and memory holds one range, of about 64 MiB; a unit that is larger is held whole.
+
+    Args:
+        log: what to sort.
+        unit: the field that says whose a row is.
+        beside: the temporary folder is made beside this path, on a disk with room for the mapped columns.
+
+    Raises:
+        PipelineError: as `Log.batches`.
+    """
+    limits = _limits(log, unit)
+    with scratch_directory(beside) as folder:
+        for path in _spill(log, unit, limits, folder):
+            with pa.memory_map(str(path)) as file:
+                bucket = _sorted(pa.ipc.open_stream(file).read_all(), unit)
+            path.unlink()
+            yield from (bucket.slice(start, ROWS_PER_BATCH) for start in range(0, bucket.num_rows, ROWS_PER_BATCH))
+
+
+def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
+    """Unit ids, ascending, that cut the log into ranges of about equal size."""
+    generator = np.random.default_rng(0)  # only the sizes of the ranges depend on it
+    rows, kept = 0, np.empty(0, dtype=object)
+    keys = np.empty(0)
+    for batch in log.batches(only=[unit]):
+        rows += batch.num_rows
+        drawn = generator.random(batch.num_rows)
+        # The smallest of all draws: a uniform sample, however long the stream.
+        chosen = np.flatnonzero(drawn <= (keys.max() if len(keys) == _SAMPLE else 1))
+        ids = id_text(batch[unit].combine_chunks().take(pa.array(chosen))).to_numpy(zero_copy_only=False)
+        keys, kept = np.concatenate([keys, drawn[chosen]]), np.concatenate([kept, ids])
+        if len(keys) > _SAMPLE:
+            smallest = np.argpartition(keys, _SAMPLE)[:_SAMPLE]
+            keys, kept = keys[smallest], kept[smallest]
+    widths = [_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1) for kind in log.schema().types]
+    buckets = min(-(-rows * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
+    kept.sort()
+    cuts = np.arange(1, buckets) * len(kept) // max(buckets, 1)
+    return np.unique(kept[cuts]) if len(cuts) > 0 else np.empty(0, dtype=object)
+
+
+def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:
+    paths = [folder / f"{index}.arrows" for index in range(len(limits) + 1)]
+    schema = log.schema()
+    for name in {unit, "trajectory"}:
+        place = schema.get_field_index(name)
+        schema = schema.set(place, pa.field(name, pa.string()))
+    with ExitStack() as stack:
+        files = [stack.enter_context(pa.OSFile(str(path), "wb")) for path in paths]
+        writers = [stack.enter_context(pa.ipc.new_stream(file, schema)) for file in files]
+        for batch in log.batches():
+            for name in {unit, "trajectory"}:
+                place = batch.schema.get_field_index(name)
+                batch = batch.set_column(place, name, id_text(batch[name].combine_chunks()))
+            encoded = batch[unit].combine_chunks().dictionary_encode()
+            of_id = np.searchsorted(limits, encoded.dictionary.to_numpy(zero_copy_only=False), side="right")
+            bucket = of_id[encoded.indices.to_numpy()]
+            order = np.argsort(bucket, kind="stable")
+            ends = np.cumsum(np.bincount(bucket, minlength=len(paths)))
+            batch = batch.take(pa.array(order))
+            for writer, start, end in zip(writers, [0, *ends[:-1]], ends, strict=True):
+                if end > start:
+                    writer.write_table(batch.slice(start, end - start))
+    return paths
+
+
+def _sorted(rows: pa.Table, unit: str) -> pa.Table:
+    keys = [rows["order"].to_numpy(), _ranks(rows["trajectory"]), _ranks(rows[unit])]
+    return rows.take(pa.array(np.lexsort(keys)))
+
+
+def _ranks(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    encoded = column.combine_chunks().dictionary_encode()
+    ranks = np.empty(len(encoded.dictionary), dtype=np.int64)
+    ranks[pc.array_sort_indices(encoded.dictionary).to_numpy()] = np.arange(len(ranks))
+    chosen: npt.NDArray[np.int64] = ranks[encoded.indices.to_numpy()]
+    return chosen

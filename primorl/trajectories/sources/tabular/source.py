@@ -1,0 +1,185 @@
+"""``source: tabular``: logs of any tool, in Parquet or CSV, their columns mapped in params.yaml."""
+
+import fcntl
+import glob
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from primorl.config.datasets import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
+from primorl.project.errors import PipelineError
+from primorl.project.files import home
+from primorl.trajectories.sources.source import Reader
+from primorl.trajectories.sources.spaces import declared
+from primorl.trajectories.sources.tabular.files import Log, fields_of, log_files
+from primorl.trajectories.sources.tabular.sorting import sorted_batches
+from primorl.trajectories.sources.tabular.transitions import Transitions, whole_units
+from primorl.trajectories.storage.schema import Spaces
+
+_FICLONE = 0x40049409  # of Linux's ioctl: one more file with the same blocks, copied when either is written
+
+
+def source(name: str, dataset: TabularDataset) -> "Tabular":
+    """The source of one entry of ``datasets``."""
+    return Tabular(name, dataset)
+
+
+@dataclass(frozen=True)
+class Tabular:
+    """See `primorl.trajectories.sources.source.Source`."""
+
+    name: str
+    dataset: TabularDataset
+
+    def collect(self, target: Path) -> None:
+        """Copy the files, under the names they have in their folder."""
+        named = self.dataset.options.files
+        wanted = home() / Path(named).expanduser()
+        if wanted.is_dir():
+            folder, files = wanted, log_files(wanted)
+        else:
+            folder = Path(*_fixed(wanted))
+            matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
+            files = sorted(path for path in matched if path.is_file())
+        if not files:
+            raise PipelineError(
+                f"params.yaml: datasets.{self.name}.options.files: found no file at {named!r}; allowed are a file, a "
+                "folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from the project's root"
+            )
+        for file in files:
+            copy = target / file.relative_to(folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            _copy(file, copy)
+        strange = len(files) - len(log_files(target))
+        if strange > 0:
+            raise PipelineError(
+                f"params.yaml: datasets.{self.name}.options.files: found {strange} of {len(files)} files at {named!r} "
+                "with a name that is none of a log; allowed are .parquet, .csv and .csv.gz, with no dot or "
+                "underscore in front; rename them, or narrow the pattern"
+            )
+
+    def open(self, raw: Path) -> Reader:
+        """Open the copies and compare their columns with the entry."""
+        return TabularReader(raw, self.name, self.dataset)
+
+
+def _fixed(path: Path) -> list[str]:
+    """The parts of a pattern before the first that is none of a name; the folder of a plain file."""
+    parts = list(path.parts[:-1])
+    return parts[: next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))]
+
+
+def _copy(file: Path, copy: Path) -> None:
+    if sys.platform == "linux":
+        with file.open("rb") as old, copy.open("wb") as new:
+            try:
+                fcntl.ioctl(new, _FICLONE, old.fileno())
+            except OSError:  # another disk, or a file system that cannot
+                pass
+            else:
+                return
+    shutil.copyfile(file, copy)
+
+
+class TabularReader:
+    """The logs under ``raw`` as batches of the dataset's schema. See `primorl.trajectories.sources.source.Reader`.
+
+    Args:
+        raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
+        name: the dataset's entry, for errors.
+        dataset: that entry.
+
+    Raises:
+        PipelineError: no or unreadable files, or columns that do not fit the entry.
+    """
+
+    def __init__(self, raw: Path, name: str, dataset: TabularDataset):
+        self.path = raw
+        self.spaces, self.horizon = _declared(name, dataset)
+        self._options = dataset.options
+        self._fields = fields_of(dataset.options.columns)
+        self._limit = dataset.horizon or self.horizon
+        self._log = Log(raw, self._fields, dataset.options.csv)
+
+    def tables(self) -> Iterator[pa.Table]:
+        """Batches of whole units, ascending.
+
+        Raises:
+            PipelineError: names the file and the row, what was found, what is allowed, what to do.
+        """
+        options = self._options
+        unit = "trajectory" if options.columns.unit is None else "unit"
+        transitions = Transitions(
+            self._fields,
+            self.spaces,
+            unit,
+            self._log.paths,
+            per_unit=options.trajectory_ids == "per_unit",
+            end=options.end,
+            horizon=self._limit,
+            repair="sort the log, or set options.sorted: false to have it sorted here",
+        )
+        batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
+        empty = True
+        with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
+            for rows in whole_units(batches, unit):
+                empty = False
+                yield transitions(rows)
+        if empty:
+            raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")
+
+
+def _choices(action: BoxActions | CountedActions | Categorical) -> int:
+    """Dimensions of continuous actions, number of discrete ones."""
+    if isinstance(action, BoxActions):
+        return len(action.columns)
+    return action.count if isinstance(action, CountedActions) else len(action.categories)
+
+
+def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
+    """The environment's spaces and step limit or, without one, what the options declare."""
+    columns, action = dataset.options.columns, dataset.options.columns.action
+    sizes = [len(entry.categories) if isinstance(entry, Categorical) else 0 for entry in columns.observation]
+    starts = np.cumsum([0, *(size or 1 for size in sizes)]).tolist()
+    one_hot = tuple((start, size) for start, size in zip(starts, sizes, strict=False) if size > 0)
+    size = starts[-1]
+    bounds = dataset.bounds.observation
+    if isinstance(bounds, DeclaredBounds) and len(bounds.low) != size:
+        raise PipelineError(
+            f"params.yaml: datasets.{name}.bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+            f"{size} of options.columns.observation (a category is one)"
+        )
+    count = _choices(action)
+    if dataset.environment is None:
+        low, high = [-np.inf] * size, [np.inf] * size
+        for first, number in one_hot:
+            low[first : first + number], high[first : first + number] = [0.0] * number, [1.0] * number
+        if isinstance(action, BoxActions):
+            assert action.low is not None
+            assert action.high is not None
+            return Spaces(tuple(low), tuple(high), action.low, action.high, one_hot=one_hot), None
+        return replace(Spaces.with_discrete_actions(tuple(low), tuple(high), count), one_hot=one_hot), None
+    spaces, horizon = declared(dataset.environment)
+    if spaces.discrete_actions == isinstance(action, BoxActions):
+        kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
+        raise PipelineError(
+            f"params.yaml: datasets.{name}.options.columns.action: the environment has {kinds[0]} actions, found "
+            f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "
+            "{columns, low, high} for continuous ones"
+        )
+    for what, found, allowed in (
+        ("observation", size, spaces.observation_size),
+        ("action", count, spaces.action_size),
+    ):
+        if found != allowed:
+            raise PipelineError(
+                f"params.yaml: datasets.{name}.options.columns.{what}: found {found} dimensions or choices, the "
+                f"environment declares {allowed}; correct the columns or `environment`"
+            )
+    return replace(spaces, one_hot=one_hot), horizon

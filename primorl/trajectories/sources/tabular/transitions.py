@@ -1,0 +1,290 @@
+"""Rows of a log, in order, become transitions in the dataset's schema."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.trajectories.sources.tabular.files import Field, refuse_row
+from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text
+
+Flags = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float32]
+Places = npt.NDArray[np.int64]
+
+
+def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
+    """The same rows, cut where a unit ends: no unit is in two tables."""
+    waiting: list[pa.Table] = []
+    for batch in batches:
+        starts = np.flatnonzero(_changes(batch[unit]))
+        if waiting and batch[unit][0] != waiting[-1][unit][-1]:
+            yield pa.concat_tables(waiting)
+            waiting = []
+        if starts[-1] > 0:
+            yield pa.concat_tables([*waiting, batch.slice(0, starts[-1])])
+            waiting = []
+        waiting.append(batch.slice(starts[-1]))
+    if waiting:
+        yield pa.concat_tables(waiting)
+
+
+def _changes(column: pa.ChunkedArray) -> Flags:
+    """Which rows do not repeat the value of the row before; the first does not."""
+    values = column.combine_chunks()
+    changed = np.ones(len(values), dtype=bool)
+    if pa.types.is_integer(values.type):
+        numbers = values.to_numpy()
+        np.not_equal(numbers[1:], numbers[:-1], out=changed[1:])
+    else:
+        changed[1:] = pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)).to_numpy(zero_copy_only=False)
+    return changed
+
+
+class Transitions:
+    """Turns tables of whole units, in the order of the log, into tables of transitions.
+
+    A row says what was observed, done and rewarded at one time. What came after it is its ``next_observation`` columns
+    or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
+    terminated, its next observation, on which nothing depends, is its own; else its outcome was not
+    recorded, so the transition before is the last one and is truncated.
+
+    Args:
+        fields: what the columns of the tables are.
+        spaces: of the dataset.
+        unit: the field that says whose a row is.
+        paths: of the log's files, for errors.
+        per_unit: whether trajectory ids are unique within a unit only.
+        end: how the end of a trajectory is told: its flags, or cut at its last row, or at the horizon.
+        horizon: steps of the longest trajectory; None: not declared.
+        repair: what to do about rows out of order.
+    """
+
+    def __init__(
+        self,
+        fields: Sequence[Field],
+        spaces: Spaces,
+        unit: str,
+        paths: Sequence[Path],
+        *,
+        per_unit: bool,
+        end: Literal["flags", "horizon", "last_row"],
+        horizon: int | None,
+        repair: str,
+    ):
+        self._fields = fields
+        self._spaces = spaces
+        self._unit = unit
+        self._paths = paths
+        self._per_unit = per_unit
+        self._end = end
+        self._horizon = horizon
+        self._repair = repair
+        self._previous: tuple[str, str] | None = None
+        self._has_next = any(field.name.startswith("next_observation.") for field in fields)
+
+    def __call__(self, rows: pa.Table) -> pa.Table:
+        """Transitions of whole units.
+
+        Raises:
+            PipelineError: names the file and the row, what was found, what is allowed; it quotes no value.
+        """
+        rows = rows.combine_chunks()
+        starts = np.flatnonzero(_changes(rows[self._unit]) | _changes(rows["trajectory"]))
+        lasts = np.append(starts[1:], rows.num_rows) - 1
+        units, trajectories = self._ids(rows, starts)
+        self._check_order(rows, starts)
+        self._check_keys(rows, starts, units, trajectories)
+        terminated, truncated = self._ends(rows, starts, lasts)
+
+        observation = self._matrix(rows, "observation")
+        self._check_finite(rows, observation, "observation")
+        keep: Flags | None = None
+        lengths = lasts - starts + 1
+        if self._has_next:
+            after = self._matrix(rows, "next_observation")
+        else:
+            after = np.empty_like(observation)
+            after[:-1] = observation[1:]
+            after[lasts] = observation[lasts]
+            cut = ~terminated[lasts]
+            self._refuse(
+                rows,
+                starts[cut & (lengths == 1)],
+                "a trajectory of this one row, whose outcome was not recorded: no transition",
+                "two rows or more, a terminated one, or next_observation columns; drop the trajectory",
+            )
+            if cut.any():
+                keep = np.ones(rows.num_rows, dtype=bool)
+                keep[lasts[cut]] = False
+                truncated[lasts[cut] - 1] = True
+                lengths = lengths - cut
+        if self._horizon is not None:
+            self._refuse(
+                rows,
+                starts[lengths > self._horizon],
+                "a trajectory longer than the horizon starts here",
+                "as many steps as `horizon` declares, or fewer; correct it, or split the trajectory",
+            )
+
+        action = self._action(rows)
+        reward = _numbers(rows["reward"])
+        if keep is not None:
+            rows = rows.select(["file", "row"]).filter(pa.array(keep))
+            observation, after, action, reward = observation[keep], after[keep], action[keep], reward[keep]
+            terminated, truncated = terminated[keep], truncated[keep]
+        if self._has_next:
+            self._check_finite(rows, after, "next_observation")
+        self._check_action(rows, action)
+        self._check_finite(rows, reward[:, None], "reward")
+        trajectory = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), lengths))
+        first = np.cumsum(lengths) - lengths
+        return pa.Table.from_arrays(
+            [
+                units.take(trajectory),
+                trajectories.take(trajectory),
+                pa.array((np.arange(len(reward)) - np.repeat(first, lengths)).astype(np.int32)),
+                _vectors(observation),
+                pa.array(action) if self._spaces.discrete_actions else _vectors(action),
+                pa.array(reward),
+                _vectors(after),
+                pa.array(terminated),
+                pa.array(truncated),
+            ],
+            schema=arrow_schema(self._spaces),
+        )
+
+    def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
+        """The text of each trajectory's unit and of its own id."""
+        chosen = pa.array(starts)
+        trajectories = id_text(rows["trajectory"].take(chosen).combine_chunks())
+        units = trajectories if self._unit == "trajectory" else id_text(rows[self._unit].take(chosen).combine_chunks())
+        if self._per_unit:
+            trajectories = pc.binary_join_element_wise(units, trajectories, "/")
+        return units, trajectories
+
+    def _check_order(self, rows: pa.Table, starts: Places) -> None:
+        order = rows["order"].to_numpy()
+        inside = np.ones(rows.num_rows, dtype=bool)
+        inside[starts] = False
+        repeated = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
+        self._refuse(rows, repeated, "an order that its trajectory has already", "every one once; drop the duplicate")
+        self._refuse(
+            rows,
+            np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1,
+            "a row out of order in its trajectory",
+            f"ascending; {self._repair}",
+        )
+
+    def _check_keys(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
+        if self._previous is not None:  # the key before the first one
+            units, trajectories = (
+                pa.concat_arrays([pa.array([before], pa.string()), ids])
+                for before, ids in zip(self._previous, (units, trajectories), strict=True)
+            )
+        else:
+            starts = starts[1:]
+        self._previous = units[-1].as_py(), trajectories[-1].as_py()
+        before, after = units.slice(0, len(units) - 1), units.slice(1)
+        later = pc.less_equal(trajectories.slice(1), trajectories.slice(0, len(units) - 1))
+        bad = pc.or_(pc.less(after, before), pc.and_(pc.equal(after, before), later))
+        self._refuse(
+            rows,
+            starts[bad.to_numpy(zero_copy_only=False)],
+            "a trajectory out of order or in two places",
+            f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {self._repair}",
+        )
+
+    def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
+        terminated, truncated = (
+            rows[name].to_numpy().copy() if name in rows.column_names else np.zeros(rows.num_rows, dtype=bool)
+            for name in ("terminated", "truncated")
+        )
+        ended = terminated | truncated
+        early = ended.copy()
+        early[lasts] = False
+        self._refuse(
+            rows,
+            np.flatnonzero(early),
+            "an end (terminated or truncated) before its trajectory's last row",
+            "one end, at the last row; split the trajectory at its ends",
+        )
+        open_end = ~ended[lasts]
+        if self._end == "flags":
+            self._refuse(
+                rows,
+                lasts[open_end],
+                "the last row of a trajectory, with no end flag",
+                "terminated or truncated there; mark it, or set options.end to last_row",
+            )
+        elif self._end == "horizon":
+            rows_of = lasts - starts + 1
+            full = (rows_of == self._horizon) | (~np.bool_(self._has_next) & (rows_of - 1 == (self._horizon or 0)))
+            self._refuse(
+                rows,
+                lasts[open_end & ~full],
+                "the last row of a trajectory that neither terminated nor reached the horizon",
+                "as many rows as `horizon` declares; mark its end by flags, or set options.end to last_row",
+            )
+        truncated[lasts] |= ~terminated[lasts]
+        return terminated, truncated
+
+    def _matrix(self, rows: pa.Table, prefix: str) -> Floats:
+        fields = [field for field in self._fields if field.name.startswith(f"{prefix}.")]
+        matrix = np.zeros((rows.num_rows, self._spaces.observation_size), dtype=np.float32)
+        dimension = 0
+        for field in fields:
+            values = rows[field.name]
+            if field.categories:
+                matrix[np.arange(rows.num_rows), dimension + values.to_numpy()] = 1
+                dimension += len(field.categories)
+            else:
+                matrix[:, dimension] = _numbers(values)
+                dimension += 1
+        return matrix
+
+    def _action(self, rows: pa.Table) -> npt.NDArray[Any]:
+        if self._spaces.discrete_actions:
+            codes: npt.NDArray[np.int32] = rows["action"].to_numpy()
+            return codes
+        names = [field.name for field in self._fields if field.name.startswith("action.")]
+        return np.stack([_numbers(rows[name]) for name in names], axis=1)
+
+    def _check_action(self, rows: pa.Table, action: npt.NDArray[Any]) -> None:
+        if not self._spaces.discrete_actions:
+            self._check_finite(rows, action, "action")
+            return
+        allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
+        self._refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
+
+    def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
+        finite = np.isfinite(values)
+        if not finite.all():
+            bad = np.flatnonzero(~finite.all(axis=1))
+            own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
+            columns = [field.column for field in own for _ in field.categories or (None,)]
+            self._refuse(
+                rows,
+                bad,
+                f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})",
+                "finite float32 numbers; fill it in, or drop or repair the trajectory",
+            )
+
+    def _refuse(self, rows: pa.Table, bad: Places, found: str, allowed: str) -> None:
+        if len(bad) > 0:
+            place = int(bad[0])
+            refuse_row(self._paths[rows["file"][place].as_py()], rows["row"][place].as_py(), f"found {found}", allowed)
+
+
+def _numbers(column: pa.ChunkedArray) -> Floats:
+    """A column of float32; a missing number is NaN."""
+    numbers: Floats = column.combine_chunks().to_numpy(zero_copy_only=False)
+    return numbers
+
+
+def _vectors(matrix: npt.NDArray[Any]) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).ravel()), matrix.shape[1])

@@ -1,0 +1,1 @@
+"""A dataset on disk: its schema, Parquet parts, stores for training, and the manifest of a partition."""

@@ -1,0 +1,40 @@
+"""What is declared public about a partitioned dataset."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json
+from primorl.trajectories.storage.schema import DatasetInfo
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What is declared public about a partitioned dataset: its facts and the numbers of its units."""
+
+    info: DatasetInfo
+    private_units: int
+    public_units: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
+        return self.info.to_json() | {
+            "observation_size": self.info.spaces.observation_size,
+            "action_size": self.info.spaces.action_size,
+            "private_units": self.private_units,
+            "public_units": self.public_units,
+        }
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read ``manifest.json``.
+
+        Raises:
+            PipelineError: missing, not JSON, or without the keys of a manifest.
+        """
+        content = read_json(path)
+        try:
+            return cls(DatasetInfo.from_json(content), content["private_units"], content["public_units"])
+        except (KeyError, TypeError, AttributeError):
+            raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None

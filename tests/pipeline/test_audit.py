@@ -1,0 +1,87 @@
+"""The audit stage: reads the public split alone, ships no model, and raises the alarm."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline import audit
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
+from primorl.trajectories.storage.manifest import Manifest
+from tests.pipeline.tiny_policy import RememberingRun, write_partition
+from tests.trajectories.builders import INFO, episode, snapshot, table
+
+PRIVACY = {"target_epsilon": None, "noise_multiplier": 6.0, "sampling_probability": 0.5, "rounds": 30, "delta": 1e-5}
+
+
+def silent(plan: Plan, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """`Plan.release` that forgot its noise."""
+    return tuple((part / plan.expected_cohort).to(torch.float32) for part in total)
+
+
+@pytest.fixture
+def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """A project with a public split and a manifest; there is no private partition to open."""
+    others = [episode(20, 100 + i) for i in range(6)]
+    names = [f"b{i:03d}" for i in range(6)]
+    write_partition(Path("data/partitions/public"), table(others, units=names, names=names))
+    write_json(Path("data/partitions/manifest.json"), Manifest(INFO, 300, 6).to_json())
+    monkeypatch.setattr(audit, "MECHANISM_RUNS", 8)
+    monkeypatch.setattr(audit, "ONE_RUN_CANARIES", 60)
+    return changed(small, privacy=PRIVACY, dynamics={"hidden": [16]})
+
+
+def changed(small: Params, **blocks: dict[str, Any]) -> Params:
+    raw = small.model_dump(mode="json")
+    for name, changes in blocks.items():
+        raw[name] |= changes
+    return params_module.parse(raw)
+
+
+def audited(params: Params, run: RememberingRun) -> dict[str, Any]:
+    audit.body(params, run)  # type: ignore[arg-type]
+    report: dict[str, Any] = json.loads(audit.REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    return report
+
+
+def test_the_true_plan_passes_and_nothing_but_the_report_is_written(project: Params) -> None:
+    """The data set with canaries never ships a model or a policy, and no private byte is read: none is there."""
+    before = set(snapshot(Path()))
+    run = RememberingRun()
+    report = audited(project, run)
+    assert set(snapshot(Path())) - before == {"reports/audit.json", "reports/audit.png"}
+    for name in ("mechanism", "one_run"):
+        assert report[name]["refutes_the_claim"] is False
+        assert report[name]["claimed"] == run.logged["audit.claimed_epsilon"] > 1
+    assert report["one_run"]["units"] == 6
+    assert report["one_run"]["trained_on"].startswith("the public split and canaries")
+    assert run.logged["audit.one_run.rounds_lower_bound"] == report["one_run"]["rounds"]["epsilon"]
+    assert run.logged["audit.mechanism.gaussian_lower_bound"] == report["mechanism"]["epsilon_gaussian"]
+    assert set(run.artifacts) == {"audit.json", "audit.png"}
+    assert run.artifacts["audit.png"].startswith(b"\x89PNG")
+
+
+def test_a_plan_that_forgets_its_noise_raises_the_alarm(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: with the same claim, and after the report is written and logged."""
+    monkeypatch.setattr(Plan, "release", silent)
+    run = RememberingRun()
+    with pytest.raises(PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed") as alarm:
+        audited(project, run)
+    assert "\n" not in str(alarm.value)
+    report = json.loads(audit.REPORT.read_text(encoding="utf-8"))
+    assert report["mechanism"]["refutes_the_claim"] is True
+    assert set(run.artifacts) == {"audit.json", "audit.png"}
+
+
+@pytest.mark.parametrize("variant", ["no_clip", "no_privacy", "mopo"])
+def test_a_variant_that_claims_nothing_is_refused(project: Params, variant: str) -> None:
+    with pytest.raises(PipelineError, match=f"dynamics.variant: found {variant}, which claims no ε"):
+        audit.body(changed(project, dynamics={"variant": variant}), RememberingRun())  # type: ignore[arg-type]

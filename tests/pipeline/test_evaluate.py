@@ -1,0 +1,431 @@
+import csv
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from matplotlib.axes import Axes
+from mlflow.tracking import MlflowClient
+
+from pipeline import evaluate
+from primorl.commands.summary import text
+from primorl.config import params
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.starts import StartModel
+from primorl.evaluation.figure import account
+from primorl.evaluation.model_value import values_by_member
+from primorl.evaluation.returns import episode_returns
+from primorl.policy.exported import DeterministicPolicy, save
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json, write_json
+from primorl.tracking import stage_run
+from primorl.trajectories.storage.store import UnitStore
+from tests.evaluation.conftest import random_policy
+from tests.pipeline.fakes import FakeRun
+from tests.pipeline.tiny_policy import write_model, write_partitions
+from tests.trajectories.builders import episodes, table
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
+PUBLIC = table(episodes(3), names=["p0", "p1", "p2"])
+STATEMENT = {
+    "private": True,
+    "epsilon": 1.19,
+    "epsilon_rdp": 1.31,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "units": 2970,
+    "dataset_fingerprint": "keyed",
+    "void": [],
+    "spent_on_dataset": {"epsilon": 2.5, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3},
+}
+NOT_PRIVATE = STATEMENT | {"private": False, "epsilon": None, "epsilon_rdp": None, "void": ["no noise"]}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Path:
+    for name in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(empty_store, tmp_path)
+    for seconds, stage in enumerate(
+        ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
+    ):
+        write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
+    place(Path("models/policy"), STATEMENT)
+    write_partitions(table(episodes(9)), PUBLIC)
+    return tmp_path
+
+
+def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPolicy] = EPOCHS) -> None:
+    folder.mkdir(parents=True)
+    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private")
+    write_json(folder / "privacy.json", statement)
+
+
+def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
+    raw = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    raw["dynamics"]["variant"] = variant
+    raw["datasets"]["pendulum-replay"]["score"] = score
+    raw["evaluation"] = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
+    return params.parse(raw)
+
+
+def run(selected: Params) -> None:
+    with stage_run("evaluate", selected) as log:
+        evaluate.body(selected, log)
+
+
+@pytest.mark.usefixtures("project")
+def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() -> None:
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    returns = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0]
+    low, high = summary.pop("return_ci95")
+    assert low < summary["return_mean"] < high
+    seconds = summary.pop("seconds")
+    assert seconds.pop("evaluate") > 0
+    assert seconds == {
+        "collect": 0,
+        "ingest": 1,
+        "partition": 2,
+        "train_model": 3,
+        "optimize_policy": 4,
+        "optimize_mopo": 5,
+    }
+    assert summary == {
+        "dataset": "pendulum-replay",
+        "env_id": "Pendulum-v1",
+        "variant": "private",
+        "private": True,
+        "epsilon": 1.19,
+        "epsilon_rdp": 1.31,
+        "delta": 1e-5,
+        "unit": "trajectory",
+        "units": 2970,
+        "void": [],
+        "spent_on_dataset": STATEMENT["spent_on_dataset"],
+        "seed": 0,
+        "return_mean": pytest.approx(returns.mean(), rel=1e-3),
+        "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
+        "episodes": 5,
+        "policy_sha256": hashlib.sha256(Path("models/policy/policy.safetensors").read_bytes()).hexdigest(),
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_the_curve_has_a_row_an_epoch_and_the_figure_is_a_picture() -> None:
+    run(chosen())
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
+    assert {row["normalized_score"] for row in rows} == {""}
+    for row, policy in zip(rows, EPOCHS, strict=True):
+        expected = episode_returns("Pendulum-v1", policy, 2, seed=9).mean()
+        assert float(row["return_mean"]) == pytest.approx(expected, rel=1e-3)
+        assert float(row["return_low"]) < float(row["return_mean"]) < float(row["return_high"])
+    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
+    assert read_json(Path("metrics/summary.json"))["normalized_score"] is None
+
+
+def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    stage, pipeline = sorted(store.search_runs([experiment.experiment_id]), key=lambda run: len(run.data.tags))
+    if "mlflow.parentRunId" in pipeline.data.tags:
+        stage, pipeline = pipeline, stage
+    summary = read_json(Path("metrics/summary.json"))
+    for logged in (stage, pipeline):
+        assert {name: logged.data.metrics[name] for name in ("return_mean", "normalized_score", "epsilon")} == {
+            name: summary[name] for name in ("return_mean", "normalized_score", "epsilon")
+        }
+        assert logged.data.params == {
+            "dataset": "pendulum-replay",
+            "env_id": "Pendulum-v1",
+            "variant": "private",
+            "seed": "0",
+            "private": "True",
+            "epsilon": "1.19",
+            "delta": "1e-05",
+        }
+        assert logged.data.tags["dataset_fingerprint"] == "keyed"
+        assert "privacy.json" in [file.path for file in store.list_artifacts(logged.info.run_id)]
+    assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
+    assert {file.path for file in store.list_artifacts(stage.info.run_id)} > {
+        "summary.json",
+        "curves.csv",
+        "return.png",
+    }
+
+
+@pytest.mark.usefixtures("project")
+def test_the_baseline_is_judged_by_its_own_policy_and_called_not_private() -> None:
+    baseline = [random_policy(1, 3, 2.0, seed=77)]
+    place(Path("models/mopo"), NOT_PRIVATE, baseline)
+    run(chosen("mopo"))
+    summary = read_json(Path("metrics/summary.json"))
+    assert (summary["private"], summary["epsilon"], summary["variant"]) == (False, None, "mopo")
+    expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
+    assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
+    assert "not private" in text(summary)
+
+
+SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}
+
+
+def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
+    for number, (seed, epochs) in enumerate(seeds.items()):
+        folder = Path("models/policy") if number == 0 else Path(f"models/policy/seeds/{seed}")
+        folder.mkdir(parents=True, exist_ok=True)
+        save(folder, epochs, variant="private", **({"seeds": list(seeds)} if number == 0 else {}))
+
+
+def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
+    """The mean of the seeds' means, Student's t over these, and each seed's own figures beside it."""
+    place_seeds(SEEDS)
+    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    means = [float(episode_returns("Pendulum-v1", epochs[-1], 5, seed=9).mean()) for epochs in SEEDS.values()]
+    half = 12.706 * abs(means[0] - means[1]) / 2
+    assert summary["seeds"] == [4, 7]
+    assert summary["return_mean"] == pytest.approx(sum(means) / 2, rel=1e-3)
+    assert summary["return_ci95"] == pytest.approx([sum(means) / 2 - half, sum(means) / 2 + half], rel=1e-3)
+    for own, seed, mean in zip(summary["by_seed"], SEEDS, means, strict=True):
+        assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
+        assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
+        assert own["normalized_score"] == pytest.approx(1000 * (own["return_mean"] + 1500) / 1500)
+    files = (Path("models/policy/policy.safetensors"), Path("models/policy/seeds/7/policy.safetensors"))
+    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert [own["policy_sha256"] for own in summary["by_seed"]] == digests
+    assert summary["policy_sha256"] == digests[0]
+
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    for epoch, row in enumerate(rows):
+        expected = [episode_returns("Pendulum-v1", epochs[epoch], 2, seed=9).mean() for epochs in SEEDS.values()]
+        assert float(row["return_mean"]) == pytest.approx(sum(expected) / 2, rel=1e-3)
+    assert "variant  private, 2 seeds" in text(summary)
+    assert "over 2 seeds, 5 episodes each" in text(summary)
+
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    runs = {logged.info.run_name: logged for logged in store.search_runs([experiment.experiment_id])}
+    for seed, own in zip(SEEDS, summary["by_seed"], strict=True):
+        logged = runs[f"seed {seed}"]
+        assert logged.data.tags["mlflow.parentRunId"] == runs["evaluate"].info.run_id
+        assert (logged.data.params["seed"], logged.info.status) == (str(seed), "FINISHED")
+        assert logged.data.metrics["return_mean"] == own["return_mean"]
+        assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
+    assert runs["evaluate"].data.metrics["return_mean"] == summary["return_mean"]
+
+
+@pytest.mark.usefixtures("project")
+def test_a_list_of_one_seed_has_the_interval_of_its_episodes() -> None:
+    run(chosen())
+    plain = read_json(Path("metrics/summary.json"))
+    place_seeds({4: EPOCHS})
+    run(chosen())
+    listed = read_json(Path("metrics/summary.json"))
+    assert listed["seeds"] == [4]
+    assert {key: listed[key] for key in ("return_mean", "return_ci95")} == {
+        key: plain[key] for key in ("return_mean", "return_ci95")
+    }
+    assert not {"seeds", "by_seed"} & set(plain)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_seed_without_its_policy_is_named() -> None:
+    place_seeds(SEEDS)
+    shutil.rmtree("models/policy/seeds/7")
+    with pytest.raises(PipelineError, match=r"seeds/7/config\.json"):
+        run(chosen())
+
+
+@pytest.mark.usefixtures("project")
+def test_a_void_statement_is_called_void() -> None:
+    write_json(Path("models/policy/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
+    run(chosen())
+    assert "ε = 1.19, δ = 1e-05 per trajectory — VOID: noise is seeded" in text(read_json(Path("metrics/summary.json")))
+
+
+@pytest.mark.usefixtures("project")
+def test_a_failure_leaves_the_last_good_results() -> None:
+    run(chosen())
+    before = {file: file.read_bytes() for file in (evaluate.SUMMARY, evaluate.CURVES, evaluate.FIGURE)}
+    Path("models/policy/policy.safetensors").write_bytes(b"broken")
+    with pytest.raises(PipelineError, match=r"policy\.safetensors"):
+        run(chosen())
+    assert {file: file.read_bytes() for file in before} == before
+
+
+@pytest.fixture
+def unsimulated(project: Path) -> Params:
+    """The same project, of a dataset that names no environment."""
+    write_model(STATEMENT)
+    return without_simulator(chosen())
+
+
+def without_simulator(selected: Params) -> Params:
+    raw = selected.model_dump(mode="json")
+    raw["datasets"]["pendulum-replay"] |= {
+        "environment": None,
+        "score": {"low": -1500.0, "high": 0.0, "scale": 1000.0},
+    }
+    raw["policy"] |= {"starts": "public"}
+    return params.parse(raw)
+
+
+def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
+    model = GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu"))
+    starts = UnitStore.open(Path("data/partitions/public")).first_observations()
+    return values_by_member(model, policy, starts, rollouts=rollouts, horizon=200, seed=9)
+
+
+def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(unsimulated: Params) -> None:
+    """No return, no interval, no score; the ensemble's mean and spread, with a note, wherever results are read."""
+    run(unsimulated)
+    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    for key in ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes"):
+        assert summary[key] is None
+    (by_member,) = in_the_model(EPOCHS[-1], 5)
+    assert summary["model_value"] == pytest.approx(float(by_member.mean()))
+    assert summary["model_value_range"] == pytest.approx([float(by_member.min()), float(by_member.max())])
+    assert summary["model_value_range"][0] < summary["model_value"] < summary["model_value_range"][1]
+    assert (summary["model_value_members"], summary["model_value_rollouts"], summary["model_value_horizon"]) == (
+        2,
+        5,
+        200,
+    )
+    assert "not measured" in summary["model_value_note"]
+    assert (summary["private"], summary["epsilon"]) == (True, 1.19)
+
+    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
+    assert {row["return_mean"] for row in rows} == {""}
+    for row, policy in zip(rows, EPOCHS, strict=True):
+        expected = in_the_model(policy, 2)
+        assert float(row["model_value"]) == pytest.approx(float(expected.mean()))
+        assert float(row["model_low"]) <= float(row["model_value"]) <= float(row["model_high"])
+    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
+    lines = text(summary)
+    assert "return   not measured: there is no simulator" in lines
+    assert "value    " in lines
+    assert "None" not in lines
+
+
+def test_without_a_simulator_several_seeds_have_a_value_each(unsimulated: Params) -> None:
+    """Their mean, and the range over members and seeds."""
+    place_seeds(SEEDS)
+    run(unsimulated)
+    summary = read_json(Path("metrics/summary.json"))
+    (first,), (second,) = (in_the_model(epochs[-1], 5) for epochs in SEEDS.values())
+    values = [own["model_value"] for own in summary["by_seed"]]
+    assert values[0] == pytest.approx(float(first.mean()))
+    assert summary["model_value"] == pytest.approx(sum(values) / 2)
+    assert values[1] == pytest.approx(float(second.mean()))
+    ranges = [own["model_value_range"] for own in summary["by_seed"]]
+    assert summary["model_value_range"] == [min(low for low, _ in ranges), max(high for _, high in ranges)]
+    assert summary["return_mean"] is None
+
+
+def test_mlflow_gets_a_value_and_no_return(unsimulated: Params, project: Path) -> None:
+    run(unsimulated)
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("primorl")
+    assert experiment is not None
+    for logged in store.search_runs([experiment.experiment_id]):
+        assert {"model_value", "model_low", "model_high", "epsilon"} <= set(logged.data.metrics)
+        assert not {"return_mean", "normalized_score"} & set(logged.data.metrics)
+        assert "not measured" in logged.data.tags["model_value_note"]
+
+
+def test_the_figure_says_that_nothing_was_measured(unsimulated: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the axis itself: a figure travels without its caption."""
+    labels: list[str] = []
+    plain = Axes.set_ylabel
+    monkeypatch.setattr(Axes, "set_ylabel", lambda self, label: (labels.append(label), plain(self, label)))
+    run(unsimulated)
+    run(chosen())
+    assert labels == ["value in the released model (not measured)", "return in Pendulum-v1"]
+
+
+def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimulated: Params) -> None:
+    shutil.rmtree("data/partitions")
+    write_partitions(table(episodes(9)), PUBLIC.slice(0, 0))
+    with pytest.raises(PipelineError, match=r"starts.safetensors: not there.*privacy.statistics.starts"):
+        run(unsimulated)
+    low, high = torch.tensor([-1.0, -1.0, -8.0]), torch.tensor([1.0, 1.0, 8.0])
+    block = torch.full((3,), -1)
+    StartModel(low, high, torch.zeros(3), torch.eye(3) * 0.1, block, torch.zeros(3)).save(Path("models/dynamics"))
+    run(unsimulated)
+    assert read_json(Path("metrics/summary.json"))["model_value"] < 0
+
+
+def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulated: Params) -> None:
+    manifest = Path("data/partitions/manifest.json")
+    write_json(manifest, read_json(manifest) | {"horizon": None})
+    with pytest.raises(
+        PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"
+    ):
+        run(unsimulated)
+    assert not Path("metrics/summary.json").exists()
+
+
+def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) -> None:
+    manifest = Path("data/partitions/manifest.json")
+    write_json(manifest, read_json(manifest) | {"horizon": 7})
+    run(chosen())
+    expected = episode_returns("Pendulum-v1", EPOCHS[-1], 5, 9, 7).mean()
+    assert read_json(Path("metrics/summary.json"))["return_mean"] == pytest.approx(expected, rel=1e-3)
+
+
+def test_the_summary_fits_on_a_screen() -> None:
+    lines = text(
+        STATEMENT
+        | {
+            "dataset": "pendulum-replay",
+            "env_id": "Pendulum-v1",
+            "variant": "private",
+            "seed": 0,
+            "return_mean": -151.23,
+            "return_ci95": [-170.0, -130.0],
+            "normalized_score": 899.2,
+            "episodes": 100,
+            "seconds": {"collect": 60.2, "evaluate": 4.0},
+        }
+    ).splitlines()
+    assert lines == [
+        "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
+        "variant  private, seed 0",
+        "privacy  ε = 1.19, δ = 1e-05 per trajectory",
+        "spent    ε = 2.5, δ = 1e-05 in 3 charges when the model was made",
+        "return   -151.2  95% interval [-170, -130], 100 episodes",
+        "score    899.2",
+        "time     64 s: collect 60, evaluate 4",
+    ]
+
+
+def test_the_account_is_rounded_up_and_says_when_nothing_is_guaranteed_any_more() -> None:
+    spent = {"epsilon": 1.2301, "delta": 1e-5, "charges": 1}
+    assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge when the model was made"
+    unlimited = {"spent_on_dataset": spent | {"epsilon": None, "charges": 2}}
+    assert account(unlimited) == "no guarantee left: a run without one is among 2 charges"
+
+
+def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
+    """A private policy must not be reported as another variant's, nor the other way round."""
+    with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
+        evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]
+
+
+def test_a_statement_without_its_keys_is_refused(project: Path) -> None:
+    write_json(Path("models/policy/privacy.json"), {"private": True})
+    with pytest.raises(PipelineError, match=r"privacy.json: no epsilon, epsilon_rdp"):
+        evaluate.body(chosen(), FakeRun())  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline import optimize_policy, policy_training
+from primorl.config.params import Params, parse
+from primorl.dynamics.termination import RULES, Rule
+from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json, write_json
+from primorl.trajectories.storage.store import UnitStore
+from tests.pipeline.tiny_policy import NOT_PRIVATE, PRIVATE, RememberingRun, tiny, write_model, write_partition
+from tests.trajectories.builders import episodes, snapshot, table
+
+OUTPUT = Path("models/policy")
+FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
+
+
+def trained(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    optimize_policy.body(params, run)
+    return run
+
+
+@pytest.mark.parametrize("starts", ["reset", "pool"])
+def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
+    """There is no data folder; the model's statement travels on unchanged, and is what the run is tagged with."""
+    ensemble = write_model(PRIVATE)
+    run = trained(tiny(small, starts=starts))
+    assert not Path("data").exists()
+    assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8")) == PRIVATE
+    config = json.loads((OUTPUT / "config.json").read_text(encoding="utf-8"))
+    assert config.items() >= {"variant": "private", "policy": "models/policy", "environment": "Pendulum-v1"}.items()
+    assert sorted(item.name for item in OUTPUT.iterdir()) == [
+        *("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
+    ]
+    assert set(run.artifacts) == {"config.json", "privacy.json"}
+    assert run.logged.items() >= {"private": "True", "epsilon": "1.2", "delta": "1e-05", "unit": "trajectory"}.items()
+    assert run.logged["policy"]["starts"] == starts
+    assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
+    assert {"critic_loss", "model_reward", "model_uncertainty"} <= set(run.steps)
+
+    policy, epochs = DeterministicPolicy.load(OUTPUT), DeterministicPolicy.load_epochs(OUTPUT)
+    assert (policy.policies, epochs.policies) == (1, 2)
+    assert torch.equal(policy.observation_mean, ensemble.normaliser.input_mean[:3])
+    assert torch.equal(policy.observation_scale, ensemble.normaliser.input_scale[:3])
+    assert torch.equal(policy.action_high, torch.tensor([2.0]))
+
+
+def test_public_starts_read_the_public_split_and_nothing_else(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every public state is a start; the private partition is not there to be opened."""
+    write_model(PRIVATE)
+    content = episodes(5)
+    write_partition(Path("data/partitions/public"), table(content))
+    begun: list[Tensor] = []
+    write = optimize_policy.write_trained
+
+    def watched(*arguments: object, starts: Tensor, **named: object) -> None:
+        begun.append(starts)
+        write(*arguments, starts=starts, **named)
+
+    monkeypatch.setattr(optimize_policy, "write_trained", watched)
+    trained(tiny(small, starts="public"))
+    states = np.concatenate([np.stack(item.observations[:-1]) for item in content])
+    assert torch.equal(begun[0], torch.from_numpy(states))
+    assert DeterministicPolicy.load(OUTPUT).policies == 1
+
+
+def vector(policy: DeterministicPolicy) -> Tensor:
+    return torch.cat([layer.flatten() for layer in policy.layers])
+
+
+def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
+    """The first one's policy lies where that of a single seed does; the statement travels with every one."""
+    write_model(PRIVATE)
+    run = trained(tiny(small, seeds=[5, 0, 9]))
+    assert sorted(snapshot(OUTPUT)) == sorted(
+        f"{folder}{name}" for folder in ("", "seeds/0/", "seeds/9/") for name in FILES
+    )
+    assert read_json(OUTPUT / "config.json")["seeds"] == [5, 0, 9]
+    for folder in seed_folders(OUTPUT, [5, 0, 9]):
+        assert read_json(folder / "privacy.json") == PRIVATE
+    assert list(run.inner) == ["seed 5", "seed 0", "seed 9"]
+    assert [inner.logged["seed"] for inner in run.inner.values()] == [5, 0, 9]
+    for name, steps in run.steps.items():
+        assert steps == [1, 2]
+        assert run.logged[name] == pytest.approx(np.mean([inner.logged[name] for inner in run.inner.values()]))
+        assert {tuple(inner.steps[name]) for inner in run.inner.values()} == {(1, 2)}
+    for inner in run.inner.values():
+        assert inner.logged.items() >= {"private": "True", "epsilon": "1.2", "delta": "1e-05"}.items()
+    assert len({inner.logged["critic_loss"] for inner in run.inner.values()}) == 3
+
+
+def test_a_seed_gives_the_policy_that_it_gives_alone(small: Params) -> None:
+    """Each folder holds the seed that it is named after."""
+    write_model(PRIVATE)
+    trained(tiny(small, seeds=[5, 0, 9]))
+    together = [vector(DeterministicPolicy.load(folder)) for folder in seed_folders(OUTPUT, [5, 0, 9])]
+    for seed, found in zip((5, 0, 9), together, strict=True):
+        trained(tiny(small, seeds=[seed]))
+        torch.testing.assert_close(vector(DeterministicPolicy.load(OUTPUT)), found)
+        assert not (OUTPUT / "seeds").exists()
+    assert not torch.allclose(together[0], together[1], atol=0.01)
+
+
+def test_no_list_of_seeds_is_the_pipelines_own_and_writes_what_it_always_did(small: Params) -> None:
+    write_model(PRIVATE)
+    run = trained(tiny(small))
+    one = vector(DeterministicPolicy.load(OUTPUT))
+    assert run.inner == {}
+    assert "seeds" not in read_json(OUTPUT / "config.json")
+    trained(tiny(small, seeds=[small.seed]))
+    assert torch.equal(vector(DeterministicPolicy.load(OUTPUT)), one)
+
+
+def test_two_runs_give_the_same_bytes(small: Params) -> None:
+    """DVC's cache and every comparison rest on it."""
+    write_model(PRIVATE)
+    trained(tiny(small))
+    first = snapshot(OUTPUT)
+    trained(tiny(small))
+    assert snapshot(OUTPUT) == first
+
+
+def test_variant_mopo_only_points_to_its_policy(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is trained here, and the statement is the one that promises nothing."""
+    write_model(NOT_PRIVATE, variant="mopo")
+    monkeypatch.setattr(UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
+    trained(tiny(small, variant="mopo"))
+    assert json.loads((OUTPUT / "config.json").read_text(encoding="utf-8")) == {
+        "variant": "mopo",
+        "policy": "models/mopo",
+    }
+    assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8")) == NOT_PRIVATE
+    with pytest.raises(PipelineError, match="policy"):
+        DeterministicPolicy.load(OUTPUT)
+
+
+def test_a_model_of_another_variant_is_refused(small: Params) -> None:
+    """A private model's statement must never end up beside a policy that it does not speak of."""
+    write_model(PRIVATE)
+    with pytest.raises(PipelineError, match=r"found variant 'private'.*params.yaml asks for 'no_clip'"):
+        trained(tiny(small, variant="no_clip"))
+    assert not OUTPUT.exists()
+
+
+def test_a_statement_without_its_numbers_is_refused(small: Params) -> None:
+    write_model({key: value for key, value in PRIVATE.items() if key != "delta"})
+    with pytest.raises(PipelineError, match=r"privacy.json: no delta; run `dvc repro train_model`"):
+        trained(tiny(small))
+
+
+def test_a_failure_leaves_the_last_good_policy(small: Params) -> None:
+    write_model(PRIVATE, action_high=float("inf"))
+    OUTPUT.mkdir(parents=True)
+    (OUTPUT / "config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(PipelineError, match="actions without finite bounds"):
+        trained(tiny(small))
+    assert snapshot(OUTPUT) == {"config.json": b"{}"}
+
+
+def test_resets_are_the_environments_own_and_follow_the_seed() -> None:
+    """Many different ones, with Pendulum's bounds on where an episode may begin."""
+    first = optimize_policy.reset_states("Pendulum-v1", 100, seed=3)
+    assert (first.shape, first.dtype) == ((128, 3), torch.float32)
+    assert torch.equal(optimize_policy.reset_states("Pendulum-v1", 100, seed=3), first)
+    assert not torch.equal(optimize_policy.reset_states("Pendulum-v1", 100, seed=4), first)
+    assert len(first.unique(dim=0)) == 128
+    torch.testing.assert_close(first[:, :2].square().sum(1), torch.ones(128))
+    assert first[:, 2].abs().max() <= 1
+
+
+def test_an_unknown_environment_is_named() -> None:
+    with pytest.raises(PipelineError, match="environment 'Nowhere-v0'"):
+        optimize_policy.reset_states("Nowhere-v0", 10, seed=0)
+
+
+def unsimulated(params: Params) -> Params:
+    raw = params.model_dump(mode="json")
+    raw["datasets"][params.dataset]["environment"] = None
+    return parse(raw)
+
+
+def test_without_an_environment_public_states_do(small: Params) -> None:
+    write_model(PRIVATE)
+    config = Path("models/dynamics/config.json")
+    write_json(config, read_json(config) | {"environment": None})
+    write_partition(Path("data/partitions/public"), table(episodes(5)))
+    trained(unsimulated(tiny(small, starts="public")))
+    assert read_json(OUTPUT / "config.json")["environment"] is None
+
+
+def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
+    """Two actions: one-hot answers, and an entropy target that is a share of log 2."""
+    write_model(PRIVATE, actions=2)
+    params = tiny(small)
+    run = trained(params)
+    assert read_json(OUTPUT / "config.json").items() >= {"discrete_actions": True, "action_size": 2}.items()
+    policy = DeterministicPolicy.load(OUTPUT)
+    assert policy.discrete_actions
+    assert policy.layers[-1].shape == (1, 1, 2)
+    model, _ = policy_training.load_model(params)
+    config = policy_training._config(params, model, 1.0)
+    assert config.target_entropy == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
+
+
+@pytest.mark.parametrize("termination", ["learned", "upright"])
+def test_models_whose_episodes_end_are_trained_in(
+    small: Params, monkeypatch: pytest.MonkeyPatch, termination: str
+) -> None:
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    write_model(PRIVATE, termination=termination)
+    trained(tiny(small))
+    assert DeterministicPolicy.load(OUTPUT).policies == 1
+
+
+def test_start_states_of_another_size_are_refused(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(PRIVATE)
+    monkeypatch.setattr(optimize_policy, "reset_states", lambda *_: torch.zeros(4, 2))
+    with pytest.raises(PipelineError, match="found observations of size 3, the start states"):
+        trained(tiny(small))

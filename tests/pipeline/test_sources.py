@@ -1,0 +1,94 @@
+"""From an entry of params.yaml to the partitions, for data that others have recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from pipeline import collect, ingest, partition
+from primorl.config import params
+from primorl.config.params import Params
+from primorl.project.errors import PipelineError
+from tests.pipeline.fakes import FakeRun
+from tests.trajectories.builders import snapshot
+from tests.trajectories.sources.d4rl_builders import columns, write
+from tests.trajectories.sources.minari_builders import create, mixed_episode
+
+
+def chosen(name: str, like: str, **changes: Any) -> Params:
+    """The project's params.yaml with one more entry, made from another one, and that chosen."""
+    path = Path("params.yaml")
+    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
+    raw["datasets"][name] = raw["datasets"][like] | changes
+    raw["dataset"] = name
+    raw["policy"]["starts"] = "public"  # also where there is no environment to reset
+    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
+    return params.load(path)
+
+
+def run(checked: Params) -> dict[str, Any]:
+    for stage in (collect, ingest, partition):
+        stage.body(checked, FakeRun())
+    manifest: dict[str, Any] = json.loads(Path("data/partitions/manifest.json").read_text(encoding="utf-8"))
+    return manifest
+
+
+def test_a_minari_id_that_was_made_here(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve episodes of four people, from a folder of Minari datasets, without a simulator."""
+    people = ["anna", "bob", "cleo", "dan"]
+    create(Path.cwd() / "minari", "ward/stays-v0", [mixed_episode(2 + i % 3, i, people[i % 4]) for i in range(12)])
+    manifest = run(
+        chosen(
+            "stays",
+            "hopper-medium",
+            environment=None,
+            unit="patient",
+            termination="learned",
+            options={"root": "minari", "remote": False, "parts": [{"id": "ward/stays-v0", "filter": None}]},
+        )
+    )
+    assert manifest["private_units"] + manifest["public_units"] == len(people)
+    assert manifest["dataset"] == "stays"
+    assert capsys.readouterr().out == ""
+
+
+def test_a_file_in_d4rls_layout_that_was_made_here(small: Params) -> None:
+    write(Path("logs/pendulum.hdf5"), columns())
+    manifest = run(
+        chosen(
+            "pendulum-log",
+            "halfcheetah-medium-expert",
+            environment="Pendulum-v1",
+            termination="learned",
+            options={"file": "logs/pendulum.hdf5", "name": None, "remote": False},
+        )
+    )
+    assert manifest["private_units"] + manifest["public_units"] == 5
+    assert manifest["spaces"]["action_high"] == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("like", "options", "message"),
+    [
+        (
+            "hopper-medium",
+            {"root": "minari", "remote": False, "parts": [{"id": "ward/none-v0", "filter": None}]},
+            "no Minari dataset 'ward/none-v0'",
+        ),
+        (
+            "halfcheetah-medium-expert",
+            {"file": "logs/none.hdf5", "name": None, "remote": False},
+            "options.file: .*none.hdf5 is not there",
+        ),
+    ],
+)
+def test_data_that_cannot_be_had_leave_what_an_earlier_collect_brought(
+    small: Params, like: str, options: dict[str, Any], message: str
+) -> None:
+    Path("data/raw").mkdir(parents=True)
+    Path("data/raw/earlier").write_bytes(b"good")
+    with pytest.raises(PipelineError, match=message):
+        collect.body(chosen("other", like, options=options), FakeRun())
+    assert snapshot(Path("data")) == {"raw/earlier": b"good"}

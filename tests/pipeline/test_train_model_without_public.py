@@ -1,0 +1,358 @@
+"""No unit is public: what standardises, where rollouts begin, what is asked of private units and what that costs."""
+
+import dataclasses
+import json
+import math
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import optimize_policy, train_model
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
+from primorl.dynamics.starts import StartModel
+from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.project.errors import PipelineError
+from primorl.setup.accounts import project_ledger
+from primorl.training import rounds
+from primorl.training.local_update import LocalTraining
+from primorl.trajectories.storage.store import UnitStore
+from tests.pipeline import tiny_policy
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.trajectories.builders import INFO, episode, snapshot, table
+
+OUTPUT = Path("models/dynamics")
+UNITS = 80
+CPU = torch.device("cpu")
+PRIVATE = {"normaliser": "private", "starts": True, "noise_multiplier": 0.5}
+QUIET = PRIVATE | {"starts": False, "normaliser": "bounds"}
+
+
+def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[str, Any]) -> Params:
+    raw = small.model_dump(mode="json")
+    raw["privacy"] |= {
+        "target_epsilon": None,
+        "noise_multiplier": 1.0,
+        "sampling_probability": 1.0,  # quick to account
+        "rounds": 4,
+        "delta": 1e-3,
+        "statistics": statistics,
+    }
+    raw["dynamics"] |= {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
+    raw["dynamics"]["mopo"] |= {"batch_size": 64, "max_epochs": 2}
+    for name, changes in blocks.items():
+        raw[name] |= changes
+    return params_module.parse(raw)
+
+
+def write_partitions(shift: float = 0.0) -> None:
+    """Eighty private units and no public one; ``shift`` moves what they hold."""
+    private = [episode(5 + i % 4, i) for i in range(UNITS)]
+    for one in private:
+        one.observations = [o * (1 - shift) for o in one.observations]
+    content = table(private)
+    shutil.rmtree("data/partitions", ignore_errors=True)
+    tiny_policy.write_partitions(content, content.slice(0, 0))
+
+
+@pytest.fixture
+def data(small: Params) -> Params:
+    write_partitions()
+    return small
+
+
+def trained(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    train_model.body(params, run)  # type: ignore[arg-type]
+    return run
+
+
+def statement() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))
+    return content
+
+
+def charged(params: Params) -> list[Charge]:
+    with closing(project_ledger(params)) as ledger:
+        ledger.verify()
+        return ledger.charges()
+
+
+def test_every_query_is_stated_and_charged_with_the_rounds(data: Params) -> None:
+    """ε is that of queries and rounds together, in statement, event and ledger; without the queries it would be less.
+
+    The check of its own: 1/z² of the queries adds up, and a Gaussian's δ(ε) has a closed form.
+    """
+    run = trained(with_statistics(data, PRIVATE))
+    said = statement()
+    assert [query["what"] for query in said["queries"]] == ["normaliser", "starts"]
+    assert said["queries"][0]["sensitivity"] == math.sqrt(7)
+    assert said["queries"][1]["sensitivity"] == math.sqrt(9)
+    event = accounting.event_from_json(said["event"])
+    assert event == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).event
+    assert said["epsilon"] == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).spent(1e-3).epsilon_pld
+    alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
+    mu = math.sqrt(2) / 0.5
+    queries_alone = accounting.spent(GaussianQuery("", 1.0, 1 / mu).event, 1e-3, rounds=1).epsilon_pld
+    assert max(alone, queries_alone) * 1.05 < said["epsilon"] < alone + queries_alone
+    (charge,) = charged(data)
+    assert charge.event == said["event"]
+    assert charge.epsilon == pytest.approx(said["epsilon"], rel=1e-3)
+    assert said["spent_on_dataset"]["epsilon"] > alone
+    assert run.logged["epsilon_so_far"] == pytest.approx(said["epsilon"])
+    assert "public_loss" not in run.logged
+    assert "no unit: there is no public split" in said["public_assumptions"]
+
+
+def test_the_target_is_kept_with_the_queries(data: Params) -> None:
+    """Noise of the rounds makes room; a target below the queries' own ε is one clear error, and nothing is charged."""
+    asked = PRIVATE | {"noise_multiplier": 0.6}
+    goal = {"target_epsilon": 20.0, "noise_multiplier": None}
+    trained(with_statistics(data, asked, privacy=goal | {"statistics": asked}))
+    said = statement()
+    assert 19.9 < said["epsilon"] <= 20.0
+    assert said["noise_multiplier"] > accounting.solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
+    low = {"target_epsilon": 1.0, "noise_multiplier": None, "statistics": asked}
+    with pytest.raises(PipelineError, match=r"the queries before the rounds alone cost epsilon .* raise stat"):
+        trained(with_statistics(data, asked, privacy=low))
+    assert len(charged(data)) == 1
+
+
+def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> None:
+    """The file is there exactly if it was asked for; the policy stage draws from it, within the bounds."""
+    trained(with_statistics(data, PRIVATE))
+    ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
+    assert torch.equal(starts.high, ensemble.bounds.observation_high)
+    raw = with_statistics(data, PRIVATE).model_dump(mode="json")
+    raw["policy"] |= {"starts": "released"}
+    states = optimize_policy._start_states(params_module.parse(raw), None)
+    assert states.shape[1:] == (3,)
+    assert bool((states >= starts.low).all() & (states <= starts.high).all())
+    trained(with_statistics(data, QUIET))
+    assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
+    with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true"):
+        optimize_policy._start_states(params_module.parse(raw), None)
+    raw["policy"] |= {"starts": "public"}
+    with pytest.raises(PipelineError, match=r"policy.starts: found public, and no unit is public"):
+        optimize_policy._start_states(params_module.parse(raw), "Pendulum-v1")
+
+
+def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:
+    """Other private data give the same normaliser; the twin asks private units, and gets another one."""
+    for statistics, same in ((QUIET, True), (PRIVATE, False)):
+        scales = []
+        for shift in (0.0, 0.9):
+            write_partitions(shift)
+            trained(with_statistics(data, statistics))
+            scales.append(GaussianEnsemble.load(OUTPUT, CPU).normaliser.input_scale)
+        assert torch.equal(*scales) is same
+        assert bool(statement()["queries"]) is not same
+
+
+@pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
+def test_variants_without_a_guarantee_run_too(data: Params, variant: str) -> None:
+    """Their queries have no noise, and they say that nothing is guaranteed."""
+    trained(with_statistics(data, PRIVATE, dynamics={"variant": variant}))
+    said = statement()
+    assert (said["private"], said["epsilon"]) == (False, None)
+    assert said["void"]
+    assert all(query["noise_multiplier"] == 0 and query["epsilon"] is None for query in said["queries"])
+
+
+@pytest.mark.parametrize(
+    ("statistics", "blocks", "says"),
+    [
+        (QUIET | {"normaliser": "public"}, {}, r"statistics.normaliser: found public, which needs .* allowed: bounds"),
+        (QUIET, {"dynamics": {"early_stopping": {"every": 2, "patience": 3}}}, r"patience: found 3, .* allowed: null"),
+        (QUIET, {"bounds": {"observation": "public"}}, r"bounds.observation: found public, .* allowed: space"),
+        (QUIET, {"bounds": {"reward": "public"}}, r"bounds.reward: found public, .* allowed: \[low, high\]"),
+        (
+            PRIVATE | {"noise_multiplier": 30.0},
+            {},
+            r"noise_multiplier: found 30, which drowns .* allowed is up to 0.605",
+        ),
+    ],
+)
+def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
+    data: Params, statistics: dict[str, Any], blocks: dict[str, Any], says: str
+) -> None:
+    raw = with_statistics(data, statistics).model_dump(mode="json")
+    raw["dynamics"] |= blocks.get("dynamics", {})
+    raw["datasets"]["pendulum-replay"]["bounds"] |= blocks.get("bounds", {})
+    with pytest.raises(PipelineError, match=says) as refused:
+        trained(params_module.parse(raw))
+    assert str(refused.value).startswith("params.yaml: ")
+    assert "\n" not in str(refused.value)
+    assert not OUTPUT.exists()
+    assert charged(data) == []
+
+
+@pytest.mark.parametrize(
+    ("environment", "variant", "starts", "says"),
+    [
+        (None, "private", False, "params.yaml: privacy.statistics.starts: found false"),
+        (None, "no_privacy", False, "params.yaml: privacy.statistics.starts: found false"),
+        (None, "mopo", True, "params.yaml: dynamics.variant: found mopo"),
+        (None, "private", True, None),
+        ("Pendulum-v1", "private", False, None),
+        ("Pendulum-v1", "mopo", True, None),
+    ],
+)
+def test_policies_need_somewhere_to_start_before_anything_is_charged(
+    small: Params,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: str | None,
+    variant: str,
+    starts: bool,
+    says: str | None,
+) -> None:
+    """No environment, no public unit, no released first states: one clear line. Either of them is enough."""
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=environment, horizon=9))
+    write_partitions()
+    params = with_statistics(small, PRIVATE | {"starts": starts}, dynamics={"variant": variant})
+    if says is None:
+        trained(params)
+        assert len(charged(small)) == 1
+        return
+    with pytest.raises(PipelineError, match=says) as refused:
+        trained(params)
+    assert "nowhere to start" in str(refused.value)
+    assert "datasets.pendulum-replay.environment is null" in str(refused.value)
+    assert "\n" not in str(refused.value)
+    assert not OUTPUT.exists()
+    assert charged(small) == []
+
+
+class KilledError(BaseException):
+    """Stands for a kill: no handler of the stage may see it."""
+
+
+def die(monkeypatch: pytest.MonkeyPatch, what: str, at: int, params: Params) -> None:
+    """Let the process die in the ``at``-th call of this method of the plan."""
+    method, count = getattr(Plan, what), 0
+
+    def once(self: Plan, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise KilledError
+        return method(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, what, once)
+        with pytest.raises(KilledError):
+            trained(params)
+
+
+def test_answers_are_kept_and_not_asked_for_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that dies in a round goes on with the answers it got: one charge, asked once."""
+    params = with_statistics(data, PRIVATE)
+    die(monkeypatch, "release", 3, params)
+    monkeypatch.setattr(Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge"))
+    trained(params)
+    assert [charge.state for charge in charged(data)] == ["committed"]
+    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
+
+
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_run_that_dies_while_it_asks_is_spent(
+    data: Params, monkeypatch: pytest.MonkeyPatch, at: int, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whether one answer was drawn or none: the next run pays anew, and both charges count."""
+    params = with_statistics(data, PRIVATE)
+    die(monkeypatch, "answer", at, params)
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    trained(params)
+    assert [charge.state for charge in charged(data)] == ["aborted", "committed"]
+    assert "pays for one answer only; it stays spent" in capfd.readouterr().err
+    once = accounting.event_from_json(statement()["event"])
+    both = accounting.compose([once, once], data.privacy.budget.delta).epsilon_pld
+    assert statement()["spent_on_dataset"] == statement()["spent_on_dataset"] | {"charges": 2}
+    assert statement()["spent_on_dataset"]["epsilon"] == pytest.approx(both, rel=1e-3)
+
+
+def test_what_was_paid_for_is_restored_with_its_answers(data: Params) -> None:
+    """Without private data, byte for byte; other bounds would read the same answers wrongly, and so pay anew."""
+    params = with_statistics(data, PRIVATE)
+    trained(params)
+    first = snapshot(Path("models"))
+    kept = Path("data/partitions/private")
+    kept.rename("aside")
+    trained(params)
+    assert snapshot(Path("models")) == first
+    Path("aside").rename(kept)
+    raw = params.model_dump(mode="json")
+    raw["datasets"]["pendulum-replay"]["bounds"]["reward"] = [-17.0, 0.0]
+    trained(params_module.parse(raw))
+    assert len(charged(data)) == 2
+    trained(with_statistics(data, PRIVATE | {"starts": False}))
+    assert len(charged(data)) == 3, "without a query it is another mechanism"
+
+
+def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And a refusal by the budget asks nothing."""
+    states: list[list[str]] = []
+    answer = Plan.answer
+
+    def spying(self: Plan, query: GaussianQuery, total: torch.Tensor) -> torch.Tensor:
+        states.append([charge.state for charge in charged(data)])
+        return answer(self, query, total)
+
+    monkeypatch.setattr(Plan, "answer", spying)
+    params = with_statistics(data, PRIVATE)
+    trained(params)
+    assert states == [["reserved"], ["reserved"]]
+    tight = {"budget": {"epsilon": statement()["epsilon"] * 1.01, "delta": 1e-3}}
+    with pytest.raises(PipelineError, match="budget"):
+        trained(with_statistics(data, PRIVATE, privacy=tight).model_copy(update={"seed": 1}))
+    assert len(states) == 2
+
+
+def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three people with four trajectories each: K, cohorts, charge and statement count people."""
+    names = [f"t{i:02d}" for i in range(12)]
+    people = [f"p{i // 4}" for i in range(12)]
+    content = table([episode(6, i) for i in range(12)], units=people, names=names)
+    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, unit="person"))
+    tiny_policy.write_partitions(content, content.slice(0, 0))
+    trained(with_statistics(small, QUIET, privacy={"delta": 0.01}))
+    assert statement()["units"] == 3
+    (charge,) = charged(small)
+    assert charge.units == 3
+
+
+@pytest.mark.parametrize("by_person", [True, False])
+def test_removing_a_person_moves_a_round_by_at_most_the_clip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_person: bool
+) -> None:
+    """All four trajectories of one person, through the store, local training and clip. The twin counts trajectories."""
+    monkeypatch.chdir(tmp_path)
+    shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
+    maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
+    local = LocalTraining(
+        learning_rate=1.0, batch_size=64, epochs=1, weight_decay=0.0
+    )  # one batch: order cannot matter
+    sums = []
+    for people in (3, 2):
+        names = [f"t{i:02d}" for i in range(4 * people)]
+        units = [f"p{i // 4}" for i in range(4 * people)] if by_person else names
+        folder = Path(f"{people}")
+        tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
+        store = UnitStore.open(folder)
+        assert store.units == (people if by_person else 4 * people)
+        plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
+        execution = rounds.Execution(CPU, 1 << 20)
+        training = rounds.Rounds(plan, shape, store, maps, local, max_transitions=None, execution=execution)
+        total = training.sum(shape.initial_weights(0), last=True)
+        sums.append(torch.cat([part.flatten() for part in total]))
+    moved = float((sums[0] - sums[1]).norm())
+    assert (moved <= 0.5 * (1 + 1e-6)) is by_person
+    assert moved > 0.45, "the clip binds, or nothing was tested"

@@ -1,0 +1,295 @@
+"""The audit stays below what a sound plan claims and passes what a planted weaker one claims.
+
+Every bound is asked to hold with probability 1 - 1e-7: there are no false alarms, and what is found is found. Sizes are
+such that the bounds on the twins lie some five of their standard deviations above the claim.
+"""
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import ndtri
+from torch import Tensor
+
+from primorl.privacy.audits import canaries
+from primorl.privacy.audits.canaries import LowerBound, Observations, audit_mechanism, observe
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+
+SURE = 1 - 1e-7
+EVERYONE = {"sampling_probability": 1.0, "noise_multiplier": 4.0, "rounds": 4}  # ε 1.99
+SAMPLED = {"sampling_probability": 0.1, "noise_multiplier": 2.0, "rounds": 40}  # ε 1.48
+OFTEN = {"sampling_probability": 0.25, "noise_multiplier": 2.0, "rounds": 8}  # ε 1.83
+
+
+def plan(kind: type[Plan] = Plan, **changes: object) -> Plan:
+    settings = {
+        "units": 300,
+        "unit": "trajectory",
+        "clipping_norm": 0.5,
+        "clipping": "flat",
+        "delta": 1e-5,
+        "members": 3,
+        "layers": 3,
+    }
+    return kind(**(settings | changes))  # type: ignore[arg-type]
+
+
+def audit(p: Plan, runs: int) -> LowerBound:
+    return audit_mechanism(p, canaries=256, runs=runs, confidence=SURE)
+
+
+def noise_of(p: Plan, total: Sequence[Tensor]) -> list[Tensor]:
+    """[N, width] a layer: what the real release adds to a sum of nothing, in the released units."""
+    return [n.double() for n in Plan.release(p, [torch.zeros_like(part) for part in total])]
+
+
+def with_noise(p: Plan, total: Sequence[Tensor], noise: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    return tuple((part / p.expected_cohort + n).float() for part, n in zip(total, noise, strict=True))
+
+
+class HalfTheNoise(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return with_noise(self, total, [n / 2 for n in noise_of(self, total)])
+
+
+class NoNoise(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return with_noise(self, total, [torch.zeros_like(part) for part in total])
+
+
+class NoNoiseOnOneMember(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = noise_of(self, total)
+        for layer in noise:
+            layer[-1] = 0
+        return with_noise(self, total, noise)
+
+
+class NoNoiseOnOneLayer(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = noise_of(self, total)
+        noise[1].zero_()
+        return with_noise(self, total, noise)
+
+
+class OneDrawForTwoMembers(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = noise_of(self, total)
+        for layer in noise:
+            layer[1] = layer[0]
+        return with_noise(self, total, noise)
+
+
+class Counting(Plan):
+    """Remembers rounds and whatever a twin wants to use again."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "memory", {"round": 0})
+
+    def round_of_run(self) -> int:
+        memory = self.memory  # type: ignore[attr-defined]
+        memory["round"] += 1
+        return (memory["round"] - 1) % self.rounds
+
+
+class NoiseReplayed(Counting):
+    """The third round's noise is the second's, as a resume from a saved generator would have it."""
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        replay = self.round_of_run() == 2
+        noise = self.memory["noise"] if replay else noise_of(self, total)  # type: ignore[attr-defined]
+        self.memory["noise"] = noise  # type: ignore[attr-defined]
+        return with_noise(self, total, noise)
+
+
+class EveryoneJoins(Plan):
+    def cohort(self) -> Tensor:
+        return torch.arange(self.units)
+
+
+class JoinsTwiceAsOften(Plan):
+    def cohort(self) -> Tensor:
+        return torch.cat((super().cohort(), super().cohort())).unique()
+
+
+class OneCohort(Counting):
+    def cohort(self) -> Tensor:
+        if self.round_of_run() == 0:
+            self.memory["cohort"] = super().cohort()  # type: ignore[attr-defined]
+        return self.memory["cohort"]  # type: ignore[attr-defined, no-any-return]
+
+
+class Shuffled(Counting):
+    """Fixed partitions of a shuffled order, each unit once an epoch: accounted as Poisson all the same."""
+
+    def cohort(self) -> Tensor:
+        parts = round(1 / self.sampling_probability)
+        part = self.round_of_run() % parts
+        if part == 0:
+            self.memory["order"] = torch.randperm(self.units)
+        return self.memory["order"][part::parts]  # type: ignore[attr-defined, no-any-return]
+
+
+class RealisedDenominator(Counting):
+    def cohort(self) -> Tensor:
+        self.memory["cohort"] = super().cohort()  # type: ignore[attr-defined]
+        return self.memory["cohort"]  # type: ignore[attr-defined, no-any-return]
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        size = max(1, len(self.memory["cohort"]))  # type: ignore[attr-defined]
+        return tuple(part * (self.expected_cohort / size) for part in super().release(total))
+
+
+class MoreNoise(Plan):
+    """Noise drawn twice, as once a chunk would: no leak, but not what is stated."""
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = [a + b for a, b in zip(noise_of(self, total), noise_of(self, total), strict=True)]
+        return with_noise(self, total, noise)
+
+
+@pytest.mark.parametrize(
+    ("settings", "runs"), [(EVERYONE, 128), (OFTEN, 64), (SAMPLED, 32), (EVERYONE | {"clipping": "per_layer"}, 64)]
+)
+def test_a_sound_plan_is_not_refuted(settings: dict[str, object], runs: int) -> None:
+    """Both bounds stay below the claim; where all join, the tighter one finds a good part of it."""
+    found = audit(plan(**settings), runs)
+    assert not found.refutes_the_claim
+    assert found.canaries == runs * 128
+    if settings is EVERYONE:
+        assert found.epsilon_gaussian > 0.25 * found.claimed
+
+
+@pytest.mark.parametrize(
+    ("weaker", "settings", "runs"),
+    [
+        (HalfTheNoise, EVERYONE, 64),
+        (HalfTheNoise, OFTEN, 96),
+        (NoNoise, EVERYONE, 8),
+        (NoNoiseOnOneMember, EVERYONE, 8),
+        (NoNoiseOnOneMember, EVERYONE | {"clipping": "per_layer"}, 8),
+        (NoNoiseOnOneLayer, EVERYONE, 8),
+        (OneDrawForTwoMembers, EVERYONE, 8),
+        (NoiseReplayed, EVERYONE, 8),
+        (NoiseReplayed, OFTEN, 16),
+        (EveryoneJoins, OFTEN, 16),
+        (OneCohort, SAMPLED, 96),
+    ],
+)
+def test_a_weaker_mechanism_is_refuted(weaker: type[Plan], settings: dict[str, object], runs: int) -> None:
+    """Each twin claims what the sound plan does, and less is kept."""
+    assert audit(plan(weaker, **settings), runs).refutes_the_claim
+
+
+@pytest.mark.parametrize("clipping", ["flat", "per_layer"])
+def test_members_clipped_to_the_whole_are_refuted(clipping: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """C for every member (or layer) instead of its share of C: the joint update is √N (or √(NL)) times too long."""
+    monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
+    assert audit(plan(**EVERYONE, clipping=clipping), 128).refutes_the_claim
+
+
+def test_updates_that_are_not_clipped_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
+    assert audit(plan(**EVERYONE), 8).refutes_the_claim
+
+
+def test_a_unit_that_is_nan_and_passes_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnsembleClip, "finish", lambda self, updates: updates)
+    with pytest.raises(PipelineError, match="a release is not finite"):
+        audit(plan(**EVERYONE), 1)
+
+
+def test_a_claim_too_low_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mechanism is sound and the accountant is told a quarter of the sampling probability."""
+    sound = plan(**EVERYONE)
+    charged = dataclasses.replace(sound, sampling_probability=0.25).spent()
+    monkeypatch.setattr(Plan, "spent", lambda self: charged)
+    assert audit(sound, 128).refutes_the_claim
+
+
+def law_pvalue(p: Plan, seen: Observations) -> float:
+    """How well single rounds and pairs of rounds fit what the plan states.
+
+    Kolmogorov-Smirnov of B + zN(0, 1) for canaries that are in and zN(0, 1) for those that are out, and the covariance
+    of rounds, which is that of independent coins: none. Bonferroni over the three.
+    """
+    q, z = p.sampling_probability, p.noise_multiplier
+    inside, outside = seen.by_round[seen.included], seen.by_round[~seen.included]
+    noise = stats.norm(scale=z)
+    values = [
+        stats.kstest(inside.ravel(), lambda x: (1 - q) * noise.cdf(x) + q * noise.cdf(x - 1)).pvalue,
+        stats.kstest(outside.ravel(), noise.cdf).pvalue,
+    ]
+    # Averages over canaries of products of rounds are, each, nearly normal.
+    centred = (inside - q) / math.sqrt(q * (1 - q) + z * z)
+    products = [centred[:, a] * centred[:, b] for a, b in itertools.combinations(range(p.rounds), 2)]
+    values.append(stats.norm.sf(abs(np.sum(products)) / math.sqrt(np.size(products))) * 2)
+    return min(1.0, 3 * min(values))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fits"),
+    [
+        (Plan, True),
+        (HalfTheNoise, False),
+        (MoreNoise, False),
+        (JoinsTwiceAsOften, False),
+        (OneCohort, False),
+        (Shuffled, False),
+        (RealisedDenominator, False),
+    ],
+)
+def test_what_is_seen_has_the_stated_law(kind: type[Plan], fits: bool) -> None:
+    """With little noise single coins show: what hardly moves ε is told apart, and noise that is too much."""
+    p = plan(kind, sampling_probability=0.25, noise_multiplier=0.05, rounds=4)
+    assert bool(law_pvalue(p, observe(p, canaries=200, runs=40)) > 1e-7) is fits
+
+
+@pytest.mark.parametrize("hit_rate", [0.5, 0.9])
+def test_with_everyone_in_the_tight_bound_is_that_of_gaussian_dp(hit_rate: float) -> None:
+    """q = 1: rates (hit, alarm) take μ = Φ⁻¹(hit) - Φ⁻¹(alarm), and δ(ε) of μ-GDP is known (Dong et al. 2022)."""
+    mu, p = 0.8, plan(**EVERYONE)
+    alarm = float(stats.norm.cdf(ndtri(hit_rate) - mu))
+    epsilon = canaries._gaussian_epsilon(p, hit_rate, alarm)
+    curve = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
+    assert curve == pytest.approx(p.delta, rel=0.15)  # ε to about a per cent
+
+
+def test_useless_guesses_bound_nothing() -> None:
+    assert canaries._gaussian_epsilon(plan(**SAMPLED), 0.5, 0.5) == 0.0
+    assert canaries._gaussian_epsilon(plan(**SAMPLED), 0.0, 1.0) == 0.0
+
+
+def test_canaries_reach_the_bound_and_stay_apart() -> None:
+    """After the clip each has joint norm C, an equal part in every layer of every member, and no overlap."""
+    for clipping in ("flat", "per_layer"):
+        p = plan(clipping=clipping, **EVERYONE)
+        rows = canaries._clipped(p, 40, torch.ones(3, 3))
+        gram = (rows @ rows.T).numpy()
+        assert np.abs(gram[:40, :40] - 0.25 * np.eye(40)).max() < 1e-4
+        assert np.abs(gram[:40, 40:]).max() == 0
+        assert gram.diagonal().max() <= 0.25
+        parts = rows[:40].view(40, 9, -1).square().sum(-1)
+        torch.testing.assert_close(parts, torch.full_like(parts, 0.25 / 9), rtol=2e-4, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes", "says"),
+    [
+        ({"noise_multiplier": 0.0}, (64, 4), "claims no guarantee"),
+        ({}, (300, 4), "found 300 canaries among 300 units, allowed are 2 to 299"),
+        ({}, (1, 400), "found 1 canaries"),
+        ({}, (10, 2), "found 20 canaries in all runs"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused(changes: dict[str, object], sizes: tuple[int, int], says: str) -> None:
+    with pytest.raises(PipelineError, match=says):
+        audit_mechanism(plan(**(EVERYONE | changes)), canaries=sizes[0], runs=sizes[1], confidence=0.95)

@@ -1,0 +1,129 @@
+"""The one-run bound holds at its confidence on mechanisms of known ε and δ, and sees through weaker ones."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses, p_value
+
+
+@pytest.mark.parametrize("count", [10, 100, 1000])
+def test_all_right_has_a_closed_form(count: int) -> None:
+    """r of r right with δ = 0: (e^ε/(1 + e^ε))^r = 1 - confidence. For 100 of 100 at 95% that is ε = 3.49."""
+    share = 0.05 ** (1 / count)
+    expected = math.log(share / (1 - share))
+    assert epsilon_lower_bound(count, count, count, 0.0, 0.95) == pytest.approx(expected, abs=1e-5)
+    if count == 100:
+        assert expected == pytest.approx(3.49, abs=0.005)
+
+
+def test_the_p_value_is_the_binomial_tail_plus_the_correction() -> None:
+    """By hand for two canaries, one guess, right: W ~ Bernoulli(p), so β = p and the slope is P[W = 0] = 1 - p."""
+    p = 1 / (1 + math.exp(-0.7))
+    assert p_value(2, 1, 1, 0.7, 0.0) == pytest.approx(p)
+    assert p_value(2, 1, 1, 0.7, 0.01) == pytest.approx(p + 2 * 2 * 0.01 * (1 - p))
+    assert p_value(2, 1, 0, 0.7, 0.01) == 1.0
+
+
+def test_the_correction_takes_the_steepest_step() -> None:
+    """max over i of P[v - i ≤ W < v]/i, beside the slow sum."""
+    m, r, v, epsilon, delta = 300, 40, 33, 0.8, 1e-4
+    law = stats.binom(r, 1 / (1 + math.exp(-epsilon)))
+    slopes = [sum(law.pmf(w) for w in range(v - i, v)) / i for i in range(1, v + 1)]
+    assert max(slopes) > slopes[0]
+    assert p_value(m, r, v, epsilon, delta) == pytest.approx(law.sf(v - 1) + 2 * m * delta * max(slopes))
+
+
+def test_it_moves_the_way_it_must() -> None:
+    """More right guesses raise the bound; a larger δ, more abstentions charged to δ, more confidence lower it."""
+    base = epsilon_lower_bound(1000, 200, 150, 1e-5, 0.95)
+    assert base > 0.5
+    assert epsilon_lower_bound(1000, 200, 151, 1e-5, 0.95) > base
+    assert epsilon_lower_bound(1000, 200, 150, 1e-4, 0.95) < base
+    assert epsilon_lower_bound(4000, 200, 150, 1e-5, 0.95) < base
+    assert epsilon_lower_bound(1000, 200, 150, 1e-5, 0.99) < base
+    assert epsilon_lower_bound(1000, 200, 100, 1e-5, 0.95) == 0.0
+    values = [p_value(1000, 200, 150, epsilon, 1e-4) for epsilon in np.linspace(0, 6, 200)]
+    assert values == sorted(values)
+
+
+TRIALS, CANARIES = 4000, 400
+
+
+def bounds_of(correct: np.ndarray, made: int, delta: float, confidence: float) -> np.ndarray:
+    """The bound of every trial; there are few distinct counts."""
+    distinct, back = np.unique(correct, return_inverse=True)
+    bounds = [epsilon_lower_bound(CANARIES, made, int(v), delta, confidence) for v in distinct]
+    return np.array(bounds)[back]
+
+
+@pytest.mark.parametrize(("epsilon", "weaker"), [(0.5, 1.0), (2.0, 3.0)])
+def test_randomised_response_keeps_its_bound_and_a_weaker_one_does_not(epsilon: float, weaker: float) -> None:
+    """At 95% the bound passes the truth in about one run of twenty: no more, and (it is tight here) not far fewer.
+
+    The twin answers at a larger ε and is found out in nearly every run.
+    """
+    generator = np.random.default_rng(1)
+    failures = {}
+    for truth in (epsilon, weaker):
+        right = generator.binomial(CANARIES, 1 / (1 + math.exp(-truth)), TRIALS)
+        failures[truth] = int((bounds_of(right, CANARIES, 0.0, 0.95) > epsilon).sum())
+    assert stats.binom.sf(failures[epsilon] - 1, TRIALS, 0.05) > 1e-9
+    assert failures[epsilon] > 0.02 * TRIALS
+    assert failures[weaker] > 0.9 * TRIALS
+
+
+def test_delta_that_tells_one_canary_now_and_then_is_covered() -> None:
+    """Randomised response that, with probability δ a canary, gives its coin away: (ε, δ)-DP, and the bound holds.
+
+    The twin forgets δ: guesses are made on the given-away alone, and a bound at δ = 0 is passed too often.
+    """
+    generator = np.random.default_rng(2)
+    epsilon, delta = 0.5, 1 / (2 * CANARIES)
+    given_away = generator.binomial(CANARIES, delta, TRIALS)
+    noisy = generator.binomial(CANARIES - given_away, 1 / (1 + math.exp(-epsilon)))
+    whole = bounds_of(given_away + noisy, CANARIES, delta, 0.95)
+    assert (whole > epsilon).mean() < 0.05 + 5 * math.sqrt(0.05 * 0.95 / TRIALS)
+    # One guess, on a canary given away if there is one.
+    lucky = (given_away > 0) | (generator.random(TRIALS) < 1 / (1 + math.exp(-epsilon)))
+    alone = bounds_of(lucky.astype(int), 1, delta, 0.3)
+    forgetful = bounds_of(lucky.astype(int), 1, 0.0, 0.3)
+    assert (alone > epsilon).mean() < 0.7
+    assert (forgetful > epsilon).mean() > 0.7
+
+
+def test_guesses_are_the_extremes() -> None:
+    scores = np.array([0.9, -3.0, 0.1, 5.0, -1.0, 0.2])
+    included = np.array([True, False, False, True, True, False])
+    assert guesses(scores, included, 2, 2) == (4, 3)  # 5.0 and 0.9 are in; -3.0 is out, -1.0 is not
+    assert guesses(scores, included, 0, 1) == (1, 1)
+    assert guesses(scores, included, 0, 0) == (0, 0)
+    assert guesses(scores, included, 6, 0) == (6, 3)
+
+
+def test_abstaining_helps_where_few_scores_tell() -> None:
+    """Of 1,000 canaries 50 are easy: guessing on those alone gives the better bound."""
+    generator = np.random.default_rng(3)
+    included = generator.random(1000) < 0.5
+    scores = np.where(included, 1.0, -1.0) * np.r_[np.full(50, 10.0), np.zeros(950)] + generator.normal(size=1000)
+    few = epsilon_lower_bound(1000, *guesses(scores, included, 25, 25), 1e-5, 0.95)
+    all_of_them = epsilon_lower_bound(1000, *guesses(scores, included, 500, 500), 1e-5, 0.95)
+    assert few > 1.5 > all_of_them
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: p_value(10, 11, 5, 1.0, 0.0),
+        lambda: p_value(10, 5, 6, 1.0, 0.0),
+        lambda: p_value(10, 5, 5, 1.0, 0.06),
+        lambda: epsilon_lower_bound(10, 5, 5, 0.0, 1.0),
+        lambda: guesses(np.zeros(4), np.zeros(4, dtype=bool), 3, 2),
+        lambda: guesses(np.array([math.nan, 0.0]), np.zeros(2, dtype=bool), 1, 1),
+    ],
+)
+def test_what_makes_no_sense_is_refused(call) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises(ValueError, match="allowed"):
+        call()

@@ -1,0 +1,165 @@
+"""Neighbouring datasets, under each relation, are no farther apart than the clip says, and may be as far."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from primorl.privacy.accounting.accountant import Relation
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from tests.training.test_local_update import joint_norm, round_sum
+from tests.units import Ragged
+
+C, MEMBERS, SIZES = 0.5, 3, (6, 4)  # two layers
+MODES = ["flat", "per_layer"]
+RELATIONS = ["add_or_remove_one", "replace_one"]
+AWKWARD = [0.0, 1.0, -1.0, 0.1, 1e-30, 1e-40, -1e6, 3e19, -3e38, math.nan, math.inf, -math.inf]
+
+Unit = list[Tensor]  # a layer each: what every member would have its update be, [N, size] float32
+
+
+def make_clip(mode: str, norm: float = C) -> EnsembleClip:
+    return EnsembleClip(norm, mode, MEMBERS, len(SIZES))  # type: ignore[arg-type]
+
+
+def clipped_sum(clip: EnsembleClip, units: list[Unit]) -> list[Tensor]:
+    """f(D): the sum over units of their clipped updates, float64."""
+    layers = [torch.cat([unit[i] for unit in units]) for i in range(len(SIZES))]
+    return [layer.view(-1, MEMBERS, layer.shape[1]).sum(0, dtype=torch.float64) for layer in clip.finish(layers)]
+
+
+def distance(clip: EnsembleClip, one: list[Unit], other: list[Unit]) -> float:
+    return joint_norm([a - b for a, b in zip(clipped_sum(clip, one), clipped_sum(clip, other), strict=True)])
+
+
+def make_unit(values: list[float], member: int | None = None) -> Unit:
+    """A unit whose updates repeat ``values``; with ``member``, those of the other members are small."""
+    flat = torch.tensor(values).repeat(MEMBERS * sum(SIZES))[: MEMBERS * sum(SIZES)].view(MEMBERS, -1)
+    if member is not None:
+        flat = torch.where((torch.arange(MEMBERS) == member)[:, None], flat, torch.full_like(flat, 0.01))
+    return list(flat.split(SIZES, dim=1))
+
+
+def neighbours(relation: str, odd: Unit, other: Unit) -> tuple[list[Unit], list[Unit]]:
+    """Two datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+    rest = [make_unit([0.05, -0.2, 0.3]), make_unit([7.0, -1.0])]
+    return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
+
+
+UNITS = st.builds(
+    make_unit,
+    st.lists(st.sampled_from(AWKWARD), min_size=1, max_size=5),
+    st.none() | st.integers(0, MEMBERS - 1),
+)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("mode", MODES)
+@settings(max_examples=60, deadline=None)
+@given(odd=UNITS, other=UNITS)
+def test_neighbours_differ_by_at_most_the_sensitivity(relation: Relation, mode: str, odd: Unit, other: Unit) -> None:
+    """Whatever the unit that comes, goes or is exchanged: huge, overflowing, NaN or infinite, in one member or all."""
+    clip = make_clip(mode)
+    assert distance(clip, *neighbours(relation, odd, other)) <= clip.sensitivity_under(relation)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize(("relation", "farthest"), [("add_or_remove_one", C), ("replace_one", 2 * C)])
+def test_the_sensitivity_is_reached(mode: str, relation: Relation, farthest: float) -> None:
+    """Opposite updates are 2C apart, so C for replacement would be too little, and 2C for a newcomer too much."""
+    clip = make_clip(mode)
+    there = distance(clip, *neighbours(relation, make_unit([1e6]), make_unit([-1e6])))
+    assert clip.sensitivity_under(relation) == farthest
+    assert 0.999 * farthest < there <= farthest
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("mode", MODES)
+def test_a_clip_of_c_for_every_piece_is_told_apart(
+    relation: Relation, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: members (and layers) held to C each instead of C/√N (C/√(NL)) pass the bound by that root."""
+    monkeypatch.setattr(EnsembleClip, "bound", property(lambda clip: clip.clipping_norm))
+    clip = make_clip(mode)
+    pieces = MEMBERS * (len(SIZES) if mode == "per_layer" else 1)
+    there = distance(clip, *neighbours(relation, make_unit([1e6]), make_unit([-1e6])))
+    assert there == pytest.approx(clip.sensitivity_under(relation) * math.sqrt(pieces), rel=1e-3)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_updates_that_are_not_finite_are_told_apart_where_they_pass(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: without `finish`, one NaN is in every sum it touches."""
+    monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)
+    there = distance(make_clip(mode), *neighbours("add_or_remove_one", make_unit([math.nan], member=1), []))
+    assert not there <= C
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_edge_cases_are_those_of_the_table(mode: str) -> None:
+    """Zero stays zero, what is within the bound is unchanged, and what is not finite takes its member's update only."""
+    clip = make_clip(mode)
+    assert joint_norm(clipped_sum(clip, [make_unit([0.0])])) == 0
+    small = make_unit([0.01, -0.02])
+    for ours, theirs in zip(clipped_sum(clip, [small]), small, strict=True):
+        assert torch.equal(ours, theirs.double())
+    for broken in (math.nan, math.inf, 3e38, 1e18):
+        first, last = clipped_sum(clip, [make_unit([0.01, broken], member=1)])
+        assert bool(first[1].any() | last[1].any()) == (broken == 1e18)
+        assert torch.equal(first[0], torch.full((6,), 0.01).double())
+
+
+def wide(rows: int) -> float:
+    """Norm of what is left of an update of a few large entries among a million small ones."""
+    update = torch.full((1, rows, (1 << 20) // rows), 2e-4)
+    update[0, 0, :4] = 4.0
+    return joint_norm(EnsembleClip(C, "flat", members=1, layers=1).finish([update]))
+
+
+@pytest.mark.parametrize("rows", [1, 16, 1024, 2048])
+def test_wide_layers_keep_the_bound(rows: int) -> None:
+    """A sum of all squares in float32 may lose the small ones, and with them the bound."""
+    assert 0.4999 < wide(rows) <= C
+
+
+def test_a_norm_that_loses_small_entries_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin: squares added one by one in float32, the small ones to the large ones' sum."""
+
+    def norm(update: Tensor, *, dim: int, dtype: torch.dtype | None) -> Tensor:
+        return torch.from_numpy(np.cumsum(update.square().numpy(), axis=dim)[..., -1]).sqrt()
+
+    monkeypatch.setattr(torch.linalg, "vector_norm", norm)
+    assert wide(rows=1) > C
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+def test_without_a_clip_nothing_is_promised(relation: Relation) -> None:
+    clip = make_clip("flat", math.inf)
+    assert clip.sensitivity_under(relation) == clip.sensitivity == math.inf
+    (first, _), unit = clipped_sum(clip, [make_unit([1e6])]), make_unit([1e6])
+    assert torch.equal(first, unit[0].double())
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    values=st.lists(st.sampled_from([0.0, 1.0, -1e3, 1e20, 1e24, -3e38, math.nan, math.inf]), min_size=2, max_size=4),
+    length=st.integers(1, 40),
+    mode=st.sampled_from(MODES),
+)
+def test_rounds_with_one_trajectory_exchanged(values: list[float], length: int, mode: str) -> None:
+    """Replace-one through the whole of local training: rows of another unit, of another length, in one's place.
+
+    Constant rows make the secret orders irrelevant. (tests/dynamics has rounds with one trajectory added.)
+    """
+    from primorl.dynamics.ensemble import Architecture
+
+    shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
+    others = [torch.full((n, 4), value) for n, value in ((3, 0.3), (2, -1.0), (1, 1e24))]
+    odd = torch.tensor((values * 4)[:4]).expand(length, 4)
+    instead = torch.tensor((values[::-1] * 4)[:4]).neg().expand(7, 4)
+    one, other = Ragged([*others, odd], [*others, odd]), Ragged([*others, instead], [*others, instead])
+    pairs = zip(round_sum(one, shape, mode, 1), round_sum(other, shape, mode, 1), strict=True)
+    assert joint_norm([a - b for a, b in pairs]) <= make_clip(mode).sensitivity_under("replace_one")

@@ -1,0 +1,167 @@
+"""Neighbouring datasets move a query's sum by at most what is stated, and its noise is what is accounted."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting.accountant import Relation
+from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy
+from primorl.privacy.mechanism.queries import ONE, Fractions, GaussianQuery, Moments
+
+RELATIONS: list[Relation] = ["add_or_remove_one", "replace_one"]
+AWKWARD = [0.0, 1.0, -1.0, 0.3, -0.999999, 1e-30, 1e30, -1e30, math.nan, math.inf, -math.inf]
+COLUMNS, BINS = 3, 5
+
+Unit = tuple[Tensor, Tensor]
+
+
+def norm(difference: Tensor) -> float:
+    """Exact: of whole numbers, in units of one."""
+    return math.sqrt(sum(int(x) ** 2 for x in difference.flatten().tolist())) / ONE
+
+
+def neighbours(relation: Relation, rest: list[Unit], odd: Unit, other: Unit) -> tuple[list[Unit], list[Unit]]:
+    """Datasets that differ in one unit: ``odd`` is there or not, or ``other`` is there in its place."""
+    return [*rest, odd], ([*rest, other] if relation == "replace_one" else rest)
+
+
+def histogram_sum(units: list[Unit]) -> Tensor:
+    query = Fractions(COLUMNS, BINS)
+    longest = max((len(bins) for bins, _ in units), default=0)
+    total = torch.zeros(COLUMNS, BINS, dtype=torch.int64)
+    for bins, own in units:  # one by one, and all at once: padding changes nothing
+        total += query.total(bins.unsqueeze(0), own.unsqueeze(0))
+    if units:
+        padded = [torch.nn.functional.pad(bins, (0, 0, 0, longest - len(bins))) for bins, _ in units]
+        owned = [torch.nn.functional.pad(own, (0, longest - len(own))) for _, own in units]
+        assert torch.equal(query.total(torch.stack(padded), torch.stack(owned)), total)
+    return total
+
+
+def moment_sum(units: list[Unit]) -> Tensor:
+    query = Moments(3, (2, 4))
+    vectors, chosen = zip(*units, strict=True) if units else ((), ())
+    return query.total(
+        torch.stack(vectors) if vectors else torch.empty(0, 3),
+        torch.stack(chosen) if chosen else torch.empty(0, 2, dtype=torch.int64),
+    )
+
+
+BINNED = st.lists(st.lists(st.integers(-2, BINS + 1), min_size=COLUMNS, max_size=COLUMNS), min_size=1, max_size=9).map(
+    lambda rows: (torch.tensor(rows), torch.tensor([i % 4 != 3 for i in range(len(rows))]))
+)
+STATES = st.tuples(
+    st.lists(st.sampled_from(AWKWARD), min_size=3, max_size=3).map(torch.tensor),
+    st.lists(st.integers(-1, 5), min_size=2, max_size=2).map(torch.tensor),
+)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@settings(max_examples=80, deadline=None)
+@given(odd=BINNED, other=BINNED, rest=st.lists(BINNED, max_size=2))
+def test_histograms_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
+    """Whatever the rows of the unit that comes, goes or is exchanged: however many, in whatever bins or none."""
+    one, two = neighbours(relation, rest, odd, other)
+    assert norm(histogram_sum(one) - histogram_sum(two)) <= Fractions(COLUMNS, BINS).sensitivity_under(relation)
+
+
+@pytest.mark.parametrize("relation", RELATIONS)
+@settings(max_examples=80, deadline=None)
+@given(odd=STATES, other=STATES, rest=st.lists(STATES, max_size=2))
+def test_moments_of_neighbours(relation: Relation, odd: Unit, other: Unit, rest: list[Unit]) -> None:
+    """Whatever the first state: beyond the bounds, infinite, NaN, of a category that there is not."""
+    one, two = neighbours(relation, rest, odd, other)
+    assert norm(moment_sum(one) - moment_sum(two)) <= Moments(3, (2, 4)).sensitivity_under(relation)
+
+
+def test_the_sensitivities_are_reached() -> None:
+    """So nothing less could be stated. For a replacement, histograms in two bins are as far apart as is said."""
+    rows, own = torch.zeros(7, COLUMNS, dtype=torch.int64), torch.ones(7, dtype=torch.bool)
+    there = histogram_sum([(rows, own)])
+    assert norm(there) == Fractions(COLUMNS, BINS).sensitivity == math.sqrt(COLUMNS)
+    moved = histogram_sum([(rows + 1, own)])
+    assert norm(there - moved) == pytest.approx(Fractions(COLUMNS, BINS).sensitivity_under("replace_one"))
+    corner = torch.tensor([1.0, -1.0, 1.0]), torch.tensor([1, 3])
+    assert norm(moment_sum([corner])) == Moments(3, (2, 4)).sensitivity == math.sqrt(9 + 2)
+
+
+def test_counting_rows_instead_of_fractions_is_told_apart() -> None:
+    """The twin: a unit that adds its rows, not its share, passes the bound by its length."""
+    bins = torch.zeros(1, 7, COLUMNS, dtype=torch.int64)
+    seven = sum(Fractions(COLUMNS, BINS).total(bins[:, [i]], torch.ones(1, 1, dtype=torch.bool)) for i in range(7))
+    assert norm(torch.as_tensor(seven)) == pytest.approx(7 * Fractions(COLUMNS, BINS).sensitivity)
+
+
+def test_what_is_no_number_counts_nowhere() -> None:
+    nothing = torch.full((4, COLUMNS), -1)
+    assert not histogram_sum([(nothing, torch.ones(4, dtype=torch.bool))]).any()
+    assert not histogram_sum([(nothing + 1, torch.zeros(4, dtype=torch.bool))]).any()
+    assert not moment_sum([(torch.full((3,), math.nan), torch.tensor([-1, 9]))]).any()
+
+
+def test_the_sums_are_what_they_say() -> None:
+    bins = torch.tensor([[[0, 4, 2], [0, 4, 2], [1, 4, 9]]])
+    expected = torch.zeros(COLUMNS, BINS)
+    expected[0, 0], expected[0, 1], expected[1, 4], expected[2, 2] = 2 / 3, 1 / 3, 1, 2 / 3
+    found = Fractions(COLUMNS, BINS).total(bins, torch.ones(1, 3, dtype=torch.bool)) / ONE
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
+    state = torch.tensor([0.5, -0.25, 2.0])
+    found = moment_sum([(state, torch.tensor([1, 0]))]) / ONE
+    x = [0.5, -0.25, 1.0]
+    pairs = [x[i] * x[j] for i in range(3) for j in range(i, 3)]
+    torch.testing.assert_close(found, torch.tensor([*x, *pairs, 0, 1, 1, 0, 0, 0]), atol=1e-6, rtol=0)
+
+
+def chi_square_tail(noise: np.ndarray, sigma: float) -> float:
+    total = float((noise / sigma).__pow__(2).sum())
+    return 2 * min(stats.chi2(noise.size).cdf(total), stats.chi2(noise.size).sf(total))
+
+
+def test_noise_has_the_accounted_scale() -> None:
+    """σ = z · sensitivity; the same test rejects ⅔σ and 3⁄2σ, and noise that forgets the sensitivity."""
+    query = GaussianQuery("normaliser", math.sqrt(7), 10.0)
+    noise = query.release(torch.zeros(7, 400, dtype=torch.int64), SystemEntropy()).numpy()
+    sigma = 10.0 * math.sqrt(7)
+    assert chi_square_tail(noise, sigma) > 1e-6
+    for wrong in (2 / 3 * sigma, 3 / 2 * sigma, 10.0):
+        assert chi_square_tail(noise, wrong) < 1e-6
+    assert np.corrcoef(noise[:, 1:].ravel(), noise[:, :-1].ravel())[0, 1] < 0.12
+
+
+def test_two_answers_differ_and_no_seed_reaches_the_noise() -> None:
+    query, nothing = GaussianQuery("starts", 2.0, 1.0), torch.zeros(9, dtype=torch.int64)
+    torch.manual_seed(0)
+    np.random.seed(0)
+    first = query.release(nothing, SystemEntropy())
+    torch.manual_seed(0)
+    np.random.seed(0)
+    assert not torch.equal(first, query.release(nothing, SystemEntropy()))
+    assert torch.equal(query.release(nothing, SeededEntropy(1)), query.release(nothing, SeededEntropy(1)))
+
+
+def test_without_noise_the_sum_leaves_and_nothing_is_claimed() -> None:
+    query = GaussianQuery("starts", 2.0, 0.0)
+    assert torch.equal(
+        query.release(torch.tensor([3 * ONE]), SystemEntropy()), torch.tensor([3.0], dtype=torch.float64)
+    )
+    assert type(query.event).__name__ == "NonPrivateDpEvent"
+    assert query.statement(1e-5)["epsilon"] is None
+
+
+def test_its_statement_is_the_accountants() -> None:
+    """ε of one Gaussian: δ(ε) in closed form; the twin is the ε of two thirds of the noise."""
+    stated = GaussianQuery("starts", 2.0, 10.0).statement(1e-5)["epsilon"]
+
+    def delta(z: float) -> float:
+        mu = 1 / z
+        return float(stats.norm.cdf(mu / 2 - stated / mu) - math.exp(stated) * stats.norm.cdf(-mu / 2 - stated / mu))
+
+    assert 0.97e-5 < delta(10.0) <= 1e-5 * (1 + 1e-6) < delta(20 / 3)
+    assert accounting.spent(GaussianQuery("x", 5.0, 10.0).event, 1e-5, rounds=1).epsilon_pld == stated

@@ -1,0 +1,130 @@
+"""A real second process for the tests of several: this file, run as a module, does what the first one asks."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pipeline import workers
+from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.entropy import normals
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.distributed import Group, LostError, _told, cover, serve
+from primorl.training.local_update import LocalTraining
+from primorl.training.rounds import Execution, Rounds
+from tests.units import Ragged, make_units
+
+CPU = torch.device("cpu")
+SHAPE = Architecture(3, 1, 2, (8,), -10.0, 0.5)
+LOCAL = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
+LENGTHS = [30, 17, 45, 9, 22, 38, 5]
+END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL = range(8)
+
+
+def units() -> Ragged:
+    return make_units(SHAPE, LENGTHS)
+
+
+def normaliser() -> Normaliser:
+    zeros, ones = torch.zeros, torch.ones
+    return Normaliser(zeros(SHAPE.inputs), ones(SHAPE.inputs), zeros(SHAPE.targets), ones(SHAPE.targets))
+
+
+def plan(**changes: Any) -> Plan:
+    settings = {
+        "units": len(LENGTHS),
+        "unit": "trajectory",
+        "sampling_probability": 1.0,
+        "noise_multiplier": 0.0,
+        "clipping_norm": 0.5,
+        "clipping": "flat",
+        "rounds": 6,
+        "delta": 1e-3,
+        "members": SHAPE.members,
+        "layers": len(SHAPE.layers),
+    }
+    return Plan(**(settings | changes))
+
+
+def rounds(of: Plan, maps: Normaliser) -> Rounds:
+    own = units()
+    held = Ragged([own.inputs[k] for k in of.held], [own.targets[k] for k in of.held])
+    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(CPU, 1 << 20, True))
+
+
+class Coins:
+    """Rounds whose sum says who joined: ``[K]``."""
+
+    def __init__(self, of: Plan) -> None:
+        self._plan = of
+
+    def __enter__(self) -> "Coins":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass
+
+    def sum(self, weights: Any, *, last: bool = False) -> list[Tensor]:
+        joined = torch.zeros(self._plan.units, dtype=torch.float64)
+        joined[torch.tensor(self._plan.held)[self._plan.cohort()]] = 1
+        return [joined]
+
+
+class Still(Coins):
+    """Rounds in which nobody moves; with ``noisy``, the bug: this process adds noise of its own."""
+
+    def __init__(self, of: Plan, noisy: bool = False) -> None:
+        super().__init__(of)
+        self._noisy = noisy
+
+    def sum(self, weights: Any, *, last: bool = False) -> list[Tensor]:
+        still = [torch.zeros(w.shape, dtype=torch.float64) for w in SHAPE.initial_weights(0)]
+        if not self._noisy:
+            return still
+        scale = self._plan.noise_multiplier * self._plan.clip.sensitivity
+        return [w + scale * normals(self._plan.entropy, w.numel()).view_as(w) for w in still]
+
+
+COIN_UNITS, COIN_Q = 80, 0.3
+NOISY = {"noise_multiplier": 2.0, "sampling_probability": 0.5}
+
+
+def work(group: Group, scenario: int) -> None:
+    """The worker's side of a scenario."""
+
+    def shared(make: Callable[[Plan, Normaliser], Any], **changes: Any) -> None:
+        own = plan(**changes).of_process(group.process, group.processes)
+        held = torch.tensor(own.held)
+        totals = {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
+        serve(group, totals, SHAPE, CPU, partial(make, own))
+
+    if scenario == SUMS:
+        shared(rounds)
+    elif scenario == COINS:
+        shared(lambda own, maps: Coins(own), units=COIN_UNITS, sampling_probability=COIN_Q)
+    elif scenario in (NOTHING, NOISE):
+        shared(lambda own, maps: Still(own, noisy=scenario == NOISE), **NOISY)
+    elif scenario == TWICE:
+        cover(group, 7, torch.tensor([1, 3, 5]))
+        cover(group, 7, torch.tensor([1, 3, 5, 6]))
+        cover(group, 7, torch.tensor([1, 3]))
+    elif scenario == ALL:
+        for own in (True, False, True):
+            group._all(own)
+    else:
+        group.settle()
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    workers.begin_worker()
+    torch.set_num_threads(1)
+    try:
+        with Group(CPU) as group:
+            while (scenario := _told(group)[0]) != END:
+                work(group, scenario)
+    except LostError:
+        workers.end_worker(1)

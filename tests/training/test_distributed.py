@@ -1,0 +1,231 @@
+"""Two real processes release what one would: the same sum, the same coins, one draw of noise; and they fail cleanly."""
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+from torch import distributed as dist
+
+from pipeline import workers
+from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.training.distributed import PREPARATION, Group, SharedRounds, _Do, _flat, _tell, cover, shared_totals
+from primorl.training.training import Progress, ServerTraining, train
+from tests.training import crew
+from tests.training.crew import CPU, SHAPE
+
+COMMAND = [sys.executable, "-m", "tests.training.crew"]
+WEIGHTS = SHAPE.initial_weights(0)
+PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one waiting
+
+
+@pytest.fixture(scope="module")
+def group() -> Iterator[Group]:
+    """This process and a second one, for all tests of this file that leave it alive."""
+    with workers.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
+        both._limit = PATIENCE.total_seconds()
+        yield both
+
+
+class Shared:
+    """Rounds that the worker makes too, in the scenario of this number."""
+
+    def __init__(self, group: Group, scenario: int, own: object) -> None:
+        self.group, self.scenario = group, scenario
+        self.rounds = SharedRounds(group, own, crew.normaliser())  # type: ignore[arg-type]
+
+    def __enter__(self) -> SharedRounds:
+        _tell(self.group, self.scenario)  # type: ignore[arg-type]
+        return self.rounds.__enter__()
+
+    def __exit__(self, *exception: object) -> None:
+        self.rounds.__exit__(None, None, None)
+        _tell(self.group, _Do.STOP)
+
+
+def first(plan: Plan) -> Plan:
+    return plan.of_process(0, 2)
+
+
+def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
+    """Everybody joins, nothing is random. The twin: the first process's own part is another sum."""
+    with crew.rounds(crew.plan(), crew.normaliser()) as alone:
+        expected = alone.sum(WEIGHTS, last=True)
+    with Shared(group, crew.SUMS, crew.rounds(first(crew.plan()), crew.normaliser())) as shared:
+        sums = [shared.sum(WEIGHTS), shared.sum(WEIGHTS, last=True)]
+        own = shared._own.sum(WEIGHTS, last=True)
+    scale = float(_flat(expected).abs().max())
+    for found in sums:
+        assert all(part.dtype == torch.float64 for part in found)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5 * scale)
+    assert float((_flat(own) - _flat(expected)).abs().max()) > 0.1 * scale
+
+
+def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
+    held = torch.tensor(first(crew.plan()).held)
+    totals = shared_totals(
+        group, {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
+    )
+    _tell(group, crew.SUMS)  # type: ignore[arg-type]
+    assert totals["ones"]().tolist() == [[2, 2, 2], [2, 2, 2]]
+    assert totals["numbers"]().tolist() == [sum(range(7))]
+    _tell(group, _Do.STOP)
+
+
+def fair(joined: np.ndarray, q: float) -> bool:
+    """Whether ``[rounds, K]`` coins may be independent of probability q: each unit's, each pair's and all together."""
+    rounds, units = joined.shape
+    law = stats.binom(rounds * units, q)
+    count = joined.sum()
+    mean = 2 * min(law.cdf(count), law.sf(count - 1)) > 1e-6
+    by_unit = ((joined.sum(0) - rounds * q) ** 2).sum() / (rounds * q * (1 - q))
+    sizes = ((joined.sum(1) - units * q) ** 2).sum() / (units * q * (1 - q))
+    chances = [stats.chi2(units).sf(by_unit), stats.chi2(rounds).sf(sizes), stats.chi2(rounds).cdf(sizes)]
+    return bool(mean and set(np.unique(joined)) <= {0.0, 1.0} and min(chances) > 1e-6)
+
+
+def test_every_unit_tosses_one_coin_of_its_own_wherever_it_is(group: Group) -> None:
+    """Twins: coins that two processes share, units that two processes hold, a coin of another probability."""
+    plan = first(crew.plan(units=crew.COIN_UNITS, sampling_probability=crew.COIN_Q))
+    with Shared(group, crew.COINS, crew.Coins(plan)) as shared:
+        joined = torch.stack([shared.sum(WEIGHTS)[0] for _ in range(200)]).numpy()
+    assert fair(joined, crew.COIN_Q)
+    copied = joined.copy()
+    copied[:, 1::2] = joined[:, ::2]
+    doubled = joined + np.roll(joined, 1, axis=0)
+    assert not fair(copied, crew.COIN_Q)
+    assert not fair(doubled, crew.COIN_Q)
+    assert not fair(joined, crew.COIN_Q + 0.03)
+
+
+@pytest.mark.parametrize(("scenario", "once"), [(crew.NOTHING, True), (crew.NOISE, False)])
+def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
+    """Nobody moves, so what is released is noise: of σ = zC/(qK). The twin's second process adds its own too."""
+    plan = first(crew.plan(**crew.NOISY))
+    with Shared(group, scenario, crew.Still(plan)) as shared:
+        noise = torch.stack([_flat(plan.release(shared.sum(WEIGHTS))) for _ in range(60)]).double().numpy()
+    sigma = 2.0 * 0.5 / (0.5 * 7)
+    law, total = stats.chi2(noise.size), float((noise / sigma).__pow__(2).sum())
+    assert bool(2 * min(law.cdf(total), law.sf(total)) > 1e-6) is once
+    if not once:
+        assert 1.9 < total / noise.size < 2.1
+
+
+def test_only_released_things_leave_the_first_process(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commands, the normaliser, and the weights of each round, which are on the disk before they are sent."""
+    sent: list[Tensor] = []
+    kept: list[tuple[int, Progress]] = []
+    broadcast = dist.broadcast
+
+    def spying(tensor: Tensor, src: int, **options: Any) -> None:
+        sent.append(tensor.clone())
+        broadcast(tensor, src, **options)
+
+    monkeypatch.setattr(dist, "broadcast", spying)
+    plan = first(crew.plan())
+    own = crew.units()
+    held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
+    _tell(group, crew.SUMS)  # type: ignore[arg-type]
+    trained = train(
+        plan,
+        SHAPE,
+        held,
+        None,
+        normaliser=crew.normaliser(),
+        local=crew.LOCAL,
+        server=ServerTraining(momentum=0.5, averaging=0.9, look_every=5, patience=None),
+        max_transitions=None,
+        seed=0,
+        execution=crew.Execution(CPU, 1 << 20),
+        keep=lambda progress: kept.append((len(sent), progress)),
+        on_round=lambda done, look: None,
+        group=group,
+    )
+    _tell(group, _Do.STOP)
+    assert trained.rounds == plan.rounds
+    commands = [tensor.tolist() for tensor in sent if not tensor.is_floating_point()]
+    rounds = [[_Do.ROUND, 0]] * (plan.rounds - 1) + [[_Do.LAST, 0]]
+    assert commands == [[crew.SUMS, 0], [_Do.BEGIN, 0], *rounds, [_Do.STOP, 0]]
+    normaliser, *weights = [tensor for tensor in sent if tensor.is_floating_point()]
+    assert torch.equal(normaliser, torch.cat([part for part in vars(crew.normaliser()).values() if part is not False]))
+    assert len(weights) == plan.rounds
+    for sent_then, released in zip(weights, [progress for _, progress in kept[:-1]], strict=True):
+        assert torch.equal(sent_then, _flat(released.weights))
+    for number, (before, progress) in enumerate(kept[:-1]):
+        assert progress.started == number + 1
+        assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"
+
+
+def test_silence_is_long_until_all_units_are_covered(group: Group) -> None:
+    """Reading and verifying a large partition takes hours, and says nothing meanwhile."""
+    group._limit = PREPARATION.total_seconds()
+    _tell(group, crew.TWICE)  # type: ignore[arg-type]
+    assert group._limit == PREPARATION.total_seconds()
+    cover(group, 7, torch.tensor([0, 2, 4, 6]))
+    assert group._limit == PATIENCE.total_seconds()
+    for _ in range(2):
+        with pytest.raises(PipelineError):
+            cover(group, 7, torch.tensor([0, 2, 4, 6]))
+
+
+def test_nccl_is_taken_where_every_process_has_a_gpu_of_its_own(group: Group) -> None:
+    """The other one says yes, no, yes: two that decided each by itself would wait for each other for ever."""
+    _tell(group, crew.ALL)  # type: ignore[arg-type]
+    assert [group._all(own) for own in (True, True, False)] == [True, False, False]
+
+
+def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
+    own = torch.tensor([0, 2, 4, 6])
+    _tell(group, crew.TWICE)  # type: ignore[arg-type]
+    cover(group, 7, own)
+    for _ in ("twice", "missing"):
+        with pytest.raises(PipelineError, match="do not hold each private unit exactly once"):
+            cover(group, 7, own)
+
+
+def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_in_one_place_only() -> None:
+    """K, and so qK, is that of all; shards are disjoint and are all; nobody but the first can draw noise."""
+    whole = crew.plan(noise_multiplier=1.0, sampling_probability=0.5)
+    parts = [whole.of_process(process, 3) for process in range(3)]
+    assert sorted(unit for part in parts for unit in part.held) == list(range(7))
+    assert {part.expected_cohort for part in parts} == {3.5}
+    assert {str(part.event) for part in parts} == {str(whole.event)}
+    total = [torch.zeros(2, 2, dtype=torch.float64)]
+    assert len(parts[0].release(total)) == 1
+    for part in parts[1:]:
+        with pytest.raises(ValueError, match="the first process releases"):
+            part.release(total)
+    with pytest.raises(ValueError, match="share their coins"):
+        replace(whole, entropy=SeededEntropy(0)).of_process(0, 2)
+    with pytest.raises(ValueError, match="there is no process 3 of 3"):
+        whole.of_process(3, 3)
+
+
+def test_a_plan_for_several_processes_does_not_train_alone() -> None:
+    """A part of the units, released as if it were all, would be the wrong model."""
+    plan = first(crew.plan())
+    own = crew.units()
+    held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
+    for source, says in ((held, "another number of processes"), (own, "differs from the one the plan declares")):
+        with pytest.raises(ValueError, match=says):
+            train(
+                plan,
+                SHAPE,
+                source,
+                None,
+                normaliser=crew.normaliser(),
+                local=crew.LOCAL,
+                server=ServerTraining(0.0, 0.0, 5, None),
+                max_transitions=None,
+                seed=0,
+                execution=crew.Execution(CPU, 1 << 20),
+                on_round=lambda done, look: None,
+            )

@@ -1,0 +1,60 @@
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primorl.project.errors import PipelineError
+from primorl.trajectories.identity.duplicates import DuplicateCheck
+from primorl.trajectories.sources.replay.recording import Episode
+from tests.trajectories.builders import episode, table
+
+
+def told_apart(content: list[Episode]) -> bool:
+    """Whether no two of them are taken for the same."""
+    check = DuplicateCheck("log.csv")
+    try:
+        for i, item in enumerate(content):
+            check(table([item], names=[f"{i:05d}"]))
+    except PipelineError:
+        return False
+    return True
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))
+def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None:
+    """The episodes of two seeds or lengths differ in every number."""
+    content = [episode(length, seed) for length, seed in what]
+    assert told_apart(content) == (len(set(what)) == len(what))
+
+
+def test_any_number_and_the_order_matter() -> None:
+    base = episode(4, 1)
+    changed = []
+    for place in range(4):
+        other = episode(4, 1)
+        other.rewards[place] += 0.5
+        changed.append(other)
+    swapped = episode(4, 1)
+    swapped.rewards[0], swapped.rewards[1] = swapped.rewards[1], swapped.rewards[0]
+    ended = episode(4, 1, terminated=True)
+    assert told_apart([base, *changed, swapped, ended])
+
+
+def test_one_hot_and_whole_numbers_are_told_apart() -> None:
+    """Sparse rows and small numbers have few bits that differ: a sum of products would take some for others."""
+    eye = np.eye(3, dtype=np.float32)
+    still = np.zeros(1, np.float32)
+    moves = [(i, j) for i in range(3) for j in range(3)]
+    assert told_apart([Episode([eye[i], eye[j]], [still], [0.0], terminated=False, truncated=True) for i, j in moves])
+    rng = np.random.default_rng(0)
+    numbers = np.unique(rng.integers(0, 4, (2000, 7)), axis=0).astype(np.float32)
+    assert told_apart([Episode([n[:3], n[3:6]], [n[6:] / 4], [1.0], terminated=False, truncated=True) for n in numbers])
+
+
+def test_the_second_of_two_equal_ones_is_named_with_the_first() -> None:
+    check = DuplicateCheck("log.csv")
+    both: pa.Table = table([episode(3, 1), episode(3, 2)], names=["a", "b"])
+    check(both)
+    with pytest.raises(PipelineError, match=r"log\.csv: trajectory 'c': found the very rows of trajectory 'a'"):
+        check(table([episode(3, 1)], names=["c"]))

@@ -1,0 +1,70 @@
+"""Who is in a partition is recognised by id and by rows, and only by who holds the secret."""
+
+import pyarrow as pa
+
+from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
+from tests.trajectories.builders import episode, table
+
+SECRET = b"s" * 32
+
+
+def digests(content: pa.Table, dataset: str = "d", secret: bytes = SECRET) -> set[bytes]:
+    members = Membership(secret, dataset)
+    members.update(content)
+    raw = members.to_bytes()
+    return {raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)}
+
+
+def units(names: list[str], seeds: list[int]) -> pa.Table:
+    return table([episode(5, seed) for seed in seeds], units=names, names=names)
+
+
+def test_a_unit_is_recognised_by_its_id_and_by_its_rows() -> None:
+    base = digests(units(["a", "b"], [1, 2]))
+    assert len(base) == 4
+    assert len(base & digests(units(["a", "c"], [3, 4]))) == 1, "the same id with other rows"
+    assert len(base & digests(units(["x", "y"], [2, 3]))) == 1, "the same rows under another id"
+    assert len(base & digests(units(["a", "z"], [1, 9]))) == 2, "the same unit"
+    assert not base & digests(units(["c", "d"], [3, 4]))
+
+
+def test_ids_mean_the_same_within_one_entry_only_and_rows_everywhere() -> None:
+    base = digests(units(["a"], [1]))
+    assert not base & digests(units(["a"], [2]), dataset="other")
+    assert len(base & digests(units(["a"], [1]), dataset="other")) == 1
+
+
+def test_another_secret_recognises_nobody() -> None:
+    assert not digests(units(["a"], [1])) & digests(units(["a"], [1]), secret=b"t" * 32)
+
+
+def test_a_changed_number_or_a_moved_row_is_other_rows() -> None:
+    """Rows are hashed with their order and every column; only the id stays known."""
+    one = episode(5, 1)
+    base = digests(table([one], units=["a"], names=["a"]))
+    for change in ("rewards", "actions", "observations"):
+        other = episode(5, 1)
+        setattr(other, change, list(reversed(getattr(other, change))))
+        assert len(base & digests(table([other], units=["a"], names=["a"]))) == 1, change
+
+
+def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
+    """Had another `unit` other digests, a spent budget would be fresh again for the very same rows."""
+    content, names = [episode(3, 1), episode(4, 2), episode(5, 3)], ["t1", "t2", "t3"]
+    persons = digests(table(content, units=["a", "a", "b"], names=names))
+    assert len(persons) == 2 + 2 * 3
+    trajectories = digests(table(content, units=names, names=names))
+    assert len(trajectories) == 2 * 3
+    assert trajectories < persons
+    renamed = digests(table(content[1:2], units=["z"], names=["z"]), dataset="other")
+    assert len(renamed & persons) == 1
+
+
+def test_where_batches_begin_does_not_matter() -> None:
+    one = Membership(SECRET, "d")
+    one.update(table([episode(3, 1), episode(4, 2)], units=["a", "a"], names=["t1", "t2"]))
+    one.update(table([episode(5, 3)], units=["b"], names=["t3"]))
+    whole = table([episode(3, 1), episode(4, 2), episode(5, 3)], units=["a", "a", "b"], names=["t1", "t2", "t3"])
+    both = Membership(SECRET, "d")
+    both.update(whole)
+    assert one.to_bytes() == both.to_bytes()

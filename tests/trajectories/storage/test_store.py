@@ -1,0 +1,284 @@
+import ast
+import base64
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import primorl.trajectories.storage.store as module
+from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.storage import parquet
+from primorl.trajectories.storage.parquet import PartWriter
+from primorl.trajectories.storage.store import ShardedStore, UnitStore, open_units
+from tests.trajectories.builders import INFO, SPACES, episode, episodes, table
+
+
+def store(folder: Path, content: list[Episode], units: list[str] | None = None) -> UnitStore:
+    folder.mkdir(exist_ok=True)
+    with PartWriter(folder, SPACES) as writer:
+        names = [f"{i:03d}" for i in range(len(content))]
+        for i, item in enumerate(content):
+            writer.write(table([item], units=[units[i] if units else names[i]], names=[names[i]]))
+        writer.finish(INFO)
+    return UnitStore.open(folder)
+
+
+def expected(item: Episode) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and targets of one episode, written out."""
+    observations, actions = np.stack(item.observations), np.stack(item.actions)
+    rewards = np.array(item.rewards, dtype=np.float32)[:, None]
+    inputs = np.hstack([observations[:-1], actions])
+    ended = np.zeros_like(rewards)
+    ended[-1] = item.terminated
+    targets = np.hstack([observations[1:] - observations[:-1], rewards, ended])
+    return torch.from_numpy(inputs), torch.from_numpy(targets)
+
+
+@pytest.fixture(params=[2**16, 4], ids=["one row group", "many row groups"])
+def content(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> list[Episode]:
+    monkeypatch.setattr(parquet, "ROWS_PER_BATCH", request.param)
+    return episodes(9)
+
+
+def test_every_transition_of_every_unit_is_there(tmp_path: Path, content: list[Episode]) -> None:
+    """The last step is kept, and no transition leads from one episode into another."""
+    opened = store(tmp_path, content)
+    assert (opened.units, opened.observation_size, opened.action_size) == (9, 3, 1)
+    assert opened.info == INFO
+    assert opened.lengths(torch.arange(9)).tolist() == [len(item.rewards) for item in content]
+    for unit, item in enumerate(content):
+        steps = torch.arange(len(item.rewards))[None]
+        inputs, targets = opened.transitions(torch.tensor([unit]), steps)
+        for found, true in zip((inputs[0], targets[0]), expected(item), strict=True):
+            assert torch.equal(found, true)
+    inputs, targets = opened.flat()
+    assert torch.equal(inputs, torch.cat([expected(item)[0] for item in content]))
+    assert torch.equal(targets, torch.cat([expected(item)[1] for item in content]))
+    assert inputs.is_contiguous()
+    assert inputs.dtype == targets.dtype == torch.float32
+    firsts = torch.from_numpy(np.stack([item.observations[0] for item in content]))
+    assert torch.equal(opened.first_observations(), firsts)
+    ends = torch.tensor(np.cumsum([len(item.rewards) for item in content]) - 1)
+    assert opened.terminated()[ends].tolist() == [item.terminated for item in content]
+    assert int(opened.terminated().sum()) == sum(item.terminated for item in content)
+
+
+def test_padding_never_reads_another_unit(tmp_path: Path, content: list[Episode]) -> None:
+    """A cohort is padded to its longest unit: what stands there must be the unit's own data."""
+    opened = store(tmp_path, content)
+    units = torch.tensor([4, 0, 8])
+    inputs, _ = opened.transitions(units, torch.arange(50).expand(3, 50))
+    assert inputs.shape == (3, 50, 4)
+    for row, unit in enumerate(units.tolist()):
+        own = expected(content[unit])[0]
+        assert torch.equal(inputs[row, len(own) - 1 :], own[-1].expand(51 - len(own), 4))
+
+
+def test_an_empty_cohort_is_an_empty_answer(tmp_path: Path, content: list[Episode]) -> None:
+    """Poisson sampling draws it now and then; it must not crash."""
+    none = torch.empty(0, dtype=torch.int64)
+    opened = store(tmp_path, content)
+    inputs, targets = opened.transitions(none, torch.empty(0, 5, dtype=torch.int64))
+    assert inputs.shape == (0, 5, 4)
+    assert targets.shape == (0, 5, 5)
+    assert opened.lengths(none).shape == (0,)
+
+
+def test_a_unit_with_several_trajectories_is_one_unit(tmp_path: Path) -> None:
+    """Clipping bounds a unit, not a trajectory: both trajectories of one person belong together."""
+    opened = store(tmp_path, [episode(3, 1), episode(2, 2), episode(4, 3)], units=["a", "a", "b"])
+    assert opened.units == 2
+    assert opened.lengths(torch.arange(2)).tolist() == [5, 4]
+    assert opened.first_observations().shape == (3, 3)
+
+
+@pytest.mark.parametrize("names", [["b", "a"], ["a", "b", "a"]])
+def test_units_out_of_order_are_refused_and_not_named(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(PipelineError, match="units are out of order or appear twice") as wrong:
+        store(tmp_path / "partition", [episode(2, i) for i in range(len(names))], units=[f"person-{n}" for n in names])
+    assert "person" not in str(wrong.value)
+
+
+def test_missing_damaged_and_non_finite_data_is_refused(tmp_path: Path) -> None:
+    """The message reaches a terminal outside the trust boundary: no value, no name in it."""
+    with pytest.raises(PipelineError, match="found no Parquet files; run `dvc repro partition`"):
+        UnitStore.open(tmp_path / "nothing")
+    bad = episode(3, 1)
+    bad.rewards[1] = float("nan")
+    with pytest.raises(PipelineError, match="found non-finite numbers"):
+        store(tmp_path / "nan", [bad])
+    store(tmp_path / "good", [episode(3, 1)])
+    part = tmp_path / "good" / "part-00000.parquet"
+    part.write_bytes(part.read_bytes()[:-20])
+    with pytest.raises(PipelineError, match="not a readable Parquet file"):
+        UnitStore.open(tmp_path / "good")
+
+
+def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
+    return ShardedStore(folder, keep_bytes, watch=lambda table: None)
+
+
+@settings(deadline=None)  # files are written: a loaded machine takes its time
+@given(data=st.data())
+def test_reading_row_groups_gives_what_reading_everything_gives(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """However units lie in row groups, and however little stays in memory: the cohort's rows are the same."""
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    per_group = data.draw(st.sampled_from([1, 4, 100]))
+    folder = tmp_path_factory.mktemp("part")
+    names = [f"{i:03d}" for i in range(len(lengths))]
+    with PartWriter(folder, SPACES, per_group) as writer:
+        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
+        writer.finish(INFO)
+    whole, parts = UnitStore.open(folder), sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])))
+    assert (parts.units, parts.info) == (whole.units, whole.info)
+    for _ in range(3):
+        units = torch.tensor(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8)), dtype=torch.int64)
+        steps = torch.randint(0, 12, (len(units), 5))
+        assert torch.equal(parts.lengths(units), whole.lengths(units))
+        for found, true in zip(parts.transitions(units, steps), whole.transitions(units, steps), strict=True):
+            assert torch.equal(found, true)
+
+
+def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
+    """Damage in the row groups of others goes unnoticed, in one's own it does not: nothing else was read."""
+    with PartWriter(tmp_path, SPACES, 1) as writer:
+        writer.write(table([episode(50, i) for i in range(4)]))
+        writer.finish(INFO)
+    store = ShardedStore(tmp_path, keep_bytes=0)
+    part = tmp_path / "part-00000.parquet"
+    place = pq.read_metadata(part).row_group(2).column(5)
+    content = bytearray(part.read_bytes())
+    content[place.data_page_offset + 60 : place.data_page_offset + 100] = bytes(40)
+    part.write_bytes(content)
+    steps = torch.arange(50).expand(3, 50)
+    store.transitions(torch.tensor([0, 1, 3]), steps)
+    with pytest.raises(PipelineError, match=r"part-00000\.parquet: row groups 0 to 2: found corrupt pages; run"):
+        store.transitions(torch.tensor([0, 1, 2]), steps)
+
+
+def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
+    """Each unit here takes 50 · 4 · (4 + 5) = 1800 bytes; two of them may stay."""
+    with PartWriter(tmp_path, SPACES, 1) as writer:
+        writer.write(table([episode(50, i) for i in range(6)]))
+        writer.finish(INFO)
+    store = sharded(tmp_path, keep_bytes=4000)
+    first = torch.zeros(1, 1, dtype=torch.int64)
+    for unit in (0, 1, 2, 3, 3, 5):
+        store.transitions(torch.tensor([unit]), first)
+        assert len(store._ring) <= 2
+        assert store._ring.inputs.nbytes + store._ring.targets.nbytes <= 4000
+    store.transitions(torch.arange(6), first.expand(6, 1))
+    assert len(store._ring) == 6, "a cohort is held as a whole, whatever it takes"
+
+
+def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
+    seen: list[int] = []
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(9)))
+        writer.finish(INFO)
+    rows = UnitStore.open(tmp_path).flat()[0].shape[0]
+    size = rows * 4 * (4 + 5)
+    assert isinstance(open_units(tmp_path, size, lambda table: seen.append(table.num_rows)), UnitStore)
+    assert isinstance(open_units(tmp_path, size - 1, lambda table: seen.append(table.num_rows)), ShardedStore)
+    assert seen == [rows, rows]
+
+
+@settings(deadline=None)  # files are written: a loaded machine takes its time
+@given(data=st.data())
+def test_the_parts_of_several_processes_are_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """Each unit is in one part, with its own rows; a part holds no others' rows, and every part is shown all."""
+    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    parts = data.draw(st.integers(1, 4))
+    keep = data.draw(st.sampled_from([0, 10**6]))
+    folder = tmp_path_factory.mktemp("part")
+    names = [f"{i:03d}" for i in range(len(lengths))]
+    with PartWriter(folder, SPACES, data.draw(st.sampled_from([1, 4, 100]))) as writer:
+        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
+        writer.finish(INFO)
+    whole = UnitStore.open(folder)
+    seen: list[int] = []
+    for part in range(parts):
+        shown: list[int] = []
+        own = open_units(folder, keep, lambda table: shown.append(table.num_rows), slice(part, None, parts))  # noqa: B023
+        assert sum(shown) == sum(lengths)
+        assert own.units == len(own.numbers)
+        seen += own.numbers.tolist()
+        units = torch.arange(own.units)
+        steps = torch.randint(0, 12, (own.units, 5))
+        assert torch.equal(own.lengths(units), whole.lengths(own.numbers))
+        for found, true in zip(own.transitions(units, steps), whole.transitions(own.numbers, steps), strict=True):
+            assert torch.equal(found, true)
+        if isinstance(own, UnitStore):
+            assert len(own.flat()[0]) == sum(lengths[number] for number in own.numbers.tolist())
+    assert sorted(seen) == list(range(len(lengths)))
+
+
+def test_a_part_fits_where_the_whole_does_not(tmp_path: Path) -> None:
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table([episode(10, i) for i in range(6)]))
+        writer.finish(INFO)
+    size = 60 * 4 * (4 + 5)
+    assert isinstance(open_units(tmp_path, size // 2, lambda table: None), ShardedStore)
+    assert isinstance(open_units(tmp_path, size // 2, lambda table: None, slice(1, None, 2)), UnitStore)
+
+
+@pytest.mark.parametrize("part", [0, 1])
+def test_disorder_is_refused_by_every_part(tmp_path: Path, part: int) -> None:
+    """Also where it lies in units that are another's."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        for name in ("a", "c", "b", "d"):
+            writer.write(table([episode(2, 1)], units=[name], names=[name]))
+        writer.finish(INFO)
+    with pytest.raises(PipelineError, match="units are out of order or appear twice"):
+        UnitStore.open(tmp_path, own=slice(part, None, 2))
+
+
+def noted(*rows: list[int]) -> bytes:
+    return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
+
+
+def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """It decides whose rows are whose: a file whose index was exchanged must not be read by it."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(5)))
+        writer.finish(INFO)
+    part = tmp_path / "part-00000.parquet"
+    good = pq.read_table(part)
+    for index in (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0])):
+        metadata = good.schema.metadata | {b"primorl.units": index}
+        pq.write_table(good.replace_schema_metadata(metadata), part)
+        with pytest.raises(PipelineError, match="no index of its units, or one that does not fit"):
+            ShardedStore(tmp_path, 0)
+    swapped = noted(list(reversed([len(item.rewards) for item in episodes(5)])), [good.num_rows])
+    pq.write_table(good.replace_schema_metadata(good.schema.metadata | {b"primorl.units": swapped}), part)
+    with pytest.raises(PipelineError, match="units are out of order"):
+        sharded(tmp_path)
+
+
+def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
+    """A dataset without a public split has an empty public part."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.finish(INFO)
+    opened = UnitStore.open(tmp_path)
+    assert (opened.units, opened.flat()[0].shape, opened.flat()[1].shape) == (0, (0, 4), (0, 5))
+    assert opened.first_observations().shape == (0, 3)
+
+
+def test_the_store_knows_nothing_of_training() -> None:
+    """The stage joins store and training; a path of imports would open a second door to the data."""
+    tree = ast.parse(Path(module.__file__).read_text(encoding="utf-8"))
+    imported = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    assert {name for name in imported if name and name.startswith("primorl")} == {
+        "primorl.project.errors",
+        "primorl.trajectories.storage.parquet",
+        "primorl.trajectories.storage.schema",
+    }
