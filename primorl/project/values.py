@@ -28,9 +28,9 @@ class Within:
         """Pydantic's hook: how a value of a setting is checked (https://docs.pydantic.dev, "Custom types")."""
         from pydantic import BeforeValidator, Field
 
-        given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
-        finite = {"allow_inf_nan": False} if source is float else {}
-        checked = Field(**{name: bound for name, bound in given.items() if bound is not None}, **finite)
+        given: dict[str, Any] = {bound.name: getattr(self, bound.name) for bound in fields(self)}
+        given |= {"allow_inf_nan": False} if source is float else {}
+        checked = Field(**{name: bound for name, bound in given.items() if bound is not None})
         return handler.generate_schema(Annotated[source, checked, BeforeValidator(_not_a_truth_value)])
 
 
