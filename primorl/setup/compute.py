@@ -81,8 +81,6 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
         raise PipelineError("params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu")
     if not _takes_gpu(compute):
         return torch.device("cpu")
-    if place.local_processes == 1:
-        return torch.device("cuda")
     device = torch.device("cuda", place.local_process % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

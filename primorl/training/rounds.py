@@ -82,6 +82,8 @@ class Rounds:
         self._copies: torch.cuda.Stream | None = None
         if execution.device.type == "cuda":
             self._copies = torch.cuda.Stream(execution.device)  # type: ignore[no-untyped-call]
+            # What standardises the rows may still be on its way to the GPU, by way of the stream that computes.
+            self._copies.wait_stream(torch.cuda.current_stream(execution.device))
 
     def __enter__(self) -> Self:
         if self._execution.read_ahead and not self._plan.entropy.seeded:

@@ -243,6 +243,20 @@ def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pyte
     assert compute.kept_bytes(settings(data_mb=8), Place(0, 8, 0, 4)) == 2 << 20
 
 
+@pytest.mark.parametrize(
+    ("place", "number"), [(Place(), 0), (Place(1, 2, 0, 1), 0), (Place(1, 2, 1, 2), 1), (Place(3, 4, 3, 4), 1)]
+)
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch, place: Place, number: int) -> None:
+    """`torch.cuda.set_device`, which a group calls too, refuses one without: no machine of one GPU could join."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    device = compute.chosen_device(settings(device="auto"), place)
+    assert chosen == [device] == [torch.device("cuda", number)]
+
+
 @pytest.mark.parametrize(("threads", "processes", "ahead"), [(1, 1, True), (5, 1, True), (6, 1, False), (3, 2, False)])
 def test_rows_are_read_ahead_where_a_core_is_left(
     monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, ahead: bool

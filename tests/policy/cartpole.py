@@ -35,7 +35,7 @@ class CartPole:
 
     def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
         del streams
-        assert torch.equal(action.sum(1), torch.ones(len(action)))
+        assert torch.equal(action.sum(1), torch.ones_like(action[:, 0]))
         x, speed, angle, turning = observation.unbind(1)
         force = 20 * action[:, 1] - 10
         cos, sin = angle.cos(), angle.sin()

@@ -17,11 +17,11 @@ from primorl.training.local_update import LocalTraining
 from primorl.training.rounds import Execution, Rounds
 from tests.units import Ragged, make_units
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SHAPE = Architecture(3, 1, 2, (8,), -10.0, 0.5)
 LOCAL = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
 LENGTHS = [30, 17, 45, 9, 22, 38, 5]
-END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL = range(8)
+END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL, ON_GPU = range(9)
 
 
 def units() -> Ragged:
@@ -49,10 +49,10 @@ def plan(**changes: Any) -> Plan:
     return Plan(**(settings | changes))
 
 
-def rounds(of: Plan, maps: Normaliser) -> Rounds:
+def rounds(of: Plan, maps: Normaliser, device: torch.device = CPU) -> Rounds:
     own = units()
     held = Ragged([own.inputs[k] for k in of.held], [own.targets[k] for k in of.held])
-    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(CPU, 1 << 20, True))
+    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(device, 1 << 20, True))
 
 
 class Coins:
@@ -95,14 +95,16 @@ NOISY = {"noise_multiplier": 2.0, "sampling_probability": 0.5}
 def work(group: Group, scenario: int) -> None:
     """The worker's side of a scenario."""
 
-    def shared(make: Callable[[Plan, Normaliser], Any], **changes: Any) -> None:
+    def shared(make: Callable[[Plan, Normaliser], Any], device: torch.device = CPU, **changes: Any) -> None:
         own = plan(**changes).of_process(group.process, group.processes)
         held = torch.tensor(own.held)
         totals = {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
-        serve(group, totals, SHAPE, CPU, partial(make, own))
+        serve(group, totals, SHAPE, device, partial(make, own))
 
     if scenario == SUMS:
         shared(rounds)
+    elif scenario == ON_GPU:
+        shared(partial(rounds, device=GPU), GPU)
     elif scenario == COINS:
         shared(lambda own, maps: Coins(own), units=COIN_UNITS, sampling_probability=COIN_Q)
     elif scenario in (NOTHING, NOISE):
