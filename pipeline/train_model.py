@@ -11,6 +11,10 @@ from typing import Any
 
 import torch
 from dp_accounting import dp_event
+from primorl.setup.horizon import declared_horizon
+from primorl.setup.mechanism import NORMALISER, STARTS
+from primorl.setup.model_bounds import model_bounds
+from primorl.training.normaliser_query import ReplayColumns, NormaliserQuery, normaliser_of_bounds
 
 from pipeline.runner import run_stage
 from pipeline.workers import join, joined, run_worker
@@ -25,18 +29,21 @@ from primorl.project.progress import Bar, progress_bar
 from primorl.setup import charges, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
-from primorl.setup.horizon import declared_horizon
-from primorl.setup.mechanism import NORMALISER, STARTS
-from primorl.setup.model_bounds import model_bounds
 from primorl.setup.statement import privacy_statement
 from primorl.tracking import StageRun
-from primorl.training.distributed import Group, cover, grant, granted, serve, shared_totals
+from primorl.training.distributed import (
+    Group,
+    announce_grant,
+    check_coverage,
+    distributed_totals,
+    serve,
+    wait_for_grant,
+)
 from primorl.training.local_update import LocalTraining
 from primorl.training.pooled import PooledTraining, train_pooled
 from primorl.training.rounds import Execution, Rounds
 from primorl.training.start_query import StartQuery
-from primorl.training.statistics import Columns, NormaliserQuery, normaliser_of_bounds
-from primorl.training.training import Look, Progress, ServerTraining, Trained, ask, train
+from primorl.training.training import PublicEvaluation, ServerTraining, Trained, TrainingState, answer_queries, train
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
@@ -100,7 +107,7 @@ def body(params: Params, run: StageRun) -> None:
         event=plan.event if plan else dp_event.NonPrivateDpEvent(),
         identity=_identity(params, manifest, version, shape, plan),
     )
-    begin = Progress.begin(shape.initial_weights(params.seed)) if plan is not None and plan.is_private else None
+    begin = TrainingState.begin(shape.initial_weights(params.seed)) if plan is not None and plan.is_private else None
     with (
         closing(project_ledger(params)) as ledger,
         charges.paid(ledger, wanted, charges.budget(params, manifest), shape, begin) as paid,
@@ -114,22 +121,22 @@ def body(params: Params, run: StageRun) -> None:
             )
         starts = None
         if plan is not None:
-            progress = paid.progress or Progress.begin(shape.initial_weights(params.seed))
+            state = paid.state or TrainingState.begin(shape.initial_weights(params.seed))
             with joined(place, device, needed=not paid.finished) as group:
                 plan = plan.of_process(place.process, place.processes)
                 if group is not None and not paid.finished:
-                    grant(group, wanted.identity)
+                    announce_grant(group, wanted.identity)
                 private = None if paid.finished else _private(params, manifest, version, place, plan)
                 totals = _totals(columns, bounds, private)
                 if group is not None and private is not None:
-                    cover(group, plan.units, private.numbers)
-                    totals = shared_totals(group, totals)
-                progress = ask(plan, totals, progress, paid.keep)
-                normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
+                    check_coverage(group, plan.units, private.numbers)
+                    totals = distributed_totals(group, totals)
+                state = answer_queries(plan, totals, state, paid.save_checkpoint)
+                normaliser = _normaliser(params, shape, plan, columns, bounds, public, state)
                 how = execution(params.compute, device, place)
-                trained = _train(params, shape, plan, private, public, normaliser, how, paid, progress, run, group)
-            if STARTS in progress.answers:
-                starts = StartQuery(columns, bounds).model(progress.answers[STARTS])
+                trained = _train(params, shape, plan, private, public, normaliser, how, paid, state, run, group)
+            if STARTS in state.answers:
+                starts = StartQuery(columns, bounds).model(state.answers[STARTS])
         else:
             rows = charges.open_private(manifest, version, PARTITIONS, sys.maxsize)
             assert isinstance(rows, UnitStore)
@@ -163,7 +170,7 @@ def worker(params: Params) -> None:
     place = Place.of(params.compute)
     device = chosen_device(params.compute, place)
     with join(place, device) as group:
-        identity = granted(group)
+        identity = wait_for_grant(group)
         if identity is None:
             return
         if not (home() / ".primorl" / "secret").exists():
@@ -182,7 +189,7 @@ def worker(params: Params) -> None:
             )
         bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "public"))
         private = _private(params, manifest, version, place, plan)
-        cover(group, plan.units, private.numbers)
+        check_coverage(group, plan.units, private.numbers)
 
         def rounds(normaliser: Normaliser) -> Rounds:
             return Rounds(
@@ -220,13 +227,13 @@ def _train(
     normaliser: Normaliser,
     how: Execution,
     paid: charges.Paid,
-    progress: Progress,
+    state: TrainingState,
     run: StageRun,
     group: Group | None,
 ) -> Trained:
     chosen = params.dynamics
     with progress_bar(plan.rounds, "train_model", "round") as bar:
-        bar.update(progress.started)
+        bar.update(state.started)
         return train(
             plan,
             shape,
@@ -243,15 +250,15 @@ def _train(
             max_transitions=chosen.max_transitions_per_unit,
             seed=params.seed,
             execution=how,
-            progress=progress,
-            keep=paid.keep,
+            state=state,
+            save_checkpoint=paid.save_checkpoint,
             on_round=_reporter(run, bar, plan, shape),
             group=group,
         )
 
 
 def _totals(
-    columns: Columns, bounds: Bounds, private: UnitStore | ShardedStore | None
+    columns: ReplayColumns, bounds: Bounds, private: UnitStore | ShardedStore | None
 ) -> dict[str, Callable[[], torch.Tensor]]:
     """What makes the sum of each query; without units there is none to make."""
     if private is None:
@@ -266,18 +273,18 @@ def _normaliser(
     params: Params,
     shape: Architecture,
     plan: Plan | None,
-    columns: Columns,
+    columns: ReplayColumns,
     bounds: Bounds,
     units: UnitStore,
-    progress: Progress | None,
+    state: TrainingState | None,
 ) -> Normaliser:
     """The one that ``privacy.statistics.normaliser`` names: of the rows of ``units``, bounds, or the query's answer."""
     flag, chosen = shape.learned_termination, params.privacy.statistics.normaliser
     if chosen == "bounds":
         return replace(normaliser_of_bounds(columns, bounds), flag=flag)
-    if chosen == "private" and plan is not None and progress is not None:
+    if chosen == "private" and plan is not None and state is not None:
         (query,) = (query for query in plan.queries if query.what == NORMALISER)
-        answer, noise = progress.answers[NORMALISER], query.standard_deviation / plan.units
+        answer, noise = state.answers[NORMALISER], query.standard_deviation / plan.units
         return replace(NormaliserQuery(columns, bounds).normaliser(answer, noise), flag=flag)
     inputs, targets = units.flat()
     return Normaliser.from_public(inputs, targets[:, : shape.columns], flag)
@@ -331,10 +338,10 @@ def _train_mopo(
     mopo = params.dynamics.mopo
     with progress_bar(mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
 
-        def on_epoch(look: Look | None) -> None:
+        def on_epoch(evaluation: PublicEvaluation | None) -> None:
             bar.update()
-            if look is not None:
-                _log_look(run, shape, look)
+            if evaluation is not None:
+                _log_evaluation(run, shape, evaluation)
 
         return train_pooled(
             shape,
@@ -348,18 +355,20 @@ def _train_mopo(
         )
 
 
-def _reporter(run: StageRun, bar: Bar, plan: Plan, shape: Architecture) -> Callable[[int, Look | None], None]:
-    """What is said of a round; ε at looks, but no more often than takes a 200th of the time, and at the end."""
+def _reporter(
+    run: StageRun, bar: Bar, plan: Plan, shape: Architecture
+) -> Callable[[int, PublicEvaluation | None], None]:
+    """What is said of a round; ε at evaluations, but no more often than takes a 200th of the time, and at the end."""
     due = 0.0
 
-    def on_round(done: int, look: Look | None) -> None:
+    def on_round(done: int, evaluation: PublicEvaluation | None) -> None:
         nonlocal due
         bar.update()
-        if look is not None:
-            _log_look(run, shape, look)
-            bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
+        if evaluation is not None:
+            _log_evaluation(run, shape, evaluation)
+            bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
         started = time.monotonic()
-        if done < plan.rounds and (look is None or started < due):
+        if done < plan.rounds and (evaluation is None or started < due):
             return
         spent = plan.spent(done)
         if spent is not None:
@@ -369,10 +378,10 @@ def _reporter(run: StageRun, bar: Bar, plan: Plan, shape: Architecture) -> Calla
     return on_round
 
 
-def _log_look(run: StageRun, shape: Architecture, look: Look) -> None:
-    run.metric("public_loss", look.loss, look.round)
-    for name, error in zip(shape.target_names, look.error, strict=True):
-        run.metric(f"public_error.{name}", error, look.round)
+def _log_evaluation(run: StageRun, shape: Architecture, evaluation: PublicEvaluation) -> None:
+    run.metric("public_loss", evaluation.loss, evaluation.round)
+    for name, error in zip(shape.target_names, evaluation.error, strict=True):
+        run.metric(f"public_error.{name}", error, evaluation.round)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.setup.compute import Place
-from primorl.training.distributed import Group, LostError
+from primorl.training.distributed import Group, ProcessLostError
 
 _HERE = "127.0.0.1"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -47,7 +47,7 @@ def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Grou
         with ExitStack() as stack:
             watch = None if place.launched else stack.enter_context(started(place.processes, _WORKER))
             yield stack.enter_context(join(place, device, watch))
-    except LostError as lost:
+    except ProcessLostError as lost:
         raise PipelineError(
             f"train_model: {lost}; a round that had begun is spent, and all others that were paid for are taken up by "
             "the next `dvc repro`, with any number of processes (compute.processes)"
@@ -61,7 +61,7 @@ def join(place: Place, device: torch.device, watch: Callable[[], None] | None = 
 
 @contextmanager
 def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
-    """Processes 1 to ``count`` - 1 of this machine; gives what raises `LostError` as soon as one has ended badly.
+    """Processes 1 to ``count`` - 1 of this machine; gives what raises `ProcessLostError` as soon as one has ended badly.
 
     They find each other by the loopback interface alone. When the block ends, so do they. Each has a session of its
     own, so that the terminal's Ctrl-C reaches this process alone, also while they import.
@@ -90,7 +90,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         for process, other in enumerate(others, start=1):
             if other.poll():
                 how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "failed"
-                raise LostError(f"process {process} of {count} {how}")
+                raise ProcessLostError(f"process {process} of {count} {how}")
 
     try:
         for rank in range(1, count):
@@ -141,7 +141,7 @@ def run_worker(name: str, work: Callable[[Params], None]) -> int:
     def numbered() -> None:
         try:
             work(params.load(Path("params.yaml")))
-        except LostError:
+        except ProcessLostError:
             end_worker()
         except PipelineError as wrong:
             raise PipelineError(f"process {os.environ['RANK']}: {wrong}") from wrong

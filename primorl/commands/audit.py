@@ -122,15 +122,17 @@ def _membership(params: "Params", arguments: argparse.Namespace, log: "StageRun"
     results: list[dict[str, Any]] = []
     lines = [("variant", "claimed ε", *(f"{kind} {what}" for kind in membership.HEADLINE for what in ("AUC", "TPR")))]
     recipes = [membership.recipe(variant, epsilon) for variant, epsilon in variants]
-    rounds = sum(recipe.plan.rounds for recipe in recipes) * (arguments.shadows + len(arguments.seeds))
+    rounds = sum(recipe.setup.plan.rounds for recipe in recipes) * (arguments.shadows + len(arguments.seeds))
     with progress_bar(rounds, "membership", "round") as bar:
         for (variant, epsilon), recipe in zip(variants, recipes, strict=True):
             attacker = membership.Attacker(recipe, arguments.shadows, bar.update)
             successes = membership.successes([attacker.attack(seed) for seed in arguments.seeds])
-            spent = recipe.plan.spent()
+            spent = recipe.setup.plan.spent()
             claimed = None if spent is None else spent.epsilon_pld
             attacks = {kind: {k: v.to_json() for k, v in by_name.items()} for kind, by_name in successes.items()}
-            results.append({"variant": variant, "epsilon": claimed, "delta": recipe.plan.delta, "attacks": attacks})
+            results.append(
+                {"variant": variant, "epsilon": claimed, "delta": recipe.setup.plan.delta, "attacks": attacks}
+            )
             headline = {kind: successes[kind][name] for kind, name in membership.HEADLINE.items()}
             lines.append((variant, "none" if claimed is None else f"{claimed:.3g}", *_successes(headline)))
             for kind, success in headline.items():

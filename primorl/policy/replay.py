@@ -14,7 +14,7 @@ _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for 
 
 
 @dataclass(frozen=True)
-class Columns:
+class ReplayColumns:
     """Where the parts of a transition lie in its row.
 
     One row a transition makes a batch a single gather; next_observation comes first so that the critics'
@@ -97,9 +97,9 @@ class Scaling:
         return cls(model.observation_mean, model.observation_scale, low, high, reward_scale, model.discrete_actions)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ReplayColumns:
         """The layout of the rows that ``rows`` makes."""
-        return Columns(len(self.observation_mean), len(self.action_low))
+        return ReplayColumns(len(self.observation_mean), len(self.action_low))
 
     def observation(self, observation: Tensor) -> Tensor:
         """Standardise ``[B, S]``."""
@@ -125,7 +125,7 @@ class Scaling:
             terminated: bool ``[B]``. A truncation is no termination: its row is bootstrapped.
 
         Returns:
-            ``[B, 2 S + A + 2]``, see `Columns`.
+            ``[B, 2 S + A + 2]``, see `ReplayColumns`.
         """
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1

@@ -22,7 +22,7 @@ from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.graphs import Captured
 from primorl.policy.model import Model
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
 from primorl.policy.rollouts import Rollouts
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
@@ -102,7 +102,7 @@ class ActorCritic(ABC):
     """
 
     def __init__(
-        self, config: SacConfig, columns: Columns, streams: Streams, outputs: int, values: tuple[int, int]
+        self, config: SacConfig, columns: ReplayColumns, streams: Streams, outputs: int, values: tuple[int, int]
     ) -> None:
         self._config = config
         self._columns = columns
@@ -139,7 +139,7 @@ class ActorCritic(ABC):
         """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
 
         Args:
-            rows: ``[G, B, width]``, see `Columns`.
+            rows: ``[G, B, width]``, see `ReplayColumns`.
             following: of ``_look``.
 
         Returns:
@@ -218,7 +218,7 @@ class ActorCritic(ABC):
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
+    def __init__(self, config: SacConfig, columns: ReplayColumns, streams: Streams) -> None:
         S, A = columns.observation_size, columns.action_size
         super().__init__(config, columns, streams, outputs=2 * A, values=(S + A, 1))
         self._pairs = self._rows.new_zeros(len(config.seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
@@ -271,7 +271,7 @@ class Sac(ActorCritic):
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
+    def __init__(self, config: SacConfig, columns: ReplayColumns, streams: Streams) -> None:
         S, A = columns.observation_size, columns.action_size
         super().__init__(config, columns, streams, outputs=A, values=(S, A))
 

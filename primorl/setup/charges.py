@@ -18,7 +18,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, locked
 from primorl.tracking import StageRun, git_commit
 from primorl.training import checkpoint
-from primorl.training.training import Progress
+from primorl.training.state import TrainingState
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
@@ -35,18 +35,18 @@ class Paid:
     """
 
     charge: Charge
-    progress: Progress | None
+    state: TrainingState | None
     file: Path | None
 
     @property
     def finished(self) -> bool:
         """Whether everything was done by an earlier run, so that no private byte needs to be read."""
-        return self.progress is not None and self.progress.finished
+        return self.state is not None and self.state.finished
 
-    def keep(self, progress: Progress) -> None:
+    def save_checkpoint(self, state: TrainingState) -> None:
         """Write the checkpoint, durably."""
         if self.file is not None:
-            checkpoint.write(self.file, progress, self.charge.id)
+            checkpoint.write(self.file, state, self.charge.id)
 
 
 def request(
@@ -113,7 +113,7 @@ def budget(params: Params, manifest: Manifest) -> Budget | None:
 
 @contextmanager
 def paid(
-    ledger: Ledger, wanted: Request, limit: Budget | None, shape: Architecture, begin: Progress | None
+    ledger: Ledger, wanted: Request, limit: Budget | None, shape: Architecture, begin: TrainingState | None
 ) -> Iterator[Paid]:
     """Resume or restore what was paid for under the same identity; otherwise reserve, before anything private is read.
 
@@ -172,7 +172,7 @@ def paid(
         yield _reserved(ledger, wanted, limit, begin, held)
 
 
-def _reserved(ledger: Ledger, wanted: Request, limit: Budget | None, begin: Progress, held: ExitStack) -> Paid:
+def _reserved(ledger: Ledger, wanted: Request, limit: Budget | None, begin: TrainingState, held: ExitStack) -> Paid:
     """A new charge. Its checkpoint is written first: a disk that is full costs nothing."""
     name = new_charge_id()
     file = _file(name)

@@ -8,7 +8,7 @@ import torch
 
 from primorl.config.params import Compute
 from primorl.project.errors import PipelineError
-from primorl.training.rounds import CHUNK_BYTES, Execution
+from primorl.training.settings import CHUNK_BYTES, Execution
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 

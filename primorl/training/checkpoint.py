@@ -13,29 +13,30 @@ from safetensors.torch import load, save
 from primorl.dynamics.ensemble import Architecture, Weights
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, replaced_file
-from primorl.training.training import TENSORS, Look, Progress
+from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.state import TENSORS, TrainingState
 
 _KEY = "progress"
 _ANSWERS = "answers."
 _DIGEST = 32
 
 
-def write(path: Path, progress: Progress, charge: str) -> None:
+def write(path: Path, state: TrainingState, charge: str) -> None:
     """Replace the checkpoint at ``path``: whole, and on the disk when this returns.
 
     Its content: a SHA-256 of the rest, then a safetensors file of the tensors, the queries' answers among them, with
-    the counts, the looks and ``charge`` (which charge of the ledger paid) in its header. No generator state, nothing
-    about a unit.
+    the counts, the evaluations and ``charge`` (which charge of the ledger paid) in its header. No generator state,
+    nothing about a unit.
     """
     # One vector each: a file of two dozen small tensors takes twice the time, and every round writes one.
-    tensors = {name: torch.cat([w.detach().flatten() for w in getattr(progress, name)]).cpu() for name in TENSORS}
-    tensors |= {f"{_ANSWERS}{name}": answer.detach().cpu().clone() for name, answer in progress.answers.items()}
-    content = save(tensors, {_KEY: json.dumps(_counts(progress) | {"charge": charge}, allow_nan=False)})
+    tensors = {name: torch.cat([w.detach().flatten() for w in getattr(state, name)]).cpu() for name in TENSORS}
+    tensors |= {f"{_ANSWERS}{name}": answer.detach().cpu().clone() for name, answer in state.answers.items()}
+    content = save(tensors, {_KEY: json.dumps(_counts(state) | {"charge": charge}, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
 
 
-def read(path: Path, shape: Architecture, charge: str) -> Progress:
+def read(path: Path, shape: Architecture, charge: str) -> TrainingState:
     """Read what `write` wrote; executes nothing from the file.
 
     Raises:
@@ -68,15 +69,17 @@ def _part(tensors: dict[str, Any], name: str, shape: Architecture) -> Weights:
     return tuple(part.clone().view(size) for part, size in zip(tensors[name].split(lengths), sizes, strict=True))
 
 
-def _counts(progress: Progress) -> dict[str, Any]:
-    plain = {key: value for key, value in vars(progress).items() if key not in (*TENSORS, "answers")}
-    looks = [[look.round, finite(look.loss), [finite(e) for e in look.error]] for look in progress.looks]
-    return plain | {"best_loss": finite(progress.best_loss), "looks": looks}
+def _counts(state: TrainingState) -> dict[str, Any]:
+    plain = {key: value for key, value in vars(state).items() if key not in (*TENSORS, "answers")}
+    evaluations = [[each.round, finite(each.loss), [finite(e) for e in each.error]] for each in state.evaluations]
+    return plain | {"best_loss": finite(state.best_loss), "evaluations": evaluations}
 
 
-def _progress(parts: dict[str, Any], counts: dict[str, Any]) -> Progress:
-    looks = tuple(Look(at, _number(loss), tuple(map(_number, error))) for at, loss, error in counts["looks"])
-    return Progress(**counts | parts | {"looks": looks, "best_loss": _number(counts["best_loss"])})
+def _progress(parts: dict[str, Any], counts: dict[str, Any]) -> TrainingState:
+    evaluations = tuple(
+        PublicEvaluation(at, _number(loss), tuple(map(_number, error))) for at, loss, error in counts["evaluations"]
+    )
+    return TrainingState(**counts | parts | {"evaluations": evaluations, "best_loss": _number(counts["best_loss"])})
 
 
 def _number(value: float | None) -> float:

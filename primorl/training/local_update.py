@@ -15,20 +15,11 @@ from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.training.settings import LocalTraining
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
 _sigmoid_backward = torch.ops.aten.sigmoid_backward
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """The local steps: learning rate η, batch size B, epochs E, decoupled weight decay."""
-
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    weight_decay: float
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from primorl.project.progress import progress_bar
 from primorl.setup import charges
 from primorl.setup.accounts import project_ledger
 from primorl.tracking import stage_run
-from primorl.training.training import Look
+from primorl.training.training import PublicEvaluation
 from primorl.trajectories.sources.replay.recording import Episode
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline import tiny_policy
@@ -625,7 +625,7 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
 
-    def full(path: Path, progress: Any, charge: str) -> None:
+    def full(path: Path, state: Any, charge: str) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
@@ -673,7 +673,7 @@ def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params
 
 
 def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε so far is computed where it is due: at the first look, then after 200 times what it took, and at the end."""
+    """ε so far is computed where it is due: at the first evaluation, after 200 times what it took, and at the end."""
     clock, asked = 0.0, []
 
     def spent(plan: Plan, rounds: int) -> accounting.Spent:
@@ -689,6 +689,6 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
         report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
         for done in range(1, 101):
             clock += 1.0
-            report(done, Look(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+            report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
     assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
     assert len(run.steps["public_loss"]) == 50

@@ -23,11 +23,12 @@ from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.training import rounds
-from primorl.training.local_update import LocalTraining
+from primorl.training.settings import Execution
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.units import local_training, training_setup
 
 OUTPUT = Path("models/dynamics")
 UNITS = 80
@@ -337,9 +338,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
     monkeypatch.chdir(tmp_path)
     shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    local = LocalTraining(
-        learning_rate=1.0, batch_size=64, epochs=1, weight_decay=0.0
-    )  # one batch: order cannot matter
+    local = local_training(learning_rate=1.0, batch_size=64)  # one batch: order cannot matter
     sums = []
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
@@ -349,8 +348,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         store = UnitStore.open(folder)
         assert store.units == (people if by_person else 4 * people)
         plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
-        execution = rounds.Execution(CPU, 1 << 20)
-        training = rounds.Rounds(plan, shape, store, maps, local, max_transitions=None, execution=execution)
+        execution = Execution(CPU, 1 << 20)
+        training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), store, maps)
         total = training.sum(shape.initial_weights(0), last=True)
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

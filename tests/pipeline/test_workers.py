@@ -20,7 +20,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import compute
 from primorl.setup.compute import Place
-from primorl.training.distributed import Group, LostError, _tell
+from primorl.training.distributed import Group, ProcessLostError, _tell
 from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
 from tests.training import crew
 from tests.training.crew import CPU
@@ -121,14 +121,14 @@ def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.Mo
 def test_a_process_that_hangs_ends_the_training() -> None:
     """It is alive and its connections stand, so only silence tells."""
 
-    def ask() -> None:
+    def answer_queries() -> None:
         with workers.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
             _tell(group, crew.HANG)  # type: ignore[arg-type]
             group.settle()
             group.gather(torch.zeros(1))
 
-    with pytest.raises(LostError, match="nothing heard for 1 s"):
-        ask()
+    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
+        answer_queries()
     assert children() == []
 
 

@@ -12,13 +12,13 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import Streams
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
 from primorl.policy.sac import DiscreteSac, train
 from tests.policy.cartpole import CONFIG, CartPole, resets
 from tests.policy.reference import DiscreteReference
 
 CPU = torch.device("cpu")
-COLUMNS = Columns(observation_size=5, action_size=3)
+COLUMNS = ReplayColumns(observation_size=5, action_size=3)
 BATCHES = replace(CONFIG, batch_size=16)
 
 
@@ -150,5 +150,5 @@ def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.Monkey
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     captured = last()
-    monkeypatch.setattr("pipeline.policy.sac.Captured", lambda work, streams: work)
+    monkeypatch.setattr("primorl.policy.sac.Captured", lambda work, streams: work)
     torch.testing.assert_close(captured, last())

@@ -71,7 +71,7 @@ def test_one_ring_can_serve_several_seeds() -> None:
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:
-    """Columns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
+    """ReplayColumns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
     scaling = Scaling(
         observation_mean=torch.tensor([1.0, 2.0]),
         observation_scale=torch.tensor([2.0, 4.0]),

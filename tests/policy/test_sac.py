@@ -7,7 +7,7 @@ from torch import Tensor
 
 from primorl.dynamics.seed_generators import Streams
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
 from primorl.policy.sac import Sac, train
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
@@ -15,7 +15,7 @@ from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import Reference, distribution, gradient, module
 
 CPU = torch.device("cpu")
-COLUMNS = Columns(observation_size=5, action_size=2)
+COLUMNS = ReplayColumns(observation_size=5, action_size=2)
 BATCHES = replace(CONFIG, batch_size=32)
 SHORT = replace(CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16)
 
@@ -28,7 +28,7 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def made(columns: Columns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
+def made(columns: ReplayColumns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
     sac = Sac(replace(BATCHES, seeds=tuple(range(seeds))), columns, Streams.of(range(1, seeds + 1), CPU))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))

@@ -17,6 +17,22 @@ class Manifest:
     private_units: int
     public_units: int
 
+    def declared_horizon(self) -> int:
+        """The most steps of an episode.
+
+        Data without an environment must declare it: no policy could be judged otherwise. Declared later, it would make
+        another dataset, and the model would be charged again.
+
+        Raises:
+            PipelineError: nobody declared it.
+        """
+        if self.info.horizon is None:
+            raise PipelineError(
+                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no environment that knows it; "
+                "allowed is the most steps an episode can have, known beforehand, not counted in the data"
+            )
+        return self.info.horizon
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
         return self.info.to_json() | {

@@ -8,19 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline.dynamics.captured import SumOfUpdates
-from pipeline.dynamics.ensemble import Architecture, Normaliser
-from pipeline.dynamics.local_update import LocalTraining
-from pipeline.dynamics.processes import Group, SharedRounds, _Do, _flat, _tell
-from pipeline.dynamics.rounds import Execution, Rounds
-from pipeline.dynamics.training import ServerTraining, train
-from pipeline.privacy.entropy import SeededEntropy
-from pipeline.privacy.plan import Plan
-from pipeline.stages import workers
-from tests.dynamics import crew
-from tests.dynamics.conftest import make_units
-from tests.dynamics.crew import CPU, GPU
-from tests.dynamics.test_processes import COMMAND
+from pipeline import workers
+from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.cuda_graph import SumOfUpdates
+from primorl.training.distributed import DistributedRounds, Group, _Do, _flat, _tell
+from primorl.training.rounds import Rounds
+from primorl.training.settings import Execution
+from primorl.training.training import train
+from tests.training import crew
+from tests.training.crew import CPU, GPU
+from tests.training.test_distributed import COMMAND
+from tests.units import local_training, make_units, server_training, training_setup
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 LENGTHS = [1, 4, 9, 14, 19, 24, 30, 39, 44, 55, 75, 120]  # in chunks of one unit: more than eight sizes
@@ -34,19 +34,14 @@ def trained(shape: Architecture, device: torch.device, chunk_bytes: int) -> Tens
         len(LENGTHS), "trajectory", 0.7, 0.3, 0.5, "flat", 6, 1e-3, shape.members, len(shape.layers),
         entropy=SeededEntropy(0),
     )  # fmt: skip
-    result = train(
+    setup = training_setup(
         plan,
         shape,
-        source,
-        everything,
-        normaliser=Normaliser.from_public(*everything),
-        local=LocalTraining(learning_rate=0.05, batch_size=4, epochs=2, weight_decay=0.1),
-        server=ServerTraining(momentum=0.5, averaging=0.5, look_every=2, patience=None),
-        max_transitions=None,
-        seed=0,
+        local=local_training(learning_rate=0.05, batch_size=4, local_epochs=2, weight_decay=0.1),
+        server=server_training(0.5, 0.5, 2, None),
         execution=Execution(device, chunk_bytes, read_ahead=True),
-        on_round=lambda done, look: None,
     )
+    result = train(setup, source, everything)
     assert all(w.device.type == device.type for w in result.weights)
     return _flat([w.cpu() for w in result.weights])
 
@@ -67,13 +62,13 @@ def test_rows_read_ahead_give_the_same_sums_in_every_round(
     source, plan = make_units(shape, LENGTHS), Plan(
         len(LENGTHS), "trajectory", 1.0, 1.0, 0.2, "flat", 9, 1e-5, shape.members, layers
     )  # fmt: skip
-    local = LocalTraining(learning_rate=0.05, batch_size=128, epochs=1, weight_decay=0.0)  # one batch: no order matters
+    local = local_training(learning_rate=0.05, batch_size=128)  # one batch: no order matters
     graphs: list[SumOfUpdates] = []
 
     def sums(device: torch.device, chunk_bytes: int, count: int) -> list[Tensor]:
         maps, weights = identity.to(device), [w.to(device) for w in shape.initial_weights(0)]
         execution = Execution(device, chunk_bytes, read_ahead=True)
-        with Rounds(plan, shape, source, maps, local, max_transitions=None, execution=execution) as rounds:
+        with Rounds(training_setup(plan, shape, local=local, execution=execution), source, maps) as rounds:
             graphs.append(rounds._sum_of_updates)
             return [_flat(rounds.sum(tuple(weights), last=i == count - 1)).cpu() for i in range(count)]
 
@@ -97,7 +92,7 @@ def test_two_processes_on_one_gpu_have_the_sum_of_one(group: Group) -> None:
         expected = _flat(alone.sum(crew.SHAPE.initial_weights(0), last=True))
     own: Any = crew.rounds(crew.plan().of_process(0, 2), crew.normaliser().to(GPU), GPU)
     _tell(group, crew.ON_GPU)  # type: ignore[arg-type]
-    with SharedRounds(group, own, crew.normaliser().to(GPU)) as shared:
+    with DistributedRounds(group, own, crew.normaliser().to(GPU)) as shared:
         for last in (False, False, True):
             found = _flat(shared.sum(weights, last=last))
             assert found.device.type == "cuda"

@@ -33,7 +33,7 @@ OneHot = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Columns:
+class ObservationColumns:
     """How the S observation dimensions are treated.
 
     Attributes:
@@ -60,7 +60,7 @@ class Columns:
         return Fractions(2 * len(self.continuous) + 1, BINS)
 
 
-def normaliser_of_bounds(columns: Columns, bounds: Bounds) -> Normaliser:
+def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normaliser:
     """Standardise by what is declared, and nothing else.
 
     An input is centred on the middle of its declared range and divided by a quarter of it, so that it lies within ±2;
@@ -93,7 +93,7 @@ class NormaliserQuery:
         bounds: finite; they place the bins.
     """
 
-    def __init__(self, columns: Columns, bounds: Bounds) -> None:
+    def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         self._columns = columns
         self._bounds = bounds
         self._continuous = columns.continuous
@@ -278,7 +278,13 @@ def _middle_and_share(bounds: Bounds, share: float) -> tuple[float, float]:
 
 
 def _assembled(
-    columns: Columns, bounds: Bounds, middle: Tensor, scale: Tensor, change: Tensor, reward: float, reward_scale: float
+    columns: ObservationColumns,
+    bounds: Bounds,
+    middle: Tensor,
+    scale: Tensor,
+    change: Tensor,
+    reward: float,
+    reward_scale: float,
 ) -> Normaliser:
     """Put together inputs, changes and reward; one-hot parts and actions go by what is declared."""
     middle, scale, change = middle.clone(), scale.clone(), change.clone()
