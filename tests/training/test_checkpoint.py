@@ -66,7 +66,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
         "done",
         "started",
         "finished",
-        "looks",
+        "evaluations",
         "taken",
         "asked",
         "charge",
