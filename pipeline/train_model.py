@@ -26,7 +26,6 @@ from primorl.setup import charges, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
 from primorl.setup.horizon import declared_horizon
-from primorl.setup.mechanism import NORMALISER, STARTS
 from primorl.setup.model_bounds import model_bounds
 from primorl.setup.statement import privacy_statement
 from primorl.tracking import StageRun
@@ -34,8 +33,8 @@ from primorl.training.distributed import Group, cover, grant, granted, serve, sh
 from primorl.training.local_update import LocalTraining
 from primorl.training.pooled import PooledTraining, train_pooled
 from primorl.training.rounds import Execution, Rounds
-from primorl.training.start_query import StartQuery
-from primorl.training.statistics import Columns, NormaliserQuery, normaliser_of_bounds
+from primorl.training.start_query import STARTS, StartQuery
+from primorl.training.statistics import NORMALISER, Columns, NormaliserQuery, normaliser_of_bounds
 from primorl.training.training import Look, Progress, ServerTraining, Trained, ask, train
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
@@ -56,6 +55,7 @@ _CODE = (
     "training/training.py",
     "privacy/mechanism/clipping.py",
     "privacy/mechanism/entropy.py",
+    "privacy/mechanism/noise.py",
     "privacy/mechanism/plan.py",
     "privacy/mechanism/queries.py",
     "privacy/mechanism/sampling.py",
@@ -303,7 +303,7 @@ def _write(
 
 def _identity(params: Params, manifest: Manifest, version: Version, shape: Architecture, plan: Plan | None) -> str:
     """What a model is made of, but for chance. δ is left out: it reads the same release's ε elsewhere on its curve."""
-    mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds", "queries")
+    mechanism = ("sampling_probability", "noise_multiplier", "clip", "rounds", "queries")
     statistics = params.privacy.statistics
     uses_bounds = statistics.normaliser != "public" or statistics.starts
     return charges.identity(

@@ -17,7 +17,9 @@ from benchmarks.machine import machine, write
 from primorl.dynamics import ensemble
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.seed_generators import Streams
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
 from primorl.training.local_update import LocalTraining
 from primorl.training.rounds import Execution
@@ -95,7 +97,15 @@ def judged(
     seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
     normaliser = Normaliser.from_public(*seen, flag=True)
     trained = train(
-        Plan(UNITS, "trajectory", 0.1, noise, clip, "flat", 100, 1e-4, shape.members, len(shape.layers)),
+        Plan(
+            UNITS,
+            "trajectory",
+            PoissonSampler(0.1),
+            EnsembleClip(clip, "flat", shape.members, len(shape.layers)),
+            noise,
+            100,
+            1e-4,
+        ),
         shape,
         private,
         seen,

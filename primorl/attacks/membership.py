@@ -12,8 +12,10 @@ from primorl.attacks.units import Units
 from primorl.attacks.victims import Recipe, Release, release
 from primorl.dynamics.ensemble import Architecture
 from primorl.policy.sac import SacConfig
-from primorl.privacy.accounting.accountant import solve_noise_multiplier
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.local_update import LocalTraining
 from primorl.training.training import ServerTraining
 
@@ -45,14 +47,11 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
     plan = Plan(
         units=MEMBERS,
         unit="trajectory",
-        sampling_probability=_PROBABILITY,
+        sampler=PoissonSampler(_PROBABILITY),
+        clip=EnsembleClip(math.inf if variant == "no_clip" else _CLIPPING_NORM, "flat", _ENSEMBLE, len(shape.layers)),
         noise_multiplier=multiplier,
-        clipping_norm=math.inf if variant == "no_clip" else _CLIPPING_NORM,
-        clipping="flat",
         rounds=_ROUNDS,
         delta=_DELTA,
-        members=_ENSEMBLE,
-        layers=len(shape.layers),
     )
     return Recipe(
         plan,

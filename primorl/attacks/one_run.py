@@ -18,7 +18,7 @@ from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import LocalTraining, updates_of_units
+from primorl.training.local_update import LocalTraining, ensemble_clip, updates_of_units
 from primorl.training.rounds import Execution
 from primorl.training.training import Look, Progress, ServerTraining, train
 
@@ -256,7 +256,7 @@ class Witness:
 
     def _updates(self, weights: Weights) -> Tensor:
         """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
-        moved = updates_of_units(weights, self._batches, self._shape, self._local, self._plan.clip)
+        moved = updates_of_units(weights, self._batches, self._shape, self._local, ensemble_clip(self._plan))
         return torch.cat([part.flatten(1) for part in moved], dim=1)
 
 

@@ -6,16 +6,15 @@ import sys
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture
 from primorl.dynamics.termination import LEARNED
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.training.start_query import StartQuery
-from primorl.training.statistics import MOST_NOISE, Columns
+from primorl.training.start_query import STARTS, StartQuery
+from primorl.training.statistics import MOST_NOISE, NORMALISER, Columns
 from primorl.trajectories.storage.manifest import Manifest
-
-NORMALISER, STARTS = "normaliser", "starts"
-"""Queries, by the name they have in ``privacy.json``."""
 
 
 def columns(manifest: Manifest) -> Columns:
@@ -39,14 +38,16 @@ def make_plan(params: Params, manifest: Manifest, shape: Architecture) -> Plan:
     return Plan(
         units=units,
         unit=manifest.info.unit,
-        sampling_probability=privacy.sampling_probability,
+        sampler=PoissonSampler(privacy.sampling_probability),
+        clip=EnsembleClip(
+            math.inf if variant == "no_clip" else privacy.clipping_norm,
+            privacy.clipping,
+            shape.members,
+            len(shape.layers),
+        ),
         noise_multiplier=multiplier,
-        clipping_norm=math.inf if variant == "no_clip" else privacy.clipping_norm,
-        clipping=privacy.clipping,
         rounds=privacy.rounds,
         delta=privacy.delta,
-        members=shape.members,
-        layers=len(shape.layers),
         queries=queries,
     )
 
@@ -69,9 +70,9 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
                 f"normaliser's answer of {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
                 "privacy.statistics.normaliser: bounds"
             )
-        queries.append(GaussianQuery(NORMALISER, sensitivity, multiplier))
+        queries.append(GaussianQuery.of(NORMALISER, parts.fractions, multiplier))
     if asked.starts:
-        queries.append(GaussianQuery(STARTS, StartQuery.moments(parts).sensitivity, multiplier))
+        queries.append(GaussianQuery.of(STARTS, StartQuery.moments(parts), multiplier))
     return tuple(queries)
 
 
@@ -80,7 +81,7 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
     if privacy.target_epsilon is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     try:
-        return accounting.solve_noise_multiplier(
+        return solve_noise_multiplier(
             privacy.target_epsilon,
             privacy.delta,
             privacy.sampling_probability,

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
@@ -69,6 +70,17 @@ class Workspace:
 
 
 @torch.inference_mode()
+def ensemble_clip(plan: Plan) -> EnsembleClip:
+    """The clip of a plan that trains an ensemble.
+
+    Raises:
+        TypeError: the plan is of another mechanism.
+    """
+    if not isinstance(plan.clip, EnsembleClip):
+        raise TypeError(f"training an ensemble needs a plan with an EnsembleClip, found {type(plan.clip).__name__}")
+    return plan.clip
+
+
 def sum_of_updates(
     start: Weights,
     batches: LocalBatches,

@@ -14,7 +14,7 @@ from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.cuda_graph import SumOfUpdates
-from primorl.training.local_update import LocalBatches, LocalTraining
+from primorl.training.local_update import LocalBatches, LocalTraining, ensemble_clip
 
 _Promise = Callable[[], tuple[LocalBatches | None, Sequence[Tensor]]]
 
@@ -74,7 +74,7 @@ class Rounds:
         self._source = source
         self._normaliser = normaliser
         self._local = local
-        self._sum_of_updates = SumOfUpdates(shape, local, plan.clip)
+        self._sum_of_updates = SumOfUpdates(shape, local, ensemble_clip(plan))
         self._max_transitions = max_transitions
         self._execution = execution
         self._reader: ThreadPoolExecutor | None = None

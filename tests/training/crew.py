@@ -10,11 +10,12 @@ from torch import Tensor
 
 from pipeline import workers
 from primorl.dynamics.ensemble import Architecture, Normaliser
-from primorl.privacy.mechanism.entropy import normals
+from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.distributed import Group, LostError, _told, cover, serve
 from primorl.training.local_update import LocalTraining
 from primorl.training.rounds import Execution, Rounds
+from tests.plans import ensemble_plan
 from tests.units import Ragged, make_units
 
 CPU = torch.device("cpu")
@@ -46,7 +47,7 @@ def plan(**changes: Any) -> Plan:
         "members": SHAPE.members,
         "layers": len(SHAPE.layers),
     }
-    return Plan(**(settings | changes))
+    return ensemble_plan(**(settings | changes))
 
 
 def rounds(of: Plan, maps: Normaliser) -> Rounds:
