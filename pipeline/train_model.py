@@ -29,6 +29,7 @@ from primorl.project.progress import Bar, progress_bar
 from primorl.setup import charges, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
+
 from primorl.setup.statement import privacy_statement
 from primorl.tracking import StageRun
 from primorl.training.distributed import (
@@ -63,6 +64,7 @@ _CODE = (
     "training/training.py",
     "privacy/mechanism/clipping.py",
     "privacy/mechanism/entropy.py",
+    "privacy/mechanism/noise.py",
     "privacy/mechanism/plan.py",
     "privacy/mechanism/queries.py",
     "privacy/mechanism/sampling.py",
@@ -310,7 +312,7 @@ def _write(
 
 def _identity(params: Params, manifest: Manifest, version: Version, shape: Architecture, plan: Plan | None) -> str:
     """What a model is made of, but for chance. δ is left out: it reads the same release's ε elsewhere on its curve."""
-    mechanism = ("sampling_probability", "noise_multiplier", "clipping_norm", "clipping", "rounds", "queries")
+    mechanism = ("sampling_probability", "noise_multiplier", "clip", "rounds", "queries")
     statistics = params.privacy.statistics
     uses_bounds = statistics.normaliser != "public" or statistics.starts
     return charges.identity(

@@ -17,7 +17,9 @@ from benchmarks.machine import machine, write
 from primorl.dynamics import ensemble
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
 from primorl.dynamics.seed_generators import Streams
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
 from primorl.training.training import train
 from tests.policy.cartpole import CartPole, resets
@@ -92,7 +94,15 @@ def judged(
     shape = Architecture(4, 2, 3, (32, 32), -10.0, 0.5, learned_termination=True)
     seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
     setup = training_setup(
-        Plan(UNITS, "trajectory", 0.1, noise, clip, "flat", 100, 1e-4, shape.members, len(shape.layers)),
+        Plan(
+            UNITS,
+            "trajectory",
+            PoissonSampler(0.1),
+            EnsembleClip(clip, "flat", shape.members, len(shape.layers)),
+            noise,
+            100,
+            1e-4,
+        ),
         shape,
         local=local_training(rate, max_transitions_per_unit=60),
         server=server_training(0.6, 0.9, 100),

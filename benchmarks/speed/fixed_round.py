@@ -6,7 +6,9 @@ import torch
 
 from primorl.attacks.units import Units
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.rounds import Rounds
 from primorl.training.settings import CHUNK_BYTES, Execution, LocalTraining
 from primorl.training.setup import TrainingSetup
@@ -54,7 +56,15 @@ class FixedRound:
     def plan(self) -> Plan:
         """With a noise multiplier that suits no dataset: what it is does not change the time."""
         layers = len(self.shape.layers)
-        return Plan(self.cohort, "trajectory", 1.0, 8.0, self.clipping_norm, "flat", 1, 1e-5, self.members, layers)
+        return Plan(
+            self.cohort,
+            "trajectory",
+            PoissonSampler(1.0),
+            EnsembleClip(self.clipping_norm, "flat", self.members, layers),
+            8.0,
+            1,
+            1e-5,
+        )
 
     @property
     def weights(self) -> Weights:

@@ -27,7 +27,9 @@ from benchmarks.speed.fixed_round import FixedRound
 from pipeline import train_model
 from primorl.attacks.units import Units
 from primorl.config.params import load
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.progress import progress_bar
 from primorl.tracking import stage_run
 from primorl.training import checkpoint
@@ -90,7 +92,15 @@ def shares(size: FixedRound, of_rounds: list[dict[str, float]], *, totals: bool)
 def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
     """Seconds of every round, whole (``round``) and by part; what ends the run is its last round's."""
     layers = len(size.shape.layers)
-    plan = Plan(size.cohort, "trajectory", RATE, 8.0, 0.35, "flat", rounds, 1e-5, size.members, layers)
+    plan = Plan(
+        size.cohort,
+        "trajectory",
+        PoissonSampler(RATE),
+        EnsembleClip(0.35, "flat", size.members, layers),
+        8.0,
+        rounds,
+        1e-5,
+    )
     source = size.source()
     spent = dict.fromkeys((*PARTS, "round"), 0.0)
     marks = [dict(spent)]

@@ -17,7 +17,9 @@ from benchmarks.machine import interleaved, machine, write
 from pipeline import workers
 from primorl.attacks.units import Units
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.setup.compute import is_worker
 from primorl.training.distributed import DistributedRounds, Group, serve
 from primorl.training.rounds import Rounds
@@ -33,7 +35,15 @@ SHAPES = ((3, 64, 200, 300, 8), (5, 128, 1000, 60, 2))
 def parts(members: int, width: int, transitions: int, cohort: int) -> tuple[Architecture, Plan, Normaliser]:
     """What all processes agree on."""
     shape = Architecture(3, 1, members, (width, width), -10.0, 0.5)
-    plan = Plan(round(cohort / Q), "trajectory", Q, 5.0, 0.5, "flat", 1, 1e-5, members, len(shape.layers))
+    plan = Plan(
+        round(cohort / Q),
+        "trajectory",
+        PoissonSampler(Q),
+        EnsembleClip(0.5, "flat", members, len(shape.layers)),
+        5.0,
+        1,
+        1e-5,
+    )
     ones, zeros = torch.ones, torch.zeros
     sizes = shape.inputs, shape.targets
     return shape, plan, Normaliser(zeros(sizes[0]), ones(sizes[0]), zeros(sizes[1]), ones(sizes[1]))

@@ -15,7 +15,9 @@ import torch
 from benchmarks.machine import machine, write
 from benchmarks.speed.cohort import SPACES, STEPS, fill
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource
 from primorl.training.rounds import Rounds
 from primorl.training.settings import CHUNK_BYTES, Execution
@@ -62,7 +64,15 @@ def row(what: str, source: CohortSource, transitions: int) -> dict[str, object]:
 def seconds(source: CohortSource, transitions: int, *, ahead: bool) -> float:
     """Wall time of a round, over a few in a row."""
     shape = Architecture(SPACES.observation_size, SPACES.action_size, 3, (64, 64), -10.0, 0.5)
-    plan = Plan(source.units, "trajectory", COHORT / UNITS, 1.0, 0.5, "flat", ROUNDS, 1e-5, 3, len(shape.layers))
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(COHORT / UNITS),
+        EnsembleClip(0.5, "flat", 3, len(shape.layers)),
+        1.0,
+        ROUNDS,
+        1e-5,
+    )
     normaliser = Normaliser(
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )

@@ -19,7 +19,7 @@ from benchmarks.machine import interleaved, row, write
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import Streams
-from primorl.policy.replay import ReplayColumns, ReplayBuffer
+from primorl.policy.replay import ReplayBuffer, ReplayColumns
 from primorl.policy.sac import Sac, SacConfig, train
 
 _COMMAND = "python -m benchmarks.speed.sac"

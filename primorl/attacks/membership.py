@@ -12,8 +12,10 @@ from primorl.attacks.units import Units
 from primorl.attacks.victims import ON_ONE_CORE, Recipe, Release, release
 from primorl.dynamics.ensemble import Architecture
 from primorl.policy.sac import SacConfig
-from primorl.privacy.accounting.accountant import solve_noise_multiplier
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.normaliser_query import ObservationColumns
 from primorl.training.settings import EarlyStopping, LocalTraining, ServerTraining
 from primorl.training.setup import TrainingSetup
@@ -46,14 +48,11 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
     plan = Plan(
         units=MEMBERS,
         unit="trajectory",
-        sampling_probability=_PROBABILITY,
+        sampler=PoissonSampler(_PROBABILITY),
+        clip=EnsembleClip(math.inf if variant == "no_clip" else _CLIPPING_NORM, "flat", _ENSEMBLE, len(shape.layers)),
         noise_multiplier=multiplier,
-        clipping_norm=math.inf if variant == "no_clip" else _CLIPPING_NORM,
-        clipping="flat",
         rounds=_ROUNDS,
         delta=_DELTA,
-        members=_ENSEMBLE,
-        layers=len(shape.layers),
     )
     setup = TrainingSetup(
         plan=plan,

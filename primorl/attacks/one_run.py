@@ -17,7 +17,7 @@ from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, forward
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import updates_of_units
+from primorl.training.local_update import ensemble_clip, updates_of_units
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
 from primorl.training.training import train
@@ -224,7 +224,7 @@ class Witness:
 
     def _updates(self, weights: Weights) -> Tensor:
         """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
-        moved = updates_of_units(weights, self._batches, self._architecture, self._local, self._plan.clip)
+        moved = updates_of_units(weights, self._batches, self._architecture, self._local, ensemble_clip(self._plan))
         return torch.cat([part.flatten(1) for part in moved], dim=1)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from primorl.privacy.accounting.accountant import solve_noise_multiplier
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 _LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise
 _STEPS = (0.25, 0.5, 1, 2, 4)  # of the rounds around the current ones

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from dp_accounting import dp_event
 
     from primorl.config.params import Params
-    from primorl.privacy.accounting.accountant import Relation, Spent, Training
+    from primorl.privacy.accounting.epsilon import Relation, Spent, Training
     from primorl.trajectories.storage.manifest import Manifest
 
 HELP = "what a mechanism costs: ε now, the noise or the rounds for a target ε, and the frontier between them"
@@ -195,7 +195,7 @@ class Asked:
         return self._accounted().event
 
     def _accounted(self) -> "Training":
-        from primorl.privacy.accounting.accountant import Training
+        from primorl.privacy.accounting.epsilon import Training
 
         return Training(self.sampling_probability, self.noise_multiplier, self.rounds, self.queries)
 
@@ -245,7 +245,7 @@ def _multiplier_in_use(settings: Settings) -> float:
 
 
 def _multiplier_for(target: float, delta: float, probability: float, rounds: int, queries: tuple[float, ...]) -> float:
-    from primorl.privacy.accounting.accountant import solve_noise_multiplier
+    from primorl.privacy.accounting.solving import solve_noise_multiplier
 
     try:
         return solve_noise_multiplier(target, delta, probability, rounds, queries)
@@ -256,7 +256,7 @@ def _multiplier_for(target: float, delta: float, probability: float, rounds: int
 
 
 def _rounds_for(target: float, delta: float, probability: float, multiplier: float, queries: tuple[float, ...]) -> int:
-    from primorl.privacy.accounting.accountant import solve_rounds
+    from primorl.privacy.accounting.solving import solve_rounds
 
     try:
         return solve_rounds(target, delta, probability, multiplier, queries)
@@ -273,7 +273,7 @@ def _print_json(content: object) -> None:
 
 
 def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
-    from primorl.privacy.accounting.accountant import RELATION_NAME
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.project.files import finite
 
     spent, replaced = asked.spent(RELATION_NAME), asked.spent("replace_one")
@@ -320,7 +320,8 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
     """What was spent on the dataset, and what of its budget is left for a run like this."""
-    from primorl.privacy.accounting.accountant import compose, event_from_json
+    from primorl.privacy.accounting.epsilon import compose
+    from primorl.privacy.accounting.events import event_from_json
     from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
     from primorl.privacy.ledger.ledger import Version
     from primorl.setup.accounts import begun_ledger
@@ -367,7 +368,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
 def _show_frontier(settings: Settings) -> None:
     """Solve over the grid; print the rows, draw them if asked."""
     from primorl.commands import frontier
-    from primorl.privacy.accounting.accountant import RELATION_NAME
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.project.progress import progress_bar
 
     if settings.arguments.solve is not None or settings.given("noise_multiplier") is not None:

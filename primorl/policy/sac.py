@@ -22,7 +22,7 @@ from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.graphs import Captured
 from primorl.policy.model import Model
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.rollouts import Rollouts
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError

@@ -3,7 +3,7 @@
 from typing import Any
 
 from primorl.dynamics.termination import NONE, RULES
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting.events import no_guarantee
 from primorl.privacy.mechanism.plan import Plan
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -15,7 +15,7 @@ def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     if plan is not None:
         statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
         return statement | {"termination": termination}
-    statement = accounting.no_guarantee(
+    statement = no_guarantee(
         unit=manifest.info.unit,
         units=manifest.private_units,
         dataset_fingerprint=fingerprint,

@@ -11,14 +11,16 @@ import torch
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds
 from primorl.dynamics.termination import LEARNED, NONE, RULES
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.compute import ALONE, Place, chosen_device, execution
-from primorl.training.normaliser_query import MOST_NOISE, ObservationColumns
-from primorl.training.setup import NORMALISER, STARTS, TrainingSetup
-from primorl.training.start_query import StartQuery
+from primorl.training.normaliser_query import MOST_NOISE, NORMALISER, ObservationColumns
+from primorl.training.setup import TrainingSetup
+from primorl.training.start_query import STARTS, StartQuery
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
@@ -98,14 +100,16 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
-        sampling_probability=privacy.sampling_probability,
+        sampler=PoissonSampler(privacy.sampling_probability),
+        clip=EnsembleClip(
+            math.inf if variant == "no_clip" else privacy.clipping_norm,
+            privacy.clipping,
+            shape.members,
+            len(shape.layers),
+        ),
         noise_multiplier=multiplier,
-        clipping_norm=math.inf if variant == "no_clip" else privacy.clipping_norm,
-        clipping=privacy.clipping,
         rounds=privacy.rounds,
         delta=privacy.delta,
-        members=shape.members,
-        layers=len(shape.layers),
         queries=queries,
     )
 
@@ -120,17 +124,16 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
     queries = []
     if asked.normaliser == "private":
-        sensitivity = columns.fractions.sensitivity
-        most = MOST_NOISE * manifest.private_units / sensitivity
+        most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
         if multiplier > most:
             raise PipelineError(
                 f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which leaves nothing of the "
                 f"normaliser's answer for {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
                 "privacy.statistics.normaliser: bounds"
             )
-        queries.append(GaussianQuery(NORMALISER, sensitivity, multiplier))
+        queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
     if asked.starts:
-        queries.append(GaussianQuery(STARTS, StartQuery.moments(columns).sensitivity, multiplier))
+        queries.append(GaussianQuery.of(STARTS, StartQuery.moments(columns), multiplier))
     return tuple(queries)
 
 
@@ -139,7 +142,7 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
     if privacy.target_epsilon is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     try:
-        return accounting.solve_noise_multiplier(
+        return solve_noise_multiplier(
             privacy.target_epsilon,
             privacy.delta,
             privacy.sampling_probability,

@@ -15,6 +15,7 @@ from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
 from primorl.training.settings import LocalTraining
 
 _silu_into = torch.ops.aten.silu.out
@@ -57,6 +58,17 @@ class Workspace:
         if key not in self._held or len(self._held[key]) < size:
             self._held[key] = torch.empty(size, device=device, dtype=dtype)
         return self._held[key][:size].view(shape)
+
+
+def ensemble_clip(plan: Plan) -> EnsembleClip:
+    """The clip of a plan that trains an ensemble.
+
+    Raises:
+        TypeError: the plan is of another mechanism.
+    """
+    if not isinstance(plan.clip, EnsembleClip):
+        raise TypeError(f"training an ensemble needs a plan with an EnsembleClip, found {type(plan.clip).__name__}")
+    return plan.clip
 
 
 @torch.inference_mode()

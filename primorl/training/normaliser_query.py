@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Bounds, Normaliser
-from primorl.privacy.mechanism.queries import Fractions
+from primorl.privacy.mechanism.queries import Fractions, register_query
 from primorl.training.cohort import CohortSource
 
+NORMALISER = "normaliser"
+"""Name of the query in ``privacy.json``."""
 BINS = 32  # of every column, a power of two; of changes they are half octaves, down to 2⁻¹⁶ of the declared range
 MOST_NOISE = 0.02
 """Standard deviation on a fraction beyond which little of a histogram is left."""
@@ -79,6 +81,7 @@ def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normali
     )
 
 
+@register_query(NORMALISER)
 class NormaliserQuery:
     """Histograms of every unit's observations, changes and rewards in public bins, and the normaliser they make.
 

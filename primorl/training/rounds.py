@@ -12,7 +12,7 @@ from torch import Tensor
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.cuda_graph import SumOfUpdates
-from primorl.training.local_update import LocalBatches
+from primorl.training.local_update import LocalBatches, ensemble_clip
 from primorl.training.settings import LocalTraining
 from primorl.training.setup import TrainingSetup
 
@@ -39,7 +39,7 @@ class Rounds:
         self._plan, self._local, self._architecture = setup.plan, setup.local, setup.architecture
         self._source = source
         self._normaliser = normaliser
-        self._sum_of_updates = SumOfUpdates(setup.architecture, setup.local, setup.plan.clip)
+        self._sum_of_updates = SumOfUpdates(setup.architecture, setup.local, ensemble_clip(setup.plan))
         self._execution = execution = setup.execution
         self._reader: ThreadPoolExecutor | None = None
         self._next: _Promise | None = None

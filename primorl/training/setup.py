@@ -10,13 +10,11 @@ from torch import Tensor
 from primorl.dynamics.ensemble import Architecture, Bounds, Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
-from primorl.training.normaliser_query import NormaliserQuery, ObservationColumns, normaliser_of_bounds
+from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
-from primorl.training.start_query import StartQuery
-
-NORMALISER, STARTS = "normaliser", "starts"
-"""Names of the queries, as ``privacy.json`` has them."""
+from primorl.training.start_query import STARTS, StartQuery
 
 
 class UnitQuery(Protocol):
@@ -61,7 +59,7 @@ class TrainingSetup:
 
     def queries(self) -> dict[str, UnitQuery]:
         """What computes the sum of each of the plan's queries, by name, in the plan's order."""
-        kinds: dict[str, type[NormaliserQuery | StartQuery]] = {NORMALISER: NormaliserQuery, STARTS: StartQuery}
+        kinds = query_types()
         return {query.what: kinds[query.what](self.columns, self.bounds) for query in self.plan.queries}
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:

@@ -57,7 +57,7 @@ def test_variants_differ_in_clip_and_noise_alone() -> None:
     assert 2.9 < spent.epsilon_pld <= 3.0
     assert clipped.spent() is None
     assert replace(private, noise_multiplier=0.0, entropy=clipped.entropy) == clipped
-    assert replace(clipped, clipping_norm=float("inf"), entropy=plain.entropy) == plain
+    assert replace(clipped, clip=replace(clipped.clip, clipping_norm=float("inf")), entropy=plain.entropy) == plain
 
 
 def test_shadows_never_saw_the_candidates(quick: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,11 @@ from primorl.attacks.one_run import OneRun, audit_one_run, canary_trajectories
 from primorl.attacks.units import Units
 from primorl.attacks.victims import ON_ONE_CORE
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
+from tests.plans import ensemble_plan
 from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
@@ -34,7 +37,8 @@ def real(units: int, seed: int) -> Units:
 
 
 def audited(kind: type[Plan], multiplier: float) -> OneRun:
-    plan = kind(
+    plan = ensemble_plan(
+        kind,
         units=REAL + CANARIES,
         unit="trajectory",
         sampling_probability=0.5,
@@ -101,7 +105,9 @@ def test_canaries_are_far_from_data_and_all_rows_are_one() -> None:
 
 
 def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
-    plan = Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 2, 1e-5, SHAPE.members, len(SHAPE.layers))
+    plan = Plan(
+        9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers)), 1.0, 2, 1e-5
+    )
     local, server = local_training(0.05, 4), server_training(0.0, 0.0, 2, None)
 
     def audit(canaries: int) -> None:

@@ -7,7 +7,9 @@ from torch import Tensor
 from primorl.attacks.units import Units, WithCanaries
 from primorl.attacks.victims import ON_ONE_CORE
 from primorl.dynamics.ensemble import Architecture
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource
 from primorl.training.training import train
 from tests.units import local_training, server_training, training_setup
@@ -37,7 +39,15 @@ def test_rows_go_to_their_own_unit() -> None:
 
 def released(source: CohortSource) -> Tensor:
     """The sum of all clipped updates of one round in which everybody joins."""
-    plan = Plan(source.units, "trajectory", 1.0, 0.0, 0.5, "flat", 1, 1e-5, SHAPE.members, len(SHAPE.layers))
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(1.0),
+        EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers)),
+        0.0,
+        1,
+        1e-5,
+    )
     public = some(10, 5, 9).flat()
     setup = training_setup(
         plan,

@@ -11,8 +11,8 @@ from primorl.dynamics.starts import FILE, StartModel
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.project.errors import PipelineError
-from primorl.training.start_query import StartQuery
 from primorl.training.normaliser_query import ObservationColumns
+from primorl.training.start_query import StartQuery
 from tests.units import Ragged
 
 COLUMNS = ObservationColumns(5, ((1, 3),), discrete_actions=False)

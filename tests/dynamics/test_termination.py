@@ -10,8 +10,10 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.termination import RULES, Rule
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.training import train
 from tests.units import Ragged, local_training, server_training, training_setup
 
@@ -114,7 +116,16 @@ def test_a_head_learns_where_episodes_end_inside_the_noised_vector(noise_multipl
     inputs, targets = torch.cat(others.inputs), torch.cat(others.targets)
     normaliser = Normaliser.from_public(inputs, targets, flag=True)
     entropy = SeededEntropy(0)
-    plan = Plan(source.units, "trajectory", 0.5, noise_multiplier, 0.5, "flat", 60, 1e-3, 2, 2, entropy=entropy)
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(0.5),
+        EnsembleClip(0.5, "flat", 2, 2),
+        noise_multiplier,
+        60,
+        1e-3,
+        entropy=entropy,
+    )
     setup = training_setup(
         plan,
         shape,

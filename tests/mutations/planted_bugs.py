@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-_ACCOUNTING = "tests/privacy/accounting/test_accountant.py"
+_ACCOUNTING = "tests/privacy/accounting/test_epsilon.py"
 _CANARIES = "tests/privacy/audits/test_canaries.py"
 _CLIPPING = "tests/privacy/mechanism/test_clipping.py"
 _ENTROPY = "tests/privacy/mechanism/test_entropy.py"
@@ -140,7 +140,7 @@ _NOISE = [
     Bug(
         "noise-of-one-draw",
         "noise",
-        "primorl/privacy/mechanism/entropy.py",
+        "primorl/privacy/mechanism/noise.py",
         "_DRAWS = 4",
         "_DRAWS = 1",
         "a single Box-Muller draw, whose low bits show what it was added to",
@@ -171,7 +171,7 @@ _CLIP = [
         "clip-each-member-to-the-whole",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        "return self.clipping_norm / math.sqrt(pieces)",
+        "return self.clipping_norm / math.sqrt(parts)",
         "return self.clipping_norm",
         "C instead of C/√N",
         (_LOCAL, _CANARIES),
@@ -216,8 +216,8 @@ _CLIP = [
         "clip-sensitivity-of-a-member",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        'return self.clipping_norm if relation == "add_or_remove_one" else 2 * self.clipping_norm',
-        'return self.bound if relation == "add_or_remove_one" else 2 * self.clipping_norm',
+        'point in opposite directions.\n        """\n        return _sensitivity(self.clipping_norm, relation)',
+        'point in opposite directions.\n        """\n        return _sensitivity(self.bound, relation)',
         "states C/√N as the sensitivity of the whole",
         (_PLAN, _LOCAL, _CANARIES),
     ),
@@ -225,8 +225,8 @@ _CLIP = [
         "clip-sensitivity-of-replacing",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        'if relation == "add_or_remove_one" else 2 * self.clipping_norm',
-        'if relation == "add_or_remove_one" else self.clipping_norm',
+        'return clipping_norm if relation == "add_or_remove_one" else 2 * clipping_norm',
+        "return clipping_norm",
         "states C where one unit is replaced, not 2C",
         (_CLIPPING,),
     ),
@@ -283,9 +283,8 @@ _SAMPLER = [
         "sampling-one-cohort",
         "sampling",
         "primorl/privacy/mechanism/plan.py",
-        "return PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy)",
-        'return self.__dict__.setdefault("kept", '
-        "PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy))",
+        "return self.sampler.sample(len(self.held), self.entropy)",
+        'return self.__dict__.setdefault("kept", self.sampler.sample(len(self.held), self.entropy))',
         "the first round's cohort in every round",
         (_CANARIES, _TRAINING),
     ),
@@ -344,7 +343,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-half-q",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)",
         "dp_event.PoissonSampledDpEvent(self.sampling_probability / 2, gaussian)",
         "the accountant is told q/2",
@@ -353,7 +352,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-one-round-less",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "dp_event.SelfComposedDpEvent(sampled, self.rounds)",
         "dp_event.SelfComposedDpEvent(sampled, max(1, self.rounds - 1))",
         "the accountant is told T - 1",
@@ -362,7 +361,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-wrong-delta",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta)",
         "pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(10 * delta)",
         "ε is read at ten times the stated δ",
@@ -371,7 +370,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-swapped",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "return Spent(epsilon, stated, delta)",
         "return Spent(loose, epsilon, delta)",
         "RDP's ε is stated as PLD's and the other way round",
@@ -380,7 +379,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-other-relation",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "NeighboringRelation.ADD_OR_REMOVE_ONE\n",
         "NeighboringRelation.REPLACE_ONE\n",
         "ε of another neighbouring relation than is named",
@@ -618,7 +617,7 @@ _PAYING = [
     Bug(
         "ledger-largest-instead-of-composed",
         "ledger",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "rounds[inner] = rounds.get(inner, 0) + count",
         "rounds[inner] = max(rounds.get(inner, 0), count)",
         "equal runs are counted once",
@@ -627,7 +626,7 @@ _PAYING = [
     Bug(
         "ledger-no-guarantee-is-free",
         "ledger",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "            return Spent(math.inf, math.inf, delta)\n",
         "            continue\n",
         "a run without a guarantee costs nothing",

@@ -18,9 +18,12 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Charge, Ledger
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked, write_json
 from primorl.project.progress import progress_bar
@@ -91,7 +94,7 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert said["spent_on_dataset"]["charges"] == 1
     assert said["spent_on_dataset"]["epsilon"] == pytest.approx(
-        accounting.compose([accounting.event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
+        accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
     )
     assert run.logged["charge"] == said["charge"] == charged(data)[0].id
     ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
@@ -684,7 +687,10 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(train_model.time, "monotonic", lambda: clock)
     monkeypatch.setattr(Plan, "spent", spent)
-    run, plan = RememberingRun(), Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 100, 1e-3, 2, 2)
+    run, plan = (
+        RememberingRun(),
+        Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
+    )
     with progress_bar(100, "test", "round") as bar:
         report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
         for done in range(1, 101):

@@ -16,10 +16,14 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
 from primorl.dynamics.starts import StartModel
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.training import rounds
@@ -97,7 +101,7 @@ def test_every_query_is_stated_and_charged_with_the_rounds(data: Params) -> None
     assert [query["what"] for query in said["queries"]] == ["normaliser", "starts"]
     assert said["queries"][0]["sensitivity"] == math.sqrt(7)
     assert said["queries"][1]["sensitivity"] == math.sqrt(9)
-    event = accounting.event_from_json(said["event"])
+    event = event_from_json(said["event"])
     assert event == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).event
     assert said["epsilon"] == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).spent(1e-3).epsilon_pld
     alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
@@ -120,7 +124,7 @@ def test_the_target_is_kept_with_the_queries(data: Params) -> None:
     trained(with_statistics(data, asked, privacy=goal | {"statistics": asked}))
     said = statement()
     assert 19.9 < said["epsilon"] <= 20.0
-    assert said["noise_multiplier"] > accounting.solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
+    assert said["noise_multiplier"] > solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
     low = {"target_epsilon": 1.0, "noise_multiplier": None, "statistics": asked}
     with pytest.raises(PipelineError, match=r"the queries before the rounds alone cost epsilon .* raise stat"):
         trained(with_statistics(data, asked, privacy=low))
@@ -274,7 +278,7 @@ def test_a_run_that_dies_while_it_asks_is_spent(
     trained(params)
     assert [charge.state for charge in charged(data)] == ["aborted", "committed"]
     assert "pays for one answer only; it stays spent" in capfd.readouterr().err
-    once = accounting.event_from_json(statement()["event"])
+    once = event_from_json(statement()["event"])
     both = accounting.compose([once, once], data.privacy.budget.delta).epsilon_pld
     assert statement()["spent_on_dataset"] == statement()["spent_on_dataset"] | {"charges": 2}
     assert statement()["spent_on_dataset"]["epsilon"] == pytest.approx(both, rel=1e-3)
@@ -347,7 +351,15 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
         store = UnitStore.open(folder)
         assert store.units == (people if by_person else 4 * people)
-        plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
+        plan = Plan(
+            store.units,
+            "person",
+            PoissonSampler(1.0),
+            EnsembleClip(0.5, "flat", shape.members, len(shape.layers)),
+            1.0,
+            1,
+            1e-3,
+        )
         execution = Execution(CPU, 1 << 20)
         training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), store, maps)
         total = training.sum(shape.initial_weights(0), last=True)

@@ -12,7 +12,7 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import Streams
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import DiscreteSac, train
 from tests.policy.cartpole import CONFIG, CartPole, resets
 from tests.policy.reference import DiscreteReference

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from primorl.dynamics.seed_generators import Streams
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import ReplayColumns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import Sac, train
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError

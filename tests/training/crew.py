@@ -10,11 +10,12 @@ from torch import Tensor
 
 from pipeline import workers
 from primorl.dynamics.ensemble import Architecture, Normaliser
-from primorl.privacy.mechanism.entropy import normals
+from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve_rounds
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
+from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, training_setup
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -46,7 +47,7 @@ def plan(**changes: Any) -> Plan:
         "members": SHAPE.members,
         "layers": len(SHAPE.layers),
     }
-    return Plan(**(settings | changes))
+    return ensemble_plan(**(settings | changes))
 
 
 def rounds(of: Plan, maps: Normaliser, device: torch.device = CPU) -> Rounds:

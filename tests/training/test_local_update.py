@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update, rounds
 from primorl.training.cohort import local_batches
 from primorl.training.local_update import LocalBatches, sum_of_updates
@@ -103,8 +104,16 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
 
     source = make_units(shape, [40, 1, 16, 17, 15, 33, 8, 20, 3])
     # Whole batches: an order cannot matter, so chunks that draw different orders must agree.
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(1.0),
+        EnsembleClip(0.2, "flat", shape.members, len(shape.layers)),
+        1.0,
+        1,
+        1e-5,
+    )
     local = local_training(learning_rate=0.05, batch_size=64)
-    plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.2, "flat", 1, 1e-5, shape.members, len(shape.layers))
     execution = Execution(torch.device("cpu"), kilobytes * 1000)
     weights = shape.initial_weights(1)
     training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)
@@ -154,7 +163,15 @@ def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -
     from primorl.privacy.mechanism.plan import Plan
 
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    plan = Plan(source.units, "trajectory", 1.0, 1.0, 0.5, mode, 1, 1e-5, shape.members, len(shape.layers))  # type: ignore[arg-type]
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(1.0),
+        EnsembleClip(0.5, mode, shape.members, len(shape.layers)),
+        1.0,
+        1,
+        1e-5,
+    )  # type: ignore[arg-type]
     local = local_training(learning_rate=0.05, batch_size=batch_size)
     execution = Execution(torch.device("cpu"), 1 << 24)
     training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)

@@ -7,10 +7,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from primorl.dynamics.ensemble import Bounds, Normaliser
+from primorl.privacy.mechanism.entropy import SystemEntropy
+from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.training.normaliser_query import (
     BINS,
-    ObservationColumns,
     NormaliserQuery,
+    ObservationColumns,
     _moments,
     all_rows,
     halved_fractions,
@@ -18,10 +22,6 @@ from primorl.training.normaliser_query import (
     normaliser_of_bounds,
     possible_fractions,
 )
-
-from primorl.dynamics.ensemble import Bounds, Normaliser
-from primorl.privacy.mechanism.entropy import SystemEntropy
-from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from tests.units import Ragged
 
 COLUMNS = ObservationColumns(4, ((1, 2),), discrete_actions=False)  # two continuous dimensions around a category

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training import cuda_graph as captured
 from primorl.training import rounds
@@ -38,7 +40,16 @@ def rounds_of(
     """Rounds in chunks of one unit, read ahead, unless told otherwise."""
     layers = len(shape.layers)
     entropy = entropy or SystemEntropy()
-    plan = Plan(source.units, "trajectory", q, 1.0, 0.2, "flat", 9, 1e-5, shape.members, layers, entropy=entropy)
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(q),
+        EnsembleClip(0.2, "flat", shape.members, layers),
+        1.0,
+        9,
+        1e-5,
+        entropy=entropy,
+    )
     execution = Execution(torch.device("cpu"), chunk_bytes, read_ahead)
     return Rounds(training_setup(plan, shape, local=WHOLE, execution=execution), source, identity)
 

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import public_evaluation
 from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
@@ -25,7 +27,15 @@ PLAIN = server_training(0.0, 0.0, 5, None)
 
 
 def plan_for(shape: Architecture, source: Ragged, **changes: object) -> Plan:
-    plan = Plan(source.units, "trajectory", 0.5, 0.5, 0.5, "flat", 30, 1e-3, shape.members, len(shape.layers))
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(0.5),
+        EnsembleClip(0.5, "flat", shape.members, len(shape.layers)),
+        0.5,
+        30,
+        1e-3,
+    )
     return dataclasses.replace(plan, **changes)  # type: ignore[arg-type]
 
 
@@ -79,7 +89,7 @@ def test_noise_beyond_bearing_ruins_the_model(shape: Architecture, source: Ragge
 
 def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ragged) -> None:
     """q so small that nobody comes: the round releases noise and training goes on."""
-    trained, _ = run(shape, source, plan_for(shape, source, sampling_probability=1e-9, rounds=2))
+    trained, _ = run(shape, source, plan_for(shape, source, sampler=PoissonSampler(1e-9), rounds=2))
     start = shape.initial_weights(0)
     assert trained.rounds == 2
     assert all((now != was).all() for now, was in zip(trained.weights, start, strict=True))
@@ -218,7 +228,7 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
 
 def test_a_resumed_run_goes_on_where_the_last_one_was(shape: Architecture, source: Ragged) -> None:
     """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
-    plan = plan_for(shape, source, noise_multiplier=0.0, sampling_probability=1.0, rounds=8)
+    plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=8)
     server = server_training(0.6, 0.9, 2, None)
     whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server, batch_size=64)
     kept, save_checkpoint = crashing(5)
@@ -254,7 +264,7 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(
 
 def test_without_a_public_split_all_rounds_run_and_the_average_is_released(shape: Architecture, source: Ragged) -> None:
     """What is released is what a run with looks and without patience releases; nothing was looked at."""
-    plan = plan_for(shape, source, noise_multiplier=0.0, sampling_probability=1.0, rounds=7)
+    plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=7)
     server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
     seeing, _ = run(shape, source, plan, server, batch_size=64)
     blind, told = run(shape, source, plan, server, batch_size=64, public_split=False)
