@@ -13,7 +13,6 @@ import torch
 from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
-from pipeline.workers import join, joined, run_worker
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.starts import StartModel
@@ -26,6 +25,7 @@ from primorl.setup import charges, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
 from primorl.setup.horizon import declared_horizon
+from primorl.setup.launcher import join, joined, run_worker
 from primorl.setup.mechanism import NORMALISER, STARTS
 from primorl.setup.model_bounds import model_bounds
 from primorl.setup.statement import privacy_statement

@@ -118,7 +118,7 @@ def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: P
 KILLED = """
 import os, signal, sys
 from pathlib import Path
-from pipeline import params
+from primorl.config import params
 from primorl.tracking import stage_run
 with stage_run("train_model", params.load(Path(sys.argv[1]))) as run:
     run.metric("loss", 1.0)
@@ -209,7 +209,7 @@ def test_parallel_experiments_have_pipelines_of_their_own(
 STAGE = """
 import sys
 from pathlib import Path
-from pipeline import params
+from primorl.config import params
 from primorl.tracking import stage_run
 with stage_run(sys.argv[1], params.load(Path(sys.argv[2]))) as run:
     run.metric("one", 1.0)
