@@ -12,7 +12,7 @@ from primorl.setup.reports import RoundReport
 from primorl.setup.training import training_setup
 from primorl.setup.written_model import write_model
 from primorl.tracking import StageRun
-from primorl.training.launcher import run_worker
+from primorl.setup.launcher import run_worker
 
 
 def body(params: Params, run: StageRun) -> None:

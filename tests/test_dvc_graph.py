@@ -41,7 +41,7 @@ EDGES = (
     "primorl.setup.charges",
     "primorl.setup.compute",
     "pipeline.runner",
-    "pipeline.workers",
+    "primorl.setup.launcher",
 )
 CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger"}

@@ -14,12 +14,12 @@ from functools import partial
 import torch
 
 from benchmarks.machine import interleaved, machine, write
-from pipeline import workers
 from primorl.attacks.units import Units
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.setup import launcher
 from primorl.setup.compute import is_worker
 from primorl.training.distributed import DistributedRounds, Group, serve
 from primorl.training.rounds import Rounds
@@ -72,7 +72,7 @@ def lead(repeats: int) -> list[dict[str, object]]:
         shape, plan, normaliser = parts(members, width, transitions, cohort)
         weights = shape.initial_weights(0)
         with (
-            workers.started(PROCESSES, [*command, "--shape", str(number)]) as watch,
+            launcher.started(PROCESSES, [*command, "--shape", str(number)]) as watch,
             Group(CPU, watch=watch) as group,
         ):
             first = plan.of_process(0, PROCESSES)
@@ -125,7 +125,7 @@ def lead(repeats: int) -> list[dict[str, object]]:
 
 def follow(number: int) -> None:
     """The second process."""
-    workers.begin_worker()
+    launcher.begin_worker()
     torch.set_num_threads(1)
     members, width, transitions, cohort, _ = SHAPES[number]
     shape, plan, _ = parts(members, width, transitions, cohort)

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline import workers
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
+from primorl.setup import launcher
 from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve_rounds
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
@@ -123,11 +123,11 @@ def work(group: Group, scenario: int) -> None:
 
 
 if __name__ == "__main__":
-    workers.begin_worker()
+    launcher.begin_worker()
     torch.set_num_threads(1)
     try:
         with Group(CPU) as group:
             while (scenario := _told(group)[0]) != END:
                 work(group, scenario)
     except ProcessLostError:
-        workers.end_worker(1)
+        launcher.end_worker(1)

@@ -13,10 +13,10 @@ from scipy import stats
 from torch import Tensor
 from torch import distributed as dist
 
-from pipeline import workers
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
+from primorl.setup import launcher
 from primorl.training.distributed import (
     PREPARATION,
     DistributedRounds,
@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one wa
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    with workers.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
+    with launcher.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
         both._limit = PATIENCE.total_seconds()
         yield both
 

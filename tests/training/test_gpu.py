@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline import workers
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
+from primorl.setup import launcher
 from primorl.training.cuda_graph import SumOfUpdates
 from primorl.training.distributed import DistributedRounds, Group, _Do, _flat, _tell
 from primorl.training.rounds import Rounds
@@ -82,7 +82,7 @@ def test_rows_read_ahead_give_the_same_sums_in_every_round(
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, which share the GPU: tensors go through gloo, by way of the CPU."""
-    with workers.started(2, COMMAND) as watch, Group(GPU, watch=watch, silence=timedelta(seconds=60)) as both:
+    with launcher.started(2, COMMAND) as watch, Group(GPU, watch=watch, silence=timedelta(seconds=60)) as both:
         yield both
 
 
