@@ -2,17 +2,18 @@
 
 import sys
 
+from primorl.setup.model_training import pay_and_train, work_for_first
+from primorl.setup.reports import RoundReport
+from primorl.setup.written_model import write_model
+
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
 from primorl.setup.compute import Place, is_worker
-from primorl.setup.model_training import pay_and_train, work_for_first
-from primorl.setup.partitions import Partitions
-from primorl.setup.reports import RoundReport
-from primorl.setup.training import training_setup
-from primorl.setup.written_model import write_model
-from primorl.tracking import StageRun
 from primorl.setup.launcher import run_worker
+from primorl.setup.partitions import Partitions
+from primorl.setup.training import training_setup
+from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:

@@ -11,6 +11,7 @@ from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import sac
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer
+from primorl.policy.settings import SacConfig
 from primorl.training.settings import Execution
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import train
@@ -28,7 +29,7 @@ class Recipe:
     """
 
     setup: TrainingSetup
-    policy: sac.SacConfig
+    policy: SacConfig
 
 
 @dataclass(frozen=True)

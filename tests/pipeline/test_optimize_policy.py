@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline import optimize_policy, policy_training
+from pipeline import optimize_policy
 from primorl.config.params import Params, parse
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy.exported import DeterministicPolicy, seed_folders
@@ -203,9 +203,9 @@ def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
     policy = DeterministicPolicy.load(OUTPUT)
     assert policy.discrete_actions
     assert policy.layers[-1].shape == (1, 1, 2)
-    model, _ = policy_training.load_model(params)
-    config = policy_training._config(params, model, 1.0)
-    assert config.target_entropy == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    assert params.policy.entropy_of(2) == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    sac = DiscreteSac(params.policy, Columns(3, 2), Streams.of([0], torch.device("cpu")))
+    assert sac._target_entropy == params.policy.entropy_of(2)
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
 
 

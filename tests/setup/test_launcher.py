@@ -126,7 +126,7 @@ def test_a_process_that_hangs_ends_the_training() -> None:
             group.gather(torch.zeros(1))
 
     with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
-        answer_queries()
+        ask()
     assert children() == []
 
 
