@@ -9,12 +9,13 @@ from typing import TypeVar
 from primorl.config.datasets import AnyDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
 from primorl.trajectories.identity.withdrawal import Withdrawals
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.storage.parquet import PartWriter
-from primorl.trajectories.storage.schema import DatasetInfo, RowCheck
+from primorl.trajectories.storage.schema import DatasetInfo
 
 _Item = TypeVar("_Item")
 
@@ -37,7 +38,8 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
     reader = source_of(name, dataset).open(raw)
     spaces = reader.spaces
     withdrawals = Withdrawals(dataset.exclude_units)
-    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none")
+    horizon = dataset.horizon or reader.horizon
+    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none", horizon=horizon)
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces)
     with (
@@ -56,6 +58,9 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             fingerprint.update(table)
             writer.write(table)
             rows += table.num_rows
+        check.finish()
+        if check_duplicates is not None:
+            check_duplicates.finish()
         withdrawals.check_all_met()
         if rows == 0:
             raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
@@ -64,7 +69,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             environment=dataset.environment,
             unit=dataset.unit,
             spaces=spaces,
-            horizon=dataset.horizon or reader.horizon,
+            horizon=horizon,
             termination=dataset.termination,
             duplicates=dataset.duplicates,
             dataset_fingerprint=fingerprint.keyed(project_secret()),

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory, replaced_file, write_json
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import RANDOM, PartReader, PartWriter
-from primorl.trajectories.storage.schema import RowCheck
 
 _HASH_BITS = 64
 
@@ -46,7 +46,7 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
     """
     reader = PartReader(source, made_by="ingest")
     spaces = reader.info.spaces
-    check = RowCheck(spaces, source, may_terminate=reader.info.termination != "none")
+    check = RowCheck(spaces, source, may_terminate=reader.info.termination != "none", horizon=reader.info.horizon)
     fingerprint = Fingerprint(spaces)
     members = Membership(project_secret(), reader.info.dataset)
     # Where equal records of different people are to be expected, some public ones equal private ones.
@@ -78,6 +78,7 @@ def partition(source: Path, target: Path, *, public_fraction: float, salt: str) 
                 kept = table.filter(pc.invert(mask))
                 members.update(kept)
                 private_writer.write(kept)
+            check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
                 raise PipelineError(
                     f"{source}: its rows, or the project's secret, are not those that were ingested; "

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories import ingestion
+from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.ingestion import ingest
@@ -65,7 +65,7 @@ def test_the_same_rows_on_both_sides_are_refused(project: Path, monkeypatch: pyt
     """One person's trajectory, recorded twice under two ids, must not be protected here and published there."""
     twice = [episode(5, 1)] * 20
     write_raw(Path("raw"), twice)
-    monkeypatch.setattr(ingestion, "DuplicateCheck", lambda origin: lambda table: None)  # it would refuse them before
+    monkeypatch.setattr(DuplicateCheck, "finish", lambda self: None)  # it would refuse them before
     ingest(Path("raw"), Path("trajectories"), "small", entry())
     with pytest.raises(PipelineError, match="rows are also those of another unit, and one is drawn private"):
         run()
