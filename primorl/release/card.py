@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from primorl.evaluation.figure import guarantee
+from primorl.evaluation.wording import guarantee
 from primorl.privacy.accounting.rounding import at_most
 
 EXACT_EPSILON = "ε, exactly"
