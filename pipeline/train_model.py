@@ -17,12 +17,13 @@ from pipeline.workers import join, joined, run_worker
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.starts import StartModel
+from primorl.privacy.ledger.charges import Payment, pay_or_resume
 from primorl.privacy.ledger.ledger import Version
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, replaced_directory, write_json
 from primorl.project.progress import Bar, progress_bar
-from primorl.setup import charges, mechanism, refusals
+from primorl.setup import accounts, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
 from primorl.setup.horizon import declared_horizon
@@ -91,7 +92,7 @@ def body(params: Params, run: StageRun) -> None:
 
     version = dataset_version(manifest, PARTITIONS)
     statement = privacy_statement(plan, manifest)
-    wanted = charges.request(
+    wanted = accounts.request(
         params,
         run,
         manifest,
@@ -103,7 +104,14 @@ def body(params: Params, run: StageRun) -> None:
     begin = Progress.begin(shape.initial_weights(params.seed)) if plan is not None and plan.is_private else None
     with (
         closing(project_ledger(params)) as ledger,
-        charges.paid(ledger, wanted, charges.budget(params, manifest), shape, begin) as paid,
+        pay_or_resume(
+            ledger,
+            wanted,
+            accounts.budget(params, manifest),
+            accounts.checkpoints(),
+            begin,
+            partial(Progress.restore, shape),
+        ) as paid,
     ):
         run.tag("charge", paid.charge.id)
         if paid.finished:
@@ -114,7 +122,7 @@ def body(params: Params, run: StageRun) -> None:
             )
         starts = None
         if plan is not None:
-            progress = paid.progress or Progress.begin(shape.initial_weights(params.seed))
+            progress = paid.state or Progress.begin(shape.initial_weights(params.seed))
             with joined(place, device, needed=not paid.finished) as group:
                 plan = plan.of_process(place.process, place.processes)
                 if group is not None and not paid.finished:
@@ -124,14 +132,14 @@ def body(params: Params, run: StageRun) -> None:
                 if group is not None and private is not None:
                     cover(group, plan.units, private.numbers)
                     totals = shared_totals(group, totals)
-                progress = ask(plan, totals, progress, paid.keep)
+                progress = ask(plan, totals, progress, paid.save_checkpoint)
                 normaliser = _normaliser(params, shape, plan, columns, bounds, public, progress)
                 how = execution(params.compute, device, place)
                 trained = _train(params, shape, plan, private, public, normaliser, how, paid, progress, run, group)
             if STARTS in progress.answers:
                 starts = StartQuery(columns, bounds).model(progress.answers[STARTS])
         else:
-            rows = charges.open_private(manifest, version, PARTITIONS, sys.maxsize)
+            rows = accounts.open_private(manifest, version, PARTITIONS, sys.maxsize)
             assert isinstance(rows, UnitStore)
             raw = params.privacy.statistics.normaliser == "private"  # this variant promises nothing
             normaliser = _normaliser(params, shape, None, columns, bounds, rows if raw else public, None)
@@ -142,7 +150,7 @@ def body(params: Params, run: StageRun) -> None:
                 "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
                 "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
             )
-        statement |= charges.account(params, ledger, paid.charge, version)
+        statement |= accounts.account(params, ledger, paid.charge, version)
         ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds, manifest.info.termination)
         _write(ensemble, starts, params, manifest, trained.rounds, statement, run)
         ledger.commit(paid.charge.id)
@@ -203,7 +211,7 @@ def _private(
 ) -> UnitStore | ShardedStore:
     """The private units that are this process's."""
     own = slice(plan.process, None, plan.processes)
-    return charges.open_private(manifest, version, PARTITIONS, kept_bytes(params.compute, place), own)
+    return accounts.open_private(manifest, version, PARTITIONS, kept_bytes(params.compute, place), own)
 
 
 def _local(params: Params) -> LocalTraining:
@@ -219,7 +227,7 @@ def _train(
     public: UnitStore,
     normaliser: Normaliser,
     how: Execution,
-    paid: charges.Paid,
+    paid: Payment[Progress],
     progress: Progress,
     run: StageRun,
     group: Group | None,
@@ -244,7 +252,7 @@ def _train(
             seed=params.seed,
             execution=how,
             progress=progress,
-            keep=paid.keep,
+            keep=paid.save_checkpoint,
             on_round=_reporter(run, bar, plan, shape),
             group=group,
         )
@@ -306,7 +314,7 @@ def _identity(params: Params, manifest: Manifest, version: Version, shape: Archi
     mechanism = ("sampling_probability", "noise_multiplier", "clip", "rounds", "queries")
     statistics = params.privacy.statistics
     uses_bounds = statistics.normaliser != "public" or statistics.starts
-    return charges.identity(
+    return accounts.identity(
         manifest,
         version,
         _CODE,

@@ -26,12 +26,12 @@ from benchmarks.speed.fixed_round import FixedRound
 from pipeline import train_model
 from primorl.attacks.units import Units
 from primorl.config.params import load
+from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.progress import progress_bar
 from primorl.tracking import stage_run
-from primorl.training import checkpoint
 from primorl.training.rounds import CHUNK_BYTES, Execution
 from primorl.training.training import Progress, ServerTraining, train
 
@@ -106,7 +106,7 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
         file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
 
         def keep(progress: Progress) -> None:
-            checkpoint.write(file, progress, "benchmark")
+            write_checkpoint(file, progress, charge="benchmark", resumed=0)
 
         with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
             report = train_model._reporter(run, bar, plan, size.shape)

@@ -11,11 +11,14 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 from primorl.privacy.mechanism.plan import Plan
+from primorl.project.files import finite
 from primorl.training.cohort import CohortSource
 from primorl.training.distributed import Group, SharedRounds
 from primorl.training.local_update import LocalTraining
 from primorl.training.rounds import Execution, Rounds
 
+TENSORS = ("weights", "velocity", "average", "best")
+_ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 _MOST_PUBLIC_ROWS = 16384
 
 
@@ -95,7 +98,6 @@ class Progress:
         started: rounds that began, or may have: spent, also where the release died with its process.
         finished: no round is left to run.
         looks: at the public split.
-        taken: how often a process took this up from another that had died.
         asked: the plan's queries were asked, or may have been: spent, also where the answers died with their process.
         answers: to the queries, by name; empty before they are there.
     """
@@ -111,7 +113,6 @@ class Progress:
     started: int
     finished: bool
     looks: tuple[Look, ...]
-    taken: int = 0
     asked: bool = False
     answers: Mapping[str, Tensor] = field(default_factory=dict)
 
@@ -119,6 +120,32 @@ class Progress:
     def lost(self) -> bool:
         """Whether queries were asked whose answers are gone: they cannot be asked again under the same charge."""
         return self.asked and not self.answers
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: each set of weights as one vector, and the answers.
+
+        A file of two dozen small tensors takes twice the time, and one is written every round.
+        """
+        parts = {name: torch.cat([w.detach().flatten() for w in getattr(self, name)]) for name in TENSORS}
+        return parts | {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The counts and looks, as strict JSON; see `restore`."""
+        plain = {key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")}
+        looks = [[look.round, finite(look.loss), [finite(e) for e in look.error]] for look in self.looks]
+        return plain | {"best_loss": finite(self.best_loss), "looks": looks}
+
+    @classmethod
+    def restore(cls, shape: Architecture, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "Progress":
+        """Rebuild the state of an ensemble of ``shape`` from a checkpoint's `tensors` and `facts`.
+
+        Raises:
+            ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
+        """
+        parts = {name: _as_weights(tensors[name], shape) for name in TENSORS}
+        answers = {name.removeprefix(_ANSWERS): part for name, part in tensors.items() if name.startswith(_ANSWERS)}
+        looks = tuple(Look(at, _number(loss), tuple(map(_number, error))) for at, loss, error in facts["looks"])
+        return cls(**facts | parts | {"answers": answers, "looks": looks, "best_loss": _number(facts["best_loss"])})
 
     @classmethod
     def begin(cls, weights: Weights) -> "Progress":
@@ -159,7 +186,16 @@ class Progress:
         return replace(seen, since_best=since_best, finished=last or since_best >= patience)
 
 
-TENSORS = ("weights", "velocity", "average", "best")
+def _as_weights(vector: Tensor, shape: Architecture) -> Weights:
+    sizes = [size for i, o in shape.layers for size in ((shape.members, i, o), (shape.members, 1, o))]
+    lengths = [math.prod(size) for size in sizes]
+    if vector.shape != (sum(lengths),):
+        raise ValueError(f"found {tuple(vector.shape)} numbers, {sum(lengths)} are needed")
+    return tuple(part.clone().view(size) for part, size in zip(torch.split(vector, lengths), sizes, strict=True))
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value
 
 
 def ask(

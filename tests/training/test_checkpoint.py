@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from primorl.dynamics.ensemble import Architecture
+from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from primorl.project.errors import PipelineError
-from primorl.training import checkpoint
 from primorl.training.training import TENSORS, Look, Progress
 
 
@@ -18,9 +19,17 @@ def progress(shape: Architecture) -> Progress:
     parts = {name: tuple(torch.randn_like(w) for w in shape.initial_weights(0)) for name in TENSORS}
     looks = (Look(5, 1.25, (0.5, 0.25, 0.125, 1.0)), Look(10, math.inf, (1.0, 1.0, 1.0, 1.0)))
     begun = Progress.begin(parts["weights"])
-    counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13, "taken": 2}
+    counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13}
     answers = {"normaliser": torch.randn(7, 40, dtype=torch.float64), "starts": torch.randn(9, dtype=torch.float64)}
     return dataclasses.replace(begun, **parts, **counts, looks=looks, asked=True, answers=answers)
+
+
+def write(file: Path, state: Progress) -> None:
+    write_checkpoint(file, state, charge="c", resumed=2)
+
+
+def read(file: Path, shape: Architecture, charge: str = "c") -> Checkpoint[Progress]:
+    return read_checkpoint(file, partial(Progress.restore, shape), charge)
 
 
 def same(one: Progress, other: Progress) -> bool:
@@ -36,14 +45,16 @@ def same(one: Progress, other: Progress) -> bool:
 def test_it_comes_back_as_it_was(shape: Architecture, progress: Progress, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "c.safetensors"
     for state in (Progress.begin(shape.initial_weights(1)), progress, dataclasses.replace(progress, finished=True)):
-        checkpoint.write(file, state, "c")
-        assert same(checkpoint.read(file, shape, "c"), state)
+        write(file, state)
+        found = read(file, shape)
+        assert same(found.state, state)
+        assert found.resumed == 2
     assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
 
 
 def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progress: Progress, tmp_path: Path) -> None:
     """The names of everything in the file: no generator state, no cohort, nothing of a unit, can hide in it."""
-    checkpoint.write(tmp_path / "c", progress, "c")
+    write(tmp_path / "c", progress)
     raw = (tmp_path / "c").read_bytes()[32:]
     import json
 
@@ -54,8 +65,10 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progre
     assert {name for name in tensors if name.startswith("answers.")} == {"answers.normaliser", "answers.starts"}
     assert sum(t.numel() for t in tensors.values()) == 4 * shape.parameters + 7 * 40 + 9
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert set(header["__metadata__"]) == {"progress"}
-    assert set(json.loads(header["__metadata__"]["progress"])) == {
+    assert set(header["__metadata__"]) == {"checkpoint"}
+    about = json.loads(header["__metadata__"]["checkpoint"])
+    assert set(about) == {"charge", "resumed", "facts"}
+    assert set(about["facts"]) == {
         "mass",
         "best_loss",
         "since_best",
@@ -63,9 +76,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progre
         "started",
         "finished",
         "looks",
-        "taken",
         "asked",
-        "charge",
     }
 
 
@@ -75,7 +86,7 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
 ) -> None:
     """A flipped bit anywhere is seen: training on from other weights would be a release nobody made."""
     file = tmp_path / "c.safetensors"
-    checkpoint.write(file, progress, "c")
+    write(file, progress)
     raw = bytearray(file.read_bytes())
     if damage == "bit":
         raw[len(raw) // 2] ^= 1
@@ -83,4 +94,4 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     charge = "d" if damage == "another charge" else "c"
     wanted = dataclasses.replace(shape, hidden=(4,)) if damage == "another shape" else shape
     with pytest.raises(PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or damaged; delete it"):
-        checkpoint.read(file, wanted, charge)
+        read(file, wanted, charge)
