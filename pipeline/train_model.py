@@ -1,16 +1,15 @@
 """Stage ``train_model``: the dynamics ensemble, trained on the private partition. Variant mopo is not private."""
 
 import sys
-
-from primorl.setup.model_training import pay_and_train, work_for_first
-from primorl.setup.reports import RoundReport
-from primorl.setup.written_model import write_model
+from functools import partial
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
 from primorl.setup.compute import Place, is_worker
 from primorl.setup.launcher import run_worker
+from primorl.setup.model_files import write_model
+from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
 from primorl.setup.training import training_setup
 from primorl.tracking import StageRun
@@ -23,19 +22,14 @@ def body(params: Params, run: StageRun) -> None:
     before the private partition is opened.
     """
     partitions = Partitions.open(PARTITIONS)
-    place = Place.of_training(params)
+    place = Place.of_training(params.compute, params.dynamics.variant)
     setup = training_setup(params, partitions.manifest, partitions.public, place)
     run.params({"seed": params.seed, "privacy": plain(params.privacy), "dynamics": plain(params.dynamics)})
-    with pay_and_train(params, setup, partitions, place, run, RoundReport(run, setup)) as paid:
-        statement = write_model(MODEL, params, setup, partitions, paid)
-    run.statement(statement, MODEL)
-
-
-def worker(params: Params) -> None:
-    """The part of every process but the first."""
-    work_for_first(params, PARTITIONS)
+    with paid_training(params, setup, partitions, place, run) as paid:
+        write_model(MODEL, params, setup, partitions, paid, run)
 
 
 if __name__ == "__main__":
     description = "Train the dynamics ensemble under trajectory-level differential privacy."
+    worker = partial(work_for_first, folder=PARTITIONS)
     sys.exit(run_worker("train_model", worker) if is_worker() else run_stage("train_model", description, body))

@@ -16,7 +16,7 @@ from torch.nn.functional import one_hot
 from benchmarks.machine import machine, write
 from primorl.dynamics import ensemble
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -74,7 +74,7 @@ def players(count: int, seed: int) -> Ragged:
         balancing = (observation[:, 2] + 0.3 * observation[:, 3] > 0).long()
         blind = torch.randint(2, (count,), generator=generator)
         action = one_hot(torch.where(torch.rand(count, generator=generator) < skill, balancing, blind), 2).float()
-        step = CartPole().step(observation, action, Streams([generator]))
+        step = CartPole().step(observation, action, SeedGenerators([generator]))
         assert step.terminated is not None
         before = torch.cat((observation, action), dim=1)
         after = torch.cat((step.next_observation - observation, step.reward[:, None], step.terminated[:, None]), dim=1)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from benchmarks.speed import sac
 from benchmarks.speed.fixed_round import BATCH, FixedRound
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.graphs import WARM_UP, Captured
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
@@ -134,7 +134,7 @@ def gradients(observations: int, actions: int, hidden: int, device: torch.device
 def fresh(columns: ReplayColumns, hidden: int, device: torch.device, seed: int) -> Sac:
     """Its targets are no longer its critics, so that one cannot be taken for the other."""
     config = sac.config(hidden, (0,), columns.action_size)
-    made = Sac(config, columns, Streams.of([seed], device))
+    made = Sac(config, columns, SeedGenerators.of([seed], device))
     made.target.vector.add_(0.01)
     return made
 

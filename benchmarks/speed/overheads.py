@@ -27,12 +27,12 @@ from benchmarks.speed.fixed_round import FixedRound
 from pipeline import train_model
 from primorl.attacks.units import Units
 from primorl.config.params import load
+from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.progress import progress_bar
 from primorl.tracking import stage_run
-from primorl.training import checkpoint
 from primorl.training.state import TrainingState
 from primorl.training.training import train
 from tests.units import server_training
@@ -108,7 +108,7 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
         file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
 
         def save_checkpoint(state: TrainingState) -> None:
-            checkpoint.write(file, state, "benchmark")
+            write_checkpoint(file, state, charge="benchmark", resumed=0)
 
         with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
             report = train_model._reporter(run, bar, plan, size.shape)

@@ -214,14 +214,15 @@ def asked_for(settings: Settings) -> Asked:
 
 def _of_training(settings: Settings) -> Asked:
     """The mechanism that training would run, or the refusal that training would print."""
-    from primorl.setup import mechanism, refusals
+    from primorl.project.paths import PUBLIC
+    from primorl.setup.training import check_choices, make_plan
+    from primorl.trajectories.storage.store import UnitStore
 
     params, manifest = settings.params, settings.manifest
     assert params is not None
     assert manifest is not None
-    refusals.refuse_what_needs_public_units(params, manifest)
-    refusals.refuse_policies_without_a_start(params, manifest)
-    plan = mechanism.make_plan(params, manifest, mechanism.architecture(params, manifest))
+    check_choices(params, manifest, UnitStore.open(PUBLIC))
+    plan = make_plan(params, manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Asked(plan.sampling_probability, plan.noise_multiplier, plan.rounds, plan.delta, queries)
 

@@ -1,7 +1,7 @@
 """The typed view of ``params.yaml`` and of the dataset that it names, checked once.
 
 ``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` says what the data are and which values suit them, and
-``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules of who decides.
+``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules.
 """
 
 import re

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.model import Model
 from primorl.project.errors import PipelineError
 
@@ -165,7 +165,7 @@ class ReplayBuffer:
         self._next = (self._next + count) % capacity
         self._size = min(self._size + count, capacity)
 
-    def batches(self, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+    def batches(self, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
         """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.

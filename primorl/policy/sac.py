@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.graphs import Captured
 from primorl.policy.model import Model
@@ -28,7 +28,7 @@ from primorl.policy.settings import SacConfig
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
 
-Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
+Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
 """From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
 
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
@@ -69,7 +69,7 @@ class ActorCritic(ABC):
         self,
         config: SacConfig,
         columns: ReplayColumns,
-        streams: Streams,
+        streams: SeedGenerators,
         seeds: Sequence[int],
         *,
         outputs: int,
@@ -191,12 +191,12 @@ class ActorCritic(ABC):
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(self, config: SacConfig, columns: ReplayColumns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
         entropy = config.entropy_of(None)
-        super().__init__(
-            config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy
-        )
+        super().__init__(config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
         self._pairs = self._rows.new_zeros(len(seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
 
     @torch.no_grad()
@@ -247,11 +247,11 @@ class Sac(ActorCritic):
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(self, config: SacConfig, columns: ReplayColumns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(
-            config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A)
-        )
+        super().__init__(config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A))
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -320,7 +320,7 @@ def train(
     Raises:
         PipelineError: actions have no finite bounds, or training diverged.
     """
-    streams = Streams.of(seeds, starts.device)
+    streams = SeedGenerators.of(seeds, starts.device)
     scaling = Scaling.of(model, config.reward_scale)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
     sac = algorithm(config, scaling.columns, streams, seeds)

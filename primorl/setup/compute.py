@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
 from primorl.training.settings import CHUNK_BYTES, Execution
 
@@ -44,6 +44,11 @@ class Place:
                 "processes with torchrun, or unset RANK"
             ) from None
         return cls(process, processes, local, of_machine, launched=True)
+
+    @classmethod
+    def of_training(cls, compute: Compute, variant: str) -> "Place":
+        """The place for ``train_model``; variant mopo is trained by one process."""
+        return cls() if variant == "mopo" else cls.of(compute)
 
     @property
     def own_gpu(self) -> bool:

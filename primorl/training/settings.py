@@ -1,10 +1,14 @@
-"""Settings of training. ``params.yaml``'s block ``dynamics`` and the engine share these classes."""
+"""Settings of training. ``params.yaml``'s block ``dynamics`` inherits them; loading this module needs no torch."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+from primorl.project.values import Fraction, LearningRate, PositiveInt, Steps, WeightDecay
 
-from primorl.project.values import Fraction, NonNegative, Positive, PositiveInt
+if TYPE_CHECKING:
+    import torch
+
+_REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,10 +23,10 @@ class LocalTraining:
         max_transitions_per_unit: a uniform subset of at most this many transitions takes part; None: all.
     """
 
-    learning_rate: Positive
-    batch_size: PositiveInt
-    local_epochs: PositiveInt
-    weight_decay: NonNegative
+    learning_rate: LearningRate
+    batch_size: Steps
+    local_epochs: Steps
+    weight_decay: WeightDecay
     max_transitions_per_unit: PositiveInt | None
 
 
@@ -35,8 +39,10 @@ class EarlyStopping:
         patience: evaluations without a better public loss before training stops; None: all rounds are run.
     """
 
-    every: PositiveInt
-    patience: PositiveInt | None
+    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
+
+    every: Steps
+    patience: Steps | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,11 +72,13 @@ class PooledTraining:
         patience: epochs without a better public loss before training stops.
     """
 
-    batch_size: PositiveInt
-    learning_rate: Positive
-    weight_decay: NonNegative
-    max_epochs: PositiveInt
-    patience: PositiveInt
+    __pydantic_config__ = _REFUSE_UNKNOWN_KEYS
+
+    batch_size: Steps
+    learning_rate: LearningRate
+    weight_decay: WeightDecay
+    max_epochs: Steps
+    patience: Steps
 
 
 CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
@@ -87,6 +95,6 @@ class Execution:
         read_ahead: whether a thread reads the next chunk while one is trained. Worth it only where a core is free.
     """
 
-    device: torch.device
+    device: "torch.device"
     chunk_bytes: int
     read_ahead: bool = False

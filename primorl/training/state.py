@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.ensemble import Architecture, Weights
+from primorl.project.files import finite
+from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.settings import ServerTraining
 
 TENSORS = ("weights", "velocity", "average", "best")
+_ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 
 
 @dataclass(frozen=True)
@@ -31,8 +34,8 @@ class TrainingState:
         started: rounds that began. A round counts as spent from here on, also where its process died.
         finished: no round is left to run.
         evaluations: on the public split.
-        taken: how often a process resumed this state from another that had died.
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
+        engine: version of the engine that began the training.
         answers: to the queries, by name; empty before they are known.
     """
 
@@ -47,14 +50,45 @@ class TrainingState:
     started: int
     finished: bool
     evaluations: tuple[PublicEvaluation, ...]
-    taken: int = 0
     asked: bool = False
+    engine: int = ENGINE_VERSION
     answers: Mapping[str, Tensor] = field(default_factory=dict)
 
     @property
     def lost(self) -> bool:
         """Whether queries were asked and their answers are gone. The same charge cannot ask them again."""
         return self.asked and not self.answers
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds: each set of weights as one vector, and the answers.
+
+        One vector each, for a file of two dozen small tensors takes twice the time, and every round writes one.
+        """
+        parts = {name: torch.cat([w.detach().flatten() for w in getattr(self, name)]) for name in TENSORS}
+        return parts | {f"{_ANSWERS}{name}": answer for name, answer in self.answers.items()}
+
+    def facts(self) -> dict[str, Any]:
+        """The counts and evaluations, as strict JSON; see `restore`."""
+        plain = {key: value for key, value in vars(self).items() if key not in (*TENSORS, "answers")}
+        evaluations = [[each.round, finite(each.loss), [finite(e) for e in each.error]] for each in self.evaluations]
+        return plain | {"best_loss": finite(self.best_loss), "evaluations": evaluations}
+
+    @classmethod
+    def restore(
+        cls, architecture: Architecture, tensors: Mapping[str, Tensor], facts: dict[str, Any]
+    ) -> "TrainingState":
+        """Rebuild the state of an ensemble of ``architecture`` from a checkpoint's `tensors` and `facts`.
+
+        Raises:
+            ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
+        """
+        parts = {name: _as_weights(tensors[name], architecture) for name in TENSORS}
+        answers = {name.removeprefix(_ANSWERS): part for name, part in tensors.items() if name.startswith(_ANSWERS)}
+        evaluations = tuple(
+            PublicEvaluation(at, _number(loss), tuple(map(_number, error))) for at, loss, error in facts["evaluations"]
+        )
+        rest = {"answers": answers, "evaluations": evaluations, "best_loss": _number(facts["best_loss"])}
+        return cls(**facts | parts | rest)
 
     @classmethod
     def begin(cls, weights: Weights) -> "TrainingState":
@@ -95,3 +129,17 @@ class TrainingState:
             return replace(seen, best=averaged, best_loss=evaluation.loss, since_best=0, finished=last)
         since_best = self.since_best + 1
         return replace(seen, since_best=since_best, finished=last or since_best >= patience)
+
+
+def _as_weights(vector: Tensor, architecture: Architecture) -> Weights:
+    sizes = [
+        size for i, o in architecture.layers for size in ((architecture.members, i, o), (architecture.members, 1, o))
+    ]
+    lengths = [math.prod(size) for size in sizes]
+    if vector.shape != (sum(lengths),):
+        raise ValueError
+    return tuple(part.clone().view(size) for part, size in zip(torch.split(vector, lengths), sizes, strict=True))
+
+
+def _number(value: float | None) -> float:
+    return math.inf if value is None else value

@@ -20,6 +20,7 @@ from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.ledger import Charge, Ledger
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -27,7 +28,7 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked, write_json
 from primorl.project.progress import progress_bar
-from primorl.setup import charges
+from primorl.setup import accounts
 from primorl.setup.accounts import project_ledger
 from primorl.tracking import stage_run
 from primorl.training.training import PublicEvaluation
@@ -586,10 +587,10 @@ def test_another_version_of_the_engine_is_another_mechanism(
     """After an edit of the code that trains, nothing old is passed off as its work."""
     trained(data)
     copy = tmp_path / "edited"
-    shutil.copytree(charges._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(accounts._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "privacy" / "mechanism" / "plan.py"
     file.write_text(file.read_text(encoding="utf-8") + "# edited", encoding="utf-8")
-    monkeypatch.setattr(charges, "_CODE", copy)
+    monkeypatch.setattr(accounts, "_CODE", copy)
     trained(data)
     assert len(charged(data)) == 2
 
@@ -628,11 +629,11 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
 
-    def full(path: Path, state: Any, charge: str) -> None:
+    def full(path: Path, state: Any, *, charge: str, resumed: int) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(charges.checkpoint, "write", full)
+        patched.setattr(charges, "write_checkpoint", full)
         for _ in range(3):
             with pytest.raises(OSError, match="No space left"):
                 trained(data)

@@ -2,14 +2,15 @@
 
 import dataclasses
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 
 from primorl.dynamics.ensemble import Architecture
+from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from primorl.project.errors import PipelineError
-from primorl.training import checkpoint
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.state import TENSORS, TrainingState
 
@@ -22,9 +23,17 @@ def state(shape: Architecture) -> TrainingState:
         PublicEvaluation(10, math.inf, (1.0, 1.0, 1.0, 1.0)),
     )
     begun = TrainingState.begin(parts["weights"])
-    counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13, "taken": 2}
+    counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13}
     answers = {"normaliser": torch.randn(7, 40, dtype=torch.float64), "starts": torch.randn(9, dtype=torch.float64)}
     return dataclasses.replace(begun, **parts, **counts, evaluations=evaluations, asked=True, answers=answers)
+
+
+def write(file: Path, state: TrainingState) -> None:
+    write_checkpoint(file, state, charge="c", resumed=2)
+
+
+def read(file: Path, shape: Architecture, charge: str = "c") -> Checkpoint[TrainingState]:
+    return read_checkpoint(file, partial(TrainingState.restore, shape), charge)
 
 
 def same(one: TrainingState, other: TrainingState) -> bool:
@@ -40,14 +49,16 @@ def same(one: TrainingState, other: TrainingState) -> bool:
 def test_it_comes_back_as_it_was(shape: Architecture, state: TrainingState, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "c.safetensors"
     for each in (TrainingState.begin(shape.initial_weights(1)), state, dataclasses.replace(state, finished=True)):
-        checkpoint.write(file, each, "c")
-        assert same(checkpoint.read(file, shape, "c"), each)
+        write(file, each)
+        found = read(file, shape)
+        assert same(found.state, each)
+        assert found.resumed == 2
     assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
 
 
 def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state: TrainingState, tmp_path: Path) -> None:
     """The names of everything in the file: no generator state, no cohort, nothing of a unit, can hide in it."""
-    checkpoint.write(tmp_path / "c", state, "c")
+    write(tmp_path / "c", state)
     raw = (tmp_path / "c").read_bytes()[32:]
     import json
 
@@ -58,8 +69,10 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
     assert {name for name in tensors if name.startswith("answers.")} == {"answers.normaliser", "answers.starts"}
     assert sum(t.numel() for t in tensors.values()) == 4 * shape.parameters + 7 * 40 + 9
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
-    assert set(header["__metadata__"]) == {"progress"}
-    assert set(json.loads(header["__metadata__"]["progress"])) == {
+    assert set(header["__metadata__"]) == {"checkpoint"}
+    about = json.loads(header["__metadata__"]["checkpoint"])
+    assert set(about) == {"charge", "resumed", "facts"}
+    assert set(about["facts"]) == {
         "mass",
         "best_loss",
         "since_best",
@@ -67,9 +80,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
         "started",
         "finished",
         "evaluations",
-        "taken",
         "asked",
-        "charge",
     }
 
 
@@ -79,7 +90,7 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
 ) -> None:
     """A flipped bit anywhere is seen: training on from other weights would be a release nobody made."""
     file = tmp_path / "c.safetensors"
-    checkpoint.write(file, state, "c")
+    write(file, state)
     raw = bytearray(file.read_bytes())
     if damage == "bit":
         raw[len(raw) // 2] ^= 1
@@ -87,4 +98,4 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     charge = "d" if damage == "another charge" else "c"
     wanted = dataclasses.replace(shape, hidden=(4,)) if damage == "another shape" else shape
     with pytest.raises(PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or damaged; delete it"):
-        checkpoint.read(file, wanted, charge)
+        read(file, wanted, charge)
