@@ -90,19 +90,19 @@ def _mechanism(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    from pipeline import audit
+    from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audit.of_mechanism(params, canaries or audit.MECHANISM_CANARIES, runs or audit.MECHANISM_RUNS)
-        audit.log_mechanism(log, found)
+        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs or audits.MECHANISM_RUNS)
+        audits.log_mechanism(log, found)
         rows = [
             ("claimed", found.claimed),
             ("lower bound, from right and wrong guesses alone", found.epsilon),
             ("lower bound, if rounds are Gaussian with the plan's q", found.epsilon_gaussian),
         ]
         table = _bounds(rows, found.delta, found.confidence)
-        _finish("mechanism", audit.mechanism_report(found), table, as_json, log)
-        audit.refuse(found)
+        _finish("mechanism", audits.mechanism_report(found), table, as_json, log)
+        audits.refuse(found)
 
 
 def _one_run(
@@ -111,18 +111,18 @@ def _one_run(
     ] = None,
     as_json: _Json = False,
 ) -> None:
-    from pipeline import audit
+    from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audit.of_one_run(params, canaries or audit.ONE_RUN_CANARIES)
-        audit.log_one_run(log, found)
+        found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES)
+        audits.log_one_run(log, found)
         rows: list[tuple[str, float | None]] = [("claimed", found.claimed)]
         for name, view in (("the released model", found.model), ("every round's release", found.rounds)):
             rows.append((f"lower bound, from {name} ({view.correct} of {view.guesses} guesses right)", view.epsilon))
         table = _bounds(rows, found.delta, found.confidence)
         table += f"\ntrained on {found.units} public units and {found.canaries} canaries; the model was dropped"
-        _finish("one-run", audit.one_run_report(found), table, as_json, log)
-        audit.refuse(found)
+        _finish("one-run", audits.one_run_report(found), table, as_json, log)
+        audits.refuse(found)
 
 
 def _membership(
