@@ -409,9 +409,11 @@ _DATA_FLOW = [
     Bug(
         "flow-private-normaliser",
         "data flow",
-        "pipeline/train_model.py",
-        "_normaliser(params, shape, plan, columns, bounds, public, progress)",
-        "_normaliser(params, shape, plan, columns, bounds, private or public, progress)",
+        "primorl/training/training.py",
+        "    normaliser = setup.make_normaliser(public, now.answers)\n",
+        "    import torch\n\n    first = torch.zeros(source.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(source.units), first)\n"
+        "    normaliser = setup.make_normaliser(tuple(part.flatten(0, 1) for part in rows), now.answers)\n",
         "the normaliser is fitted to private rows",
         (_TRAINING, _STAGE),
     ),
@@ -419,20 +421,19 @@ _DATA_FLOW = [
         "flow-early-stopping-on-private-loss",
         "data flow",
         "primorl/training/training.py",
-        "        look_at = PublicLook(",
-        "        first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
-        "        rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
-        "        public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n"
-        "        look_at = PublicLook(",
-        "looks, and so stopping and what is released, judge private rows",
+        "    evaluate = None\n    if public is not None:\n",
+        "    evaluate = None\n    import torch\n\n    first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
+        "    public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n    if public is not None:\n",
+        "evaluations, and so stopping and what is released, judge private rows",
         (_TRAINING,),
     ),
     Bug(
         "flow-bounds-from-private-data",
         "data flow",
-        "pipeline/train_model.py",
-        "bounds = model_bounds(params, manifest, public)",
-        'bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "private"))',
+        "primorl/setup/training.py",
+        "bounds=model_bounds(params, manifest, public),",
+        'bounds=model_bounds(params, manifest, UnitStore.open(__import__("pathlib").Path("data/partitions/private"))),',
         "the model's bounds are private extremes",
         (_STAGE,),
     ),
@@ -707,37 +708,46 @@ _PAYING = [
     Bug(
         "charge-after-reading",
         "ledger",
-        "pipeline/train_model.py",
-        "    wanted = accounts.request(\n",
-        '    UnitStore.open(PARTITIONS / "private")\n    wanted = accounts.request(\n',
+        "primorl/setup/paid_training.py",
+        "    request = accounts.request(\n",
+        '    UnitStore.open(partitions.folder / "private")\n    request = accounts.request(\n',
         "the private partition is opened before the ledger is asked",
         (_STAGE,),
     ),
     Bug(
         "charge-of-nothing",
         "ledger",
-        "pipeline/train_model.py",
-        "event=plan.event if plan else dp_event.NonPrivateDpEvent(),",
-        "event=plan.event if plan else dp_event.NoOpDpEvent(),",
+        "primorl/setup/paid_training.py",
+        "event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,",
+        "event=dp_event.NoOpDpEvent() if baseline else setup.plan.event,",
         "variant mopo is charged as nothing",
         (_STAGE,),
     ),
     Bug(
-        "charge-identity-without-code",
+        "charge-again-for-an-edit",
         "ledger",
-        "primorl/setup/accounts.py",
-        '"code": {name: hashlib.sha256((_CODE / name).read_bytes()).hexdigest() for name in code},',
-        '"code": {},',
-        "another mechanism is restored for what this one would be",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
+        "an edit of the engine charges the same people again without being asked to",
+        (_STAGE,),
+    ),
+    Bug(
+        "charge-identity-without-draw",
+        "ledger",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        "",
+        "another draw that was asked for is not made",
         (_STAGE,),
     ),
     Bug(
         "charge-identity-without-data",
         "ledger",
-        "primorl/setup/accounts.py",
-        '"members": hashlib.sha256(version.members).hexdigest(),',
-        '"members": "",',
-        "other data's model is restored",
+        "primorl/setup/paid_training.py",
+        '            "members": hashlib.sha256(partitions.version.members).hexdigest(),\n',
+        "",
+        "other people's model is restored",
         (_STAGE,),
     ),
 ]
@@ -756,8 +766,10 @@ _CRASHES = [
         "resume-announced-too-late",
         "crash safety",
         "primorl/training/training.py",
-        "                keep(now)\n                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
-        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n                keep(now)\n",
+        "                save_checkpoint(now)\n"
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n"
+        "                save_checkpoint(now)\n",
         "a round touches data before it is written down",
         (_TRAINING,),
     ),
@@ -791,9 +803,9 @@ _CRASHES = [
     Bug(
         "checkpoint-of-an-unprotected-run",
         "crash safety",
-        "pipeline/train_model.py",
-        "if plan is not None and plan.is_private else None",
-        "if plan is not None else None",
+        "primorl/setup/paid_training.py",
+        "begin = None if baseline or not setup.plan.is_private else",
+        "begin = None if baseline else",
         "weights without a guarantee are kept and restored",
         (_STAGE,),
     ),
@@ -812,11 +824,10 @@ _LEAVING = [
     Bug(
         "statement-of-realised-rounds",
         "statement",
-        "pipeline/train_model.py",
-        "        statement |= accounts.account(params, ledger, paid.charge, version)\n",
-        "        from dataclasses import replace as other\n\n"
-        "        ran = other(plan, rounds=max(1, trained.rounds)) if plan else None\n"
-        "        statement = _statement(ran, manifest) | accounts.account(params, ledger, paid.charge, version)\n",
+        "primorl/setup/model_files.py",
+        '    plan = None if variant == "mopo" else setup.plan\n',
+        "    from dataclasses import replace as other\n\n"
+        '    plan = None if variant == "mopo" else other(setup.plan, rounds=max(1, trained.rounds))\n',
         "ε of the rounds that ran, not of those that were reserved",
         (_STAGE,),
     ),
@@ -832,10 +843,10 @@ _LEAVING = [
     Bug(
         "statement-private-numbers-logged",
         "statement",
-        "pipeline/train_model.py",
-        '        run.tag("charge", paid.charge.id)\n',
-        '        run.tag("charge", paid.charge.id)\n'
-        '        rows = UnitStore.open(PARTITIONS / "private").flat()[0]\n'
+        "primorl/setup/paid_training.py",
+        '        run.tag("charge", payment.charge.id)\n',
+        '        run.tag("charge", payment.charge.id)\n'
+        '        rows = UnitStore.open(partitions.folder / "private").flat()[0]\n'
         '        run.metric("first", float(rows[0, 0]))\n',
         "a private number is logged",
         (_STAGE,),
@@ -981,9 +992,9 @@ _SHARING = [
     Bug(
         "processes-unpaid",
         "processes",
-        "pipeline/train_model.py",
-        "        if _identity(params, manifest, version, shape, plan) != identity:\n",
-        "        if not identity:\n",
+        "primorl/setup/paid_training.py",
+        "        if _agreed(model_identity(params, setup, partitions)) != granted:\n",
+        "        if not granted:\n",
         "others train another model than the ledger has granted",
         (_WORKERS,),
     ),
