@@ -105,9 +105,7 @@ def write_trained(
             log.params({"seed": seed, "policy": plain(params.policy)})
             for key in _TAGS:
                 log.tag(key, str(released.statement[key]))
-        for epoch in train(
-            model, starts, params.policy, sampler, seeds=seeds, reset_fraction=reset_fraction
-        ):
+        for epoch in train(model, starts, params.policy, sampler, seeds=seeds, reset_fraction=reset_fraction):
             means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
             for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
                 for name, value in metrics.items():

@@ -41,7 +41,11 @@ def run_stage(name: str, description: str, body: Body) -> int:
 def _run(name: str, body: Body) -> None:
     checked = params.load(Path("params.yaml"))
     started = time.perf_counter()
+    suggested = checked.suggestions_line()
+    if suggested is not None:
+        print(f"{name}: {suggested}", file=sys.stderr)
     with stage_run(name, checked) as run:
+        run.params({"suggested": checked.suggested()})
         body(checked, run)
     write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
 

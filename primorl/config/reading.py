@@ -27,7 +27,7 @@ class _Yaml12(yaml.SafeLoader):
     """A loader for plain data in YAML 1.2. Equal keys are refused: YAML 1.1 lets the last one win silently."""
 
     yaml_implicit_resolvers = {}  # noqa: RUF012  PyYAML's own table is of YAML 1.1
-    yaml_constructors = {  # noqa: RUF012
+    yaml_constructors = {
         f"{_TAG}{kind}": yaml.SafeLoader.yaml_constructors[f"{_TAG}{kind}"]
         for kind in ("null", "bool", "float", "str", "seq", "map")
     } | {None: yaml.SafeLoader.yaml_constructors[None]}
@@ -35,6 +35,8 @@ class _Yaml12(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for named, _ in node.value:
+            if named.tag == f"{_TAG}merge":
+                continue
             key = self.construct_object(named, deep=True)
             if isinstance(key, str | int | float | bool | None):
                 if key in seen:

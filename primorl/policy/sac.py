@@ -194,9 +194,7 @@ class Sac(ActorCritic):
     def __init__(self, config: SacConfig, columns: Columns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
         S, A = columns.observation_size, columns.action_size
         entropy = config.entropy_of(None)
-        super().__init__(
-            config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy
-        )
+        super().__init__(config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
         self._pairs = self._rows.new_zeros(len(seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
 
     @torch.no_grad()
@@ -249,9 +247,7 @@ class DiscreteSac(ActorCritic):
 
     def __init__(self, config: SacConfig, columns: Columns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(
-            config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A)
-        )
+        super().__init__(config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A))
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:

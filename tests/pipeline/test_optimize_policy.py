@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline import optimize_policy, policy_training
-from primorl.config.params import Params, parse
+from pipeline import optimize_policy
+from primorl.config.params import Params, from_plain, plain
+from primorl.dynamics.seed_generators import Streams
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.policy.replay import Columns
+from primorl.policy.sac import DiscreteSac
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.trajectories.storage.store import UnitStore
@@ -180,9 +183,9 @@ def test_an_unknown_environment_is_named() -> None:
 
 
 def unsimulated(params: Params) -> Params:
-    raw = params.model_dump(mode="json")
-    raw["datasets"][params.dataset]["environment"] = None
-    return parse(raw)
+    raw = plain(params)
+    raw["chosen"]["environment"] = None
+    return from_plain(raw)
 
 
 def test_without_an_environment_public_states_do(small: Params) -> None:

@@ -161,9 +161,7 @@ def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
 @pytest.mark.parametrize("reset_fraction", [1.0, 0.1])
 def test_it_learns_to_swing_a_pendulum_up(reset_fraction: float) -> None:
     """A random policy gets about -1,200, the best about -150; rollouts carried on must learn as well."""
-    epochs = list(
-        train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, reset_fraction=reset_fraction)
-    )
+    epochs = list(train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, reset_fraction=reset_fraction))
     assert mean_return(epochs[0].policies) < -900
     assert mean_return(epochs[-1].policies) > -300
 
