@@ -30,12 +30,11 @@ _ENTRY = {
     "unit": "trajectory",
     "horizon": None,
     "termination": "none",
-    "duplicates": "refuse",
-    "exclude_units": None,
+    "ingestion": {},
     "options": {"root": None, "remote": False, "parts": [{"id": DATASET, "filter": None}]},
     "bounds": {"observation": "public", "reward": "public"},
     "score": None,
-    "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+    "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
 }
 
 

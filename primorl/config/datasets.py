@@ -4,7 +4,7 @@ The defaults of these classes are the only defaults of a dataset's file. Keys th
 DVC fails where a listed key is missing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, TypeVar
@@ -408,7 +408,7 @@ Dataset = Annotated[AnyDataset, Field(discriminator="source")]
 
 
 @cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def _adapter(kind: Hashable) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
@@ -418,5 +418,5 @@ def checked(kind: type[T], content: Mapping[str, Any]) -> T:
     Raises:
         pydantic.ValidationError: the values do not fit.
     """
-    made: T = _adapter(kind).validate_python(dict(content))
-    return made
+    adapter: TypeAdapter[T] = _adapter(kind)
+    return adapter.validate_python(dict(content))

@@ -88,7 +88,9 @@ class Params(Block):
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
-        return {key: _value(self, key) for key, file in sorted(self.origins.items()) if file != PARAMS.name}
+        paired = {key for pair in suggestions.PAIRS for key in pair}
+        taken = {key: _value(self, key) for key, file in sorted(self.origins.items()) if file != PARAMS.name}
+        return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
         """What the dataset decided, in one line; None: ``params.yaml`` decided everything."""
@@ -156,16 +158,20 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
     effective, origins, undecided = suggestions.decide(raw, sources)
     wrong[path] += undecided
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
-    checked = None
+    return _checked(said, path, own, wrong)
+
+
+def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
+    """Make `Params` of decided values; ``wrong`` holds what is known to be wrong, by file."""
+    checked: Params | None = None
     try:
         checked = _adapter().validate_python(said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            file = own if f"{key}.".startswith("chosen.") else path
-            key = key.removeprefix("chosen").removeprefix(".") if file == own else key
-            known = any(other.startswith((f"{key}: ", f"{key}.")) for other in wrong[file]) and bool(key)
-            if not known:
-                wrong[file].append(f"{key}: {why}" if key else why)
+            chosen = key.partition(".")[0] == "chosen"
+            file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
+            if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
+                wrong[file].append(f"{inner}: {why}" if inner else why)
     lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
     if lines or checked is None:
         raise PipelineError("; ".join(lines))
@@ -210,13 +216,8 @@ def from_plain(content: Mapping[str, Any]) -> Params:
     Raises:
         PipelineError: as `parse`.
     """
-    said = dict(content)
-    try:
-        made: Params = _adapter().validate_python(said)
-    except ValidationError as refused:
-        texts = [f"{key}: {why}".removeprefix(": ") for key, why in explanations(refused, said)]
-        raise PipelineError(f"{PARAMS}: " + "; ".join(texts)) from None
-    return made
+    own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
+    return _checked(dict(content), PARAMS, own, {PARAMS: [], own: []})
 
 
 def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
@@ -224,10 +225,10 @@ def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
         raise PipelineError(f"{path}: a block of keys is needed")
     if keys and "datasets" in raw:
         inline = raw["datasets"] if isinstance(raw["datasets"], dict) else {}
-        example = next(iter(inline), "NAME")
+        example = shown(next(iter(inline), "NAME")).strip("'")
         raise PipelineError(
-            f"{path}: datasets: every dataset has a file of its own now; move the block datasets.{shown(example)[1:-1]} "
-            f"to {DATASETS}/{shown(example)[1:-1]}.yaml, rename settings to suggested there, and remove datasets here"
+            f"{path}: datasets: every dataset has a file of its own now; move the block datasets.{example} to "
+            f"{DATASETS}/{example}.yaml, rename settings to suggested there, and remove datasets here"
         )
     if keys:
         for reserved in ("chosen", "origins"):

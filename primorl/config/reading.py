@@ -35,6 +35,8 @@ class _Yaml12(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for named, _ in node.value:
+            if named.tag == f"{_TAG}merge":
+                continue
             key = self.construct_object(named, deep=True)
             if isinstance(key, str | int | float | bool | None):
                 if key in seen:

@@ -57,7 +57,7 @@ def leaves() -> Mapping[str, Any]:
 
 def _leaves(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
     hints = get_type_hints(kind, include_extras=True)
-    for field in fields(kind):  # type: ignore[arg-type]  # all blocks are dataclasses
+    for field in fields(kind):
         hint = hints[field.name]
         if is_dataclass(hint):
             yield from _leaves(hint, f"{prefix}{field.name}.")  # type: ignore[arg-type]
@@ -85,7 +85,7 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
         wrong.append(f"{prefix.rstrip('.')}: a block of keys is needed".removeprefix(": "))
         return source
     for key, value in _flat(content, ""):
-        reason = next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)
+        reason = _alone(key)
         if reason is not None:
             wrong.append(f"{prefix}{shown_key(key)}: {reason}; it is set in params.yaml alone")
         elif key not in leaves():
@@ -163,8 +163,9 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
             if key in source.values:
                 origins[key] = source.file
                 return source.values[key]
-        if key in _ALONE:
-            wrong.append(f"{key}: found {_word(value)}; {_ALONE[key]}: give a value")
+        reason = _alone(key)
+        if reason is not None:
+            wrong.append(f"{key}: found {_word(value)}; {reason}, so that no dataset suggests it; give a value")
         else:
             places = " nor ".join(f"{source.file} ({source.prefix}{key})" for source in sources)
             wrong.append(f"{key}: found {_word(value)}, and neither {places} suggests a value; give one")
@@ -172,6 +173,11 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
 
     blocks = {name: decided(raw[name], name) for name in BLOCKS if name in raw}
     return raw | blocks, {key: file for key, file in origins.items() if key in leaves()}, wrong
+
+
+def _alone(key: str) -> str | None:
+    """Why a key is decided in ``params.yaml`` alone; None: it may be suggested."""
+    return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)
 
 
 def _word(value: Any) -> str:

@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 import torch
 
-from primorl.config.datasets import IcuSepsisDataset
+from primorl.config.datasets import IcuSepsisDataset, checked
 from primorl.dynamics.termination import RULES
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
@@ -20,7 +20,7 @@ from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("icu_sepsis")
 
-SETTINGS: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
+SUGGESTED: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
 
 
 def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:
@@ -31,14 +31,13 @@ def entry(observation: str = "centres", environment: str | None = None, **change
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "allow",
-        "exclude_units": None,
+        "ingestion": {"duplicates": "allow"},
         "options": options,
         "bounds": {"observation": "space", "reward": [0.0, 1.0]},
         "score": None,
-        "settings": SETTINGS,
+        "suggested": SUGGESTED,
     }
-    return IcuSepsisDataset.model_validate(content)
+    return checked(IcuSepsisDataset, content)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ from typing import Any
 import minari
 import pytest
 
-from primorl.config.datasets import ReplayDataset
+from primorl.config.datasets import ReplayDataset, checked
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources import source_of
@@ -30,14 +30,13 @@ def entry(environment: str | None, **changes: Any) -> ReplayDataset:
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": options | changes,
         "bounds": {"observation": "public", "reward": "public"},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return ReplayDataset.model_validate(content)
+    return checked(ReplayDataset, content)
 
 
 @pytest.mark.parametrize(
