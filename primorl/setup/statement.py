@@ -5,6 +5,7 @@ from typing import Any
 from primorl.dynamics.termination import NONE, RULES
 from primorl.privacy.accounting.events import no_guarantee
 from primorl.privacy.mechanism.plan import Plan
+from primorl.trajectories.consent import PUBLIC_BY
 from primorl.trajectories.storage.manifest import Manifest
 
 
@@ -30,7 +31,7 @@ def _assumptions(manifest: Manifest) -> list[str]:
     simulated = info.environment is not None
     assumptions = [
         f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
         if manifest.public_units
         else "no unit: there is no public split",
         "observation and action sizes, "

@@ -513,9 +513,9 @@ _DATA_FLOW = [
     Bug(
         "flow-split-depends-on-position",
         "data flow",
-        "primorl/trajectories/partitioning.py",
-        "[is_public(unit, public_fraction, salt) for unit in units.dictionary.to_pylist()]",
-        "[is_public(str(i), public_fraction, salt) for i, unit in enumerate(units.dictionary.to_pylist())]",
+        "primorl/trajectories/consent.py",
+        "[hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()]",
+        "[hashed(prefix + str(i).encode()).digest()[:size] for i, unit in enumerate(units.to_pylist())]",
         "one unit's presence moves others between the partitions",
         ("tests/trajectories/test_partitioning.py",),
     ),

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
+from primorl.trajectories.consent import HashDraw
 from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.partitioning import check_disjoint, is_public, partition
+from primorl.trajectories.partitioning import check_disjoint, partition
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartReader, PartWriter
@@ -28,6 +29,10 @@ def ingested(project: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     write_raw(Path("raw"), episodes(20))
     ingest(Path("raw"), Path("trajectories"), "small", entry())
     return read(Path("trajectories"))
+
+
+def is_public(unit: str, public_fraction: float, salt: str) -> bool:
+    return bool(HashDraw(public_fraction, salt)(pa.array([unit]))[0])
 
 
 def run(public_fraction: float = 0.4, salt: str = "salt") -> Manifest:

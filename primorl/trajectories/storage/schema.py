@@ -96,15 +96,15 @@ class Spaces:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of ``to_json``. A dataset that was written without names gets the default ones."""
-        bounds = {
+        known: dict[str, Any] = {
             name: tuple(
                 (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in content[name]
             )
             for name in _BOUNDS
         }
+        known |= {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
-        names = {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
-        return cls(**bounds, discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **names)
+        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
 
 @dataclass(frozen=True)
@@ -248,7 +248,7 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
     for values in columns:
         rows[:, first : first + values.shape[1]] = values
         first += values.shape[1]
-    flat_bytes = memoryview(rows).cast("B")
+    flat_bytes = rows.data.cast("B")
     places = (np.append(starts, table.num_rows) * rows.strides[0]).tolist()
     return (flat_bytes[start:end] for start, end in itertools.pairwise(places))
 

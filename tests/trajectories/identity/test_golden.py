@@ -6,9 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from primorl.trajectories.consent import HashDraw
 from primorl.trajectories.identity.fingerprint import Fingerprint
 from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.partitioning import is_public
 from primorl.trajectories.storage.schema import Spaces, trajectory_table
 
 SECRET = bytes(range(32))
@@ -82,6 +82,6 @@ def test_fingerprint(case: int, expected: str) -> None:
 
 def test_public_draw() -> None:
     assert (
-        "".join("01"[is_public(f"{i:012d}", 0.3, "salt")] for i in range(64))
+        "".join("01"[public] for public in HashDraw(0.3, "salt")(pa.array([f"{i:012d}" for i in range(64)])).tolist())
         == "1001000110010101000101001100101110010010000100000101110000000000"
     )

@@ -13,8 +13,8 @@ from tests.trajectories.builders import INFO, SPACES, episode, table
 ORIGIN = Path("somewhere.hdf5")
 
 
-def check(*tables: pa.Table) -> None:
-    rows = RowCheck(SPACES, ORIGIN)
+def check(*tables: pa.Table, **declared: Any) -> None:
+    rows = RowCheck(SPACES, ORIGIN, **declared)
     for each in tables:
         rows(each)
     rows.finish()
@@ -142,14 +142,12 @@ def test_open_spaces_survive_json_and_admit_every_finite_action() -> None:
 @pytest.mark.parametrize("horizon", [3, 4, None])
 def test_an_episode_longer_than_the_horizon_is_refused(horizon: int | None) -> None:
     """The statement names the horizon as a public fact, so it must hold in the data."""
-    check = RowCheck(SPACES, ORIGIN, horizon=horizon)
-    check(table([episode(2, 9)], names=["000"]))
-    rows = table([episode(3, 1), episode(4, 2)], names=["001", "002"])
+    batches = table([episode(2, 9)], names=["000"]), table([episode(3, 1), episode(4, 2)], names=["001", "002"])
     if horizon != 3:
-        check(rows)
+        check(*batches, horizon=horizon)
         return
     with pytest.raises(PipelineError, match="trajectory number 3, step 3: found an episode longer than the horizon"):
-        check(rows)
+        check(*batches, horizon=horizon)
 
 
 PEOPLE = ["ann smith", "bob jones"]
@@ -168,10 +166,8 @@ PEOPLE = ["ann smith", "bob jones"]
 )
 def test_no_error_quotes_an_id(spoilt: pa.Table) -> None:
     """Ids of units and trajectories may name people, and errors are pasted into tickets."""
-    check = RowCheck(SPACES, ORIGIN, may_terminate=False, horizon=200)
-    with pytest.raises(PipelineError, match="trajectory number [12]") as wrong:
-        check(spoilt)
-        check.finish()
+    with pytest.raises(PipelineError, match=r"trajectory number [12]") as wrong:
+        check(spoilt, may_terminate=False, horizon=200)
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
