@@ -69,9 +69,7 @@ def test_an_error_is_one_line(
         (["release"], "error: Missing argument 'DIR'"),
     ],
 )
-def test_a_wrong_command_line_is_one_line_too(
-    words: list[str], says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_wrong_command_line_is_one_line_too(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(words) == 2
     out, err = capsys.readouterr()
     assert out == ""
