@@ -114,7 +114,7 @@ def _usage(wrong: typer.TyperException) -> str:
 def _explained(wrong: Exception, command: str) -> str:
     if isinstance(wrong, PipelineError):
         return str(wrong)
-    if isinstance(wrong, ModuleNotFoundError) and not (wrong.name or "").startswith(("primorl", "pipeline")):
+    if isinstance(wrong, ModuleNotFoundError) and not (wrong.name or "").startswith("primorl"):
         return f"{command}: needs {wrong.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
     if isinstance(wrong, OSError):
         return f"{wrong.filename or command}: {wrong.strerror or type(wrong).__name__}"

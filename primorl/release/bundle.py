@@ -172,6 +172,8 @@ class Statement(_Strict):
     termination: Text
     """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
     units: Count
+    public_units: Annotated[int, Field(ge=0)] | None = None
+    """Units that are declared public, and so not protected."""
     public_assumptions: tuple[Text, ...]
     dataset_fingerprint: Hexadecimal
     void: tuple[Text, ...]

@@ -249,8 +249,8 @@ def _check_starts(params: Params, manifest: Manifest) -> None:
     if manifest.info.environment is not None or manifest.public_units:
         return
     nowhere = (
-        f"dataset {params.dataset} has no environment and no unit is public (partition.public_fraction): policies have "
-        "nowhere to start"
+        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
+        "policies have nowhere to start"
     )
     if params.dynamics.variant == "mopo":
         raise PipelineError(
