@@ -218,7 +218,7 @@ def test_damaged_files_are_one_clear_error(project: Path, damage: str) -> None:
 
 def test_an_environment_with_other_observations_is_refused() -> None:
     with pytest.raises(
-        PipelineError, match=r"datasets\.icu\.environment: found .*one-hot-v0; allowed with .*: centres"
+        PipelineError, match=r"datasets/icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"
     ):
         source("icu", entry("centres", ENVIRONMENTS["one_hot"]))
 

@@ -87,5 +87,5 @@ def test_the_seed_repeats_the_patients() -> None:
 
 
 def test_another_environment_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"datasets\.x\.environment: found Pendulum-v1; allowed is anesthesim:"):
+    with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found Pendulum-v1; allowed is anesthesim:"):
         source("x", entry("Pendulum-v1"))

@@ -69,7 +69,7 @@ def test_what_was_collected_is_read_back(
 
 
 def test_no_environment_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"datasets\.x\.environment: found null; allowed is a Gymnasium id"):
+    with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found null; allowed is a Gymnasium id"):
         source_of("x", entry(None))
 
 

@@ -12,14 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import (
-    BoxActions,
-    Categorical,
-    CountedActions,
-    DeclaredBounds,
-    TabularColumns,
-    TabularDataset,
-)
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.tabular import BoxActions, Categorical, CountedActions, TabularColumns
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
