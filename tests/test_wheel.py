@@ -111,11 +111,22 @@ def test_a_policy_needs_few_packages(wheel: Path) -> None:
 
 
 def test_the_installed_policy_acts_without_the_pipelines_packages(installed: Path, tmp_path: Path) -> None:
-    save(tmp_path / "policy" if (tmp_path / "policy").mkdir() is None else tmp_path, EPOCHS)
+    (tmp_path / "policy").mkdir()
+    save(tmp_path / "policy", EPOCHS)
     code = "import primorl; print(primorl.__file__); print(primorl.load_policy('policy').act([0.0, 1.0, -1.0]).shape)"
     done = python(installed, code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [str(installed / "primorl/__init__.py"), "(2,)"]
+
+
+def test_the_readmes_example_runs(installed: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use the policy")[2]
+    example = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "models/policy").mkdir(parents=True)
+    save(tmp_path / "models/policy", EPOCHS)
+    done = python(installed, f"{example}\nprint(action.shape, actions.shape)", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "(2,) (2, 2)\n"
 
 
 def test_what_is_not_installed_is_named_with_its_extra(installed: Path, tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ class ShardedStore:
             self._fetch(groups)
         begins = self._ring.begin_of(groups)[place] + self._index.start_in_group[numbers]
         rows = torch.from_numpy(begins)[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        return embedding(rows, self._ring.inputs), embedding(rows, self._ring.targets)  # three times as fast as an index
+        # Three times as fast as an index.
+        return embedding(rows, self._ring.inputs), embedding(rows, self._ring.targets)
 
     def _fetch(self, groups: npt.NDArray[np.int64]) -> None:
         """Bring row groups into the ring, those of one part in one read."""
