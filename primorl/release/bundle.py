@@ -23,7 +23,8 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.project.errors import PipelineError
 from primorl.release.card import is_inert, stated_epsilon
@@ -50,6 +51,7 @@ Hexadecimal = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Names = tuple[Text, ...]
 Variant = Literal["private", "no_privacy", "no_clip"]
 """Not ``mopo``: its policy is made of raw private transitions."""
 
@@ -57,7 +59,7 @@ Variant = Literal["private", "no_privacy", "no_clip"]
 def _accountable(content: dict[str, Any]) -> dict[str, Any]:
     """Refuse what the accountant would not take, or would take for ever with."""
     try:
-        same = accounting.event_to_json(accounting.event_from_json(content)) == content
+        same = event_to_json(event_from_json(content)) == content
     except (TypeError, ValueError, AttributeError, RecursionError):
         same = False
     if not (same and _bounded(content)):
@@ -95,6 +97,9 @@ class ModelConfig(_Strict):
     discrete_actions: bool
     termination: Text
     environment: Text | None
+    observation_names: Names | None = None
+    """Of the columns, as declared; absent where nothing names them. So are the names of actions."""
+    action_names: Names | None = None
     variant: Variant
     rounds: Count
     """After early stopping, which looks at the public split and released weights only."""
@@ -113,6 +118,12 @@ class PolicyConfig(_Strict):
     action_size: Count
     hidden: tuple[Count, ...]
     discrete_actions: bool
+    observation_names: Names | None = None
+    """Of the columns, and those of the actions: the model's."""
+    action_names: Names | None = None
+    observation_low: tuple[float, ...] | None = None
+    """The public range of observations: the model's bounds."""
+    observation_high: tuple[float, ...] | None = None
     epochs: Count
 
 
@@ -161,6 +172,8 @@ class Statement(_Strict):
     termination: Text
     """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
     units: Count
+    public_units: Annotated[int, Field(ge=0)] | None = None
+    """Units that are declared public, and so not protected."""
     public_assumptions: tuple[Text, ...]
     dataset_fingerprint: Hexadecimal
     void: tuple[Text, ...]
@@ -232,7 +245,7 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
     """
     names = _check_names_and_hashes(folder)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
-    _check_tensors(folder, model)
+    _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     if read(folder, POLICY[2], Statement) != statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
@@ -312,7 +325,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield name
 
 
-def _check_tensors(folder: Path, config: ModelConfig) -> None:
+def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -> None:
     """Load both with our loaders, write them with our writers, and compare."""
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     policy = DeterministicPolicy.load(folder / "policy")
@@ -325,6 +338,10 @@ def _check_tensors(folder: Path, config: ModelConfig) -> None:
                 raise PipelineError(
                     f"{folder / file}: holds more than its model: a tensor, metadata or padding of its own"
                 )
+    for side in ("observation_low", "observation_high"):
+        stated = getattr(of_policy, side)
+        if stated is not None and list(stated) != getattr(ensemble.bounds, side).tolist():
+            raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
     if not all(bool(weight.isfinite().all()) for weight in ensemble.weights):
         raise PipelineError(f"{folder / MODEL[0]}: found weights that are not finite")
 
@@ -347,7 +364,10 @@ def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
 
 
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
-    for key in ("environment", "variant", "observation_size", "action_size", "discrete_actions"):
+    for key in (
+        *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
+        *("observation_names", "action_names"),
+    ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(
                 f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"
@@ -386,7 +406,7 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
             alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(statement.delta)
             if query.epsilon is None or not _covers(query.epsilon, alone["epsilon"]):
                 raise PipelineError(f"{path}: queries: {query.what}: less ε than the accountant makes of it")
-    if statement.event != accounting.event_to_json(expected):
+    if statement.event != event_to_json(expected):
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
@@ -404,7 +424,7 @@ def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -
         raise PipelineError(f"{path}: found no committed charge with the id and event of {MODEL[2]}")
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
-    events = [accounting.event_from_json(record.event) for record in ledger.records]
+    events = [event_from_json(record.event) for record in ledger.records]
     if not _covers_all(ledger, events):
         raise PipelineError(f"{path}: epsilon: less than the accountant makes of its records together")
     if not _covers_all(statement.spent_on_dataset, events[: places[0] + 1]):  # oldest first; its own the last of them

@@ -11,13 +11,16 @@ from matplotlib.image import imread
 
 from primorl.commands import frontier
 from primorl.commands import main as cli
-from primorl.config.params import load
-from primorl.privacy.accounting import accountant as accounting
+from primorl.config.params import Params, load
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Version
+from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.setup import mechanism
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.storage.manifest import Manifest
-from tests.privacy.accounting.test_accountant import GOLDEN
+from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import INFO
@@ -106,8 +109,8 @@ def test_what_is_not_given_comes_from_params(capsys: pytest.CaptureFixture[str])
     assert (longer["noise_multiplier"], longer["rounds"] > 5) == (20.0, True)
     write_params(target_epsilon=1.0, noise_multiplier=None)
     now, more = answered(capsys), answered(capsys, "--rounds", "20")
-    assert now["noise_multiplier"] == accounting.solve_noise_multiplier(1.0, 1e-5, 1.0, 5)
-    assert more["noise_multiplier"] == accounting.solve_noise_multiplier(1.0, 1e-5, 1.0, 20)
+    assert now["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 5)
+    assert more["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 20)
     assert answered(capsys, "--target-epsilon", "2", "--solve", "rounds")["noise_multiplier"] == now["noise_multiplier"]
     assert answered(capsys, "--noise-multiplier", "7")["epsilon_pld"] == epsilon(1.0, 7.0, 5)
 
@@ -350,3 +353,32 @@ def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pyt
     assert [answer[name] for name in ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")] == [None] * 3
     asked = answered(capsys, "--noise-multiplier", "20")
     assert (asked["private"], asked["epsilon_pld"]) == (True, epsilon(1.0, 20.0, 5))
+
+
+def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """A query drowned in noise, and a target that no noise reaches; without a project there is nothing to refuse."""
+    statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 1000.0}
+    write_params(statistics=statistics)
+    chosen = load(Path("params.yaml"))
+    assert cli.main(["plan", "--json"]) == 0, "before there are partitions, nobody knows the number of units"
+    capsys.readouterr()
+    write_partitions()
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(chosen)
+    assert "drowns the normaliser's answer" in str(refused.value)
+    for words in ([], ["--json"]):
+        assert cli.main(["plan", *words]) == 1
+        assert capsys.readouterr().err == f"error: {refused.value}\n"
+    write_params(statistics=statistics | {"noise_multiplier": 0.3})
+    assert cli.main(["plan", "--json"]) == 0, "the twin: less noise is accepted"
+    capsys.readouterr()
+    write_params(target_epsilon=1e-6, noise_multiplier=None, delta=1e-9)
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(load(Path("params.yaml")))
+    assert cli.main(["plan"]) == 1
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+
+
+def refused_by_training(chosen: Params) -> None:
+    manifest = Manifest.load(Path("data/partitions/manifest.json"))
+    mechanism.make_plan(chosen, manifest, mechanism.architecture(chosen, manifest))

@@ -19,16 +19,20 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.ledger import Charge, Ledger
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked, write_json
 from primorl.project.progress import progress_bar
-from primorl.setup import charges
+from primorl.setup import accounts
 from primorl.setup.accounts import project_ledger
 from primorl.tracking import stage_run
-from primorl.training.training import Look
+from primorl.training.training import PublicEvaluation
 from primorl.trajectories.sources.replay.recording import Episode
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline import tiny_policy
@@ -92,7 +96,7 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert said["spent_on_dataset"]["charges"] == 1
     assert said["spent_on_dataset"]["epsilon"] == pytest.approx(
-        accounting.compose([accounting.event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
+        accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
     )
     assert run.logged["charge"] == said["charge"] == charged(data)[0].id
     ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
@@ -587,10 +591,10 @@ def test_another_version_of_the_engine_is_another_mechanism(
     """After an edit of the code that trains, nothing old is passed off as its work."""
     trained(data)
     copy = tmp_path / "edited"
-    shutil.copytree(charges._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(accounts._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "privacy" / "mechanism" / "plan.py"
     file.write_text(file.read_text(encoding="utf-8") + "# edited", encoding="utf-8")
-    monkeypatch.setattr(charges, "_CODE", copy)
+    monkeypatch.setattr(accounts, "_CODE", copy)
     trained(data)
     assert len(charged(data)) == 2
 
@@ -629,11 +633,11 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
 
-    def full(path: Path, progress: Any, charge: str) -> None:
+    def full(path: Path, state: Any, *, charge: str, resumed: int) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(charges.checkpoint, "write", full)
+        patched.setattr(charges, "write_checkpoint", full)
         for _ in range(3):
             with pytest.raises(OSError, match="No space left"):
                 trained(data)
@@ -677,7 +681,7 @@ def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params
 
 
 def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε so far is computed where it is due: at the first look, then after 200 times what it took, and at the end."""
+    """ε so far is computed where it is due: at the first evaluation, after 200 times what it took, and at the end."""
     clock, asked = 0.0, []
 
     def spent(plan: Plan, rounds: int) -> accounting.Spent:
@@ -688,11 +692,14 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(train_model.time, "monotonic", lambda: clock)
     monkeypatch.setattr(Plan, "spent", spent)
-    run, plan = RememberingRun(), Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 100, 1e-3, 2, 2)
+    run, plan = (
+        RememberingRun(),
+        Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
+    )
     with progress_bar(100, "test", "round") as bar:
         report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
         for done in range(1, 101):
             clock += 1.0
-            report(done, Look(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+            report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
     assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
     assert len(run.steps["public_loss"]) == 50
