@@ -23,7 +23,7 @@ from primorl.project.files import home, replaced_directory, write_json
 from primorl.project.progress import Bar, progress_bar
 from primorl.setup import charges, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
-from primorl.setup.compute import ALONE, Place, chosen_device, execution, is_worker, kept_bytes
+from primorl.setup.compute import ALONE, Place, ThreadChoice, chosen_device, execution, is_worker, kept_bytes
 from primorl.setup.horizon import declared_horizon
 from primorl.setup.launcher import join, joined, run_worker
 from primorl.setup.mechanism import NORMALISER, STARTS
@@ -245,7 +245,7 @@ def _train(
             execution=how,
             progress=progress,
             keep=paid.keep,
-            on_round=_reporter(run, bar, plan, shape),
+            on_round=_reporter(run, bar, plan, shape, ThreadChoice(params.compute, how.device)),
             group=group,
         )
 
@@ -348,13 +348,17 @@ def _train_mopo(
         )
 
 
-def _reporter(run: StageRun, bar: Bar, plan: Plan, shape: Architecture) -> Callable[[int, Look | None], None]:
+def _reporter(
+    run: StageRun, bar: Bar, plan: Plan, shape: Architecture, threads: ThreadChoice
+) -> Callable[[int, Look | None], None]:
     """What is said of a round; ε at looks, but no more often than takes a 200th of the time, and at the end."""
     due = 0.0
+    threads.update()
 
     def on_round(done: int, look: Look | None) -> None:
         nonlocal due
         bar.update()
+        threads.update()
         if look is not None:
             _log_look(run, shape, look)
             bar.set_postfix(public_loss=f"{look.loss:.3f}", refresh=False)
