@@ -5,16 +5,20 @@ from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
+from primorl.project.errors import PipelineError
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
 
 
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged."""
+    fraction = params.partition.public_fraction
+    if fraction is None:
+        raise PipelineError("params.yaml: partition.public: not supported yet; give partition.public_fraction")
     manifest = partition(
         Path("data/trajectories"),
         Path("data/partitions"),
-        public_fraction=params.partition.public_fraction,
+        public_fraction=fraction,
         salt=params.partition.salt,
     )
     run.params({"public_fraction": params.partition.public_fraction, "salt": params.partition.salt})

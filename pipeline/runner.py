@@ -50,7 +50,11 @@ def _run(name: str, body: Body) -> None:
     checked = params.load(PARAMS)
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     started = time.perf_counter()
+    suggested = checked.suggestions_line()
+    if suggested is not None:
+        print(f"{name}: {suggested}", file=sys.stderr)
     with stage_run(name, checked) as run:
+        run.params({"suggested": checked.suggested()})
         body(checked, run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 

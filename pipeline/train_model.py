@@ -13,7 +13,7 @@ import torch
 from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.ledger.ledger import Version
@@ -87,7 +87,7 @@ def body(params: Params, run: StageRun) -> None:
     bounds = model_bounds(params, manifest, public)
     columns = mechanism.columns(manifest)
     refusals.check_termination(params, manifest, public)
-    run.params({"seed": params.seed, "privacy": params.privacy.model_dump(), "dynamics": params.dynamics.model_dump()})
+    run.params({"seed": params.seed, "privacy": plain(params.privacy), "dynamics": plain(params.dynamics)})
 
     version = dataset_version(manifest, PARTITIONS)
     statement = privacy_statement(plan, manifest)
@@ -312,10 +312,10 @@ def _identity(params: Params, manifest: Manifest, version: Version, shape: Archi
         _CODE,
         seed=params.seed,
         shape=vars(shape),
-        dynamics=params.dynamics.model_dump(mode="json", exclude={"mopo"}),
+        dynamics={key: value for key, value in plain(params.dynamics).items() if key != "mopo"},
         plan=None if plan is None else {name: str(getattr(plan, name)) for name in mechanism},
         normaliser=statistics.normaliser,
-        bounds=params.chosen.bounds.model_dump(mode="json") if uses_bounds else None,
+        bounds=plain(params.chosen.bounds) if uses_bounds else None,
     )
 
 
@@ -341,7 +341,7 @@ def _train_mopo(
             private.flat(),
             public.flat() if public.units else None,
             normaliser=normaliser,
-            pooled=PooledTraining(**mopo.model_dump()),
+            pooled=PooledTraining(**plain(mopo)),
             seed=params.seed,
             device=device,
             on_epoch=on_epoch,

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
 
 
 def with_uri(chosen: Params, uri: str) -> Params:
-    return chosen.model_copy(update={"tracking": chosen.tracking.model_copy(update={"uri": uri})})
+    return replace(chosen, tracking=replace(chosen.tracking, uri=uri))
 
 
 def client(project: Path) -> MlflowClient:
@@ -275,9 +276,9 @@ def test_the_store_is_the_projects_wherever_the_stage_runs(
 
 
 def test_names_say_what_a_pipeline_trained(chosen: Params) -> None:
-    budget = chosen.privacy.model_copy(update={"target_epsilon": 1.5, "noise_multiplier": None})
-    assert tracking._name(chosen.model_copy(update={"privacy": budget})) == "pendulum-replay/private/ε=1.5"
-    noise = chosen.privacy.model_copy(update={"target_epsilon": None, "noise_multiplier": 2.0})
-    assert tracking._name(chosen.model_copy(update={"privacy": noise})) == "pendulum-replay/private/z=2"
-    mopo = chosen.dynamics.model_copy(update={"variant": "mopo"})
-    assert tracking._name(chosen.model_copy(update={"dynamics": mopo})) == "pendulum-replay/mopo"
+    budget = replace(chosen.privacy, target_epsilon=1.5, noise_multiplier=None)
+    assert tracking._name(replace(chosen, privacy=budget)) == "pendulum-replay/private/ε=1.5"
+    noise = replace(chosen.privacy, target_epsilon=None, noise_multiplier=2.0)
+    assert tracking._name(replace(chosen, privacy=noise)) == "pendulum-replay/private/z=2"
+    mopo = replace(chosen.dynamics, variant="mopo")
+    assert tracking._name(replace(chosen, dynamics=mopo)) == "pendulum-replay/mopo"

@@ -134,6 +134,7 @@ def project() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".overheads-") as name:
         folder, before = Path(name), Path.cwd()
         shutil.copy(ROOT / "params.yaml", folder)
+        shutil.copytree(ROOT / "datasets", Path(folder) / "datasets")
         os.chdir(folder)
         try:
             yield folder

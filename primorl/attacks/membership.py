@@ -11,7 +11,7 @@ from primorl.attacks.success import Success
 from primorl.attacks.units import Units
 from primorl.attacks.victims import Recipe, Release, release
 from primorl.dynamics.ensemble import Architecture
-from primorl.policy.sac import SacConfig
+from primorl.policy.settings import SacConfig
 from primorl.privacy.accounting.accountant import solve_noise_multiplier
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.local_update import LocalTraining
@@ -65,6 +65,7 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
             discount=0.1,  # the reward follows the dose at once
             target_rate=0.01,
             target_entropy=-2.0,
+            discrete_target_entropy=0.3,
             reward_scale=1.0,
             batch_size=256,
             epochs=1,
@@ -72,9 +73,7 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
             rollout_every=50,
             rollout_batch=512,
             horizon=3,
-            reset_fraction=1.0,
             buffer_size=20_000,
-            seeds=(0,),
         ),
         seed=0,
     )

@@ -12,6 +12,7 @@ from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import sac
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer
+from primorl.policy.settings import SacConfig
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.local_update import LocalTraining
 from primorl.training.rounds import Execution
@@ -28,7 +29,7 @@ class Recipe:
     shape: Architecture
     local: LocalTraining
     server: ServerTraining
-    policy: sac.SacConfig
+    policy: SacConfig
     seed: int
 
 

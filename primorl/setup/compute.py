@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
 from primorl.training.rounds import CHUNK_BYTES, Execution
 

@@ -16,7 +16,7 @@ def declared_horizon(params: Params, manifest: Manifest) -> int:
     """
     if manifest.info.horizon is None:
         raise PipelineError(
-            f"params.yaml: datasets.{params.dataset}.horizon: found null, and there is no environment that knows; "
+            f"datasets/{params.dataset}.yaml: horizon: found null, and there is no environment that knows; "
             "allowed is the most steps an episode can have, known beforehand, not counted in the data"
         )
     return manifest.info.horizon

@@ -28,12 +28,11 @@ def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bound
         low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
         if len(low) != size:
             raise PipelineError(
-                f"params.yaml: datasets.{params.dataset}.bounds.observation: found {len(low)} dimensions, "
-                f"the data has {size}"
+                f"datasets/{params.dataset}.yaml: bounds.observation: found {len(low)} dimensions, the data has {size}"
             )
     if not bool((low.isfinite() & high.isfinite()).all()):
         raise PipelineError(
-            f"params.yaml: datasets.{params.dataset}.bounds.observation: found an unbounded observation space, allowed "
+            f"datasets/{params.dataset}.yaml: bounds.observation: found an unbounded observation space, allowed "
             "are finite bounds; set it to public, or declare {low: [..], high: [..]}"
         )
     rewards = targets[:, size]

@@ -16,7 +16,7 @@ def refuse_what_needs_public_units(params: Params, manifest: Manifest) -> None:
         PipelineError: there is such a choice, or actions would be standardised by bounds that are infinite.
     """
     declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
-    bounds, patience = f"datasets.{params.dataset}.bounds", params.dynamics.early_stopping.patience
+    bounds, patience = f"datasets/{params.dataset}.yaml: bounds", params.dynamics.early_stopping.patience
     sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
     if chosen != "public" and not all(map(math.isfinite, sides)):
         raise PipelineError(
@@ -24,14 +24,19 @@ def refuse_what_needs_public_units(params: Params, manifest: Manifest) -> None:
             f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
         )
     for key, found, needs_public, allowed in (
-        ("privacy.statistics.normaliser", chosen, chosen == "public", "bounds (the declared ones), private (charged)"),
-        ("dynamics.early_stopping.patience", patience, patience is not None, "null: all rounds are run"),
+        (
+            "params.yaml: privacy.statistics.normaliser",
+            chosen,
+            chosen == "public",
+            "bounds (the declared ones), private (charged)",
+        ),
+        ("params.yaml: dynamics.early_stopping.patience", patience, patience is not None, "null: all rounds are run"),
         (f"{bounds}.observation", declared.observation, declared.observation == "public", "space, {low, high}"),
         (f"{bounds}.reward", declared.reward, declared.reward == "public", "[low, high]"),
     ):
         if needs_public and not manifest.public_units:
             raise PipelineError(
-                f"params.yaml: {key}: found {found}, which needs public units, and there are none "
+                f"{key}: found {found}, which needs public units, and there are none "
                 f"(partition.public_fraction); allowed: {allowed}"
             )
 
@@ -45,8 +50,8 @@ def refuse_policies_without_a_start(params: Params, manifest: Manifest) -> None:
     if manifest.info.environment is not None or manifest.public_units:
         return
     nowhere = (
-        f"datasets.{params.dataset}.environment is null and no unit is public (partition.public_fraction): policies "
-        "have nowhere to start"
+        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
+        "policies have nowhere to start"
     )
     if params.dynamics.variant == "mopo":
         raise PipelineError(
@@ -69,7 +74,7 @@ def check_termination(params: Params, manifest: Manifest, public: UnitStore) -> 
         PipelineError: it is so.
     """
     chosen, size = manifest.info.termination, public.observation_size
-    key = f"params.yaml: datasets.{params.dataset}.termination"
+    key = f"datasets/{params.dataset}.yaml: termination"
     fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
     allowed = ", ".join((NONE, LEARNED, *fitting))
     if chosen not in (NONE, LEARNED, *RULES):

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 from dp_accounting import dp_event
 
 from primorl.commands import main as cli
-from primorl.config import params
 from primorl.config.params import Params
 from primorl.privacy.accounting.accountant import compose, event_from_json, training_event
 from primorl.privacy.ledger.chain import Chain, Record
@@ -22,6 +20,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import begun_ledger, project_ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, request, version
+from tests.projects import project_settings, write_settings
 
 ROOT = Path(__file__).parents[2]
 Project = Callable[..., Params]
@@ -32,13 +31,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An empty project as the working directory; call it to choose the budget and the ledger's place."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
 
     def chosen(epsilon: float | None = None, url: str | None = None) -> Params:
         raw["privacy"]["budget"] = {"epsilon": epsilon, "delta": DELTA}
         raw["ledger"]["url"] = url
-        Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-        return params.load(Path("params.yaml"))
+        return write_settings(raw)
 
     chosen()
     return chosen

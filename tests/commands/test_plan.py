@@ -19,6 +19,7 @@ from primorl.setup.accounts import project_ledger
 from primorl.trajectories.storage.manifest import Manifest
 from tests.privacy.accounting.test_accountant import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
+from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import INFO
 
 ROOT = Path(__file__).parents[2]
@@ -43,9 +44,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_params(**privacy: object) -> None:
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
     raw["privacy"] |= PRIVACY | privacy
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    write_settings(raw)
 
 
 def write_partitions() -> Version:

@@ -40,10 +40,10 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 
 def changed(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def audited(params: Params, run: RememberingRun) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import math
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,12 @@ MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs
 
 
 def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
@@ -153,9 +154,9 @@ def test_a_large_delta_is_warned_of_and_voids_the_statement(
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
     """Private extremes, however large, move neither."""
     normalisers, bounds = [], []
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"] = {"observation": "public", "reward": "public"}
-    changed = params_module.parse(raw)
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"] = {"observation": "public", "reward": "public"}
+    changed = params_module.from_plain(raw)
     for scale in (1.0, 1e4):
         private = [episode(10, i) for i in range(5)]
         for one in private:
@@ -271,7 +272,7 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, dam
     before = snapshot(Path("models"))
     damage()
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(with_changes(data) if damage is no_manifest else data.model_copy(update={"seed": 1}))
+        trained(with_changes(data) if damage is no_manifest else replace(data, seed=1))
     assert "\n" not in str(refused.value)
     assert snapshot(Path("models")) == before
 
@@ -291,10 +292,10 @@ def test_an_impossible_budget_is_refused_before_private_data_is_read(
 
 
 def test_bounds_of_another_size_are_refused(data: Params) -> None:
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
     with pytest.raises(PipelineError, match=r"bounds.observation: found 1 dimensions, the data has 3"):
-        trained(params_module.parse(raw))
+        trained(params_module.from_plain(raw))
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
@@ -311,7 +312,10 @@ def some_episodes(*, terminated: bool) -> None:
 @pytest.mark.parametrize(
     ("termination", "says"),
     [
-        ("none", r"datasets.pendulum-replay.termination: found none, but episodes of .* terminate; allowed is learned"),
+        (
+            "none",
+            r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned",
+        ),
         ("sideways", r"termination: found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
         ("hopper", r"termination: found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
     ],
@@ -410,7 +414,7 @@ def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces
 
 
 def with_seed(params: Params, seed: int) -> Params:
-    return params.model_copy(update={"seed": seed})
+    return replace(params, seed=seed)
 
 
 def limited(params: Params, runs: float) -> Params:

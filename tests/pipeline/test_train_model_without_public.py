@@ -37,7 +37,7 @@ QUIET = PRIVATE | {"starts": False, "normaliser": "bounds"}
 
 
 def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     raw["privacy"] |= {
         "target_epsilon": None,
         "noise_multiplier": 1.0,
@@ -50,7 +50,7 @@ def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[st
     raw["dynamics"]["mopo"] |= {"batch_size": 64, "max_epochs": 2}
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def write_partitions(shift: float = 0.0) -> None:
@@ -131,18 +131,18 @@ def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> 
     trained(with_statistics(data, PRIVATE))
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
-    raw = with_statistics(data, PRIVATE).model_dump(mode="json")
+    raw = params_module.plain(with_statistics(data, PRIVATE))
     raw["policy"] |= {"starts": "released"}
-    states = optimize_policy._start_states(params_module.parse(raw), None)
+    states = optimize_policy._start_states(params_module.from_plain(raw), None)
     assert states.shape[1:] == (3,)
     assert bool((states >= starts.low).all() & (states <= starts.high).all())
     trained(with_statistics(data, QUIET))
     assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
     with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true"):
-        optimize_policy._start_states(params_module.parse(raw), None)
+        optimize_policy._start_states(params_module.from_plain(raw), None)
     raw["policy"] |= {"starts": "public"}
     with pytest.raises(PipelineError, match=r"policy.starts: found public, and no unit is public"):
-        optimize_policy._start_states(params_module.parse(raw), "Pendulum-v1")
+        optimize_policy._start_states(params_module.from_plain(raw), "Pendulum-v1")
 
 
 def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:
@@ -184,11 +184,11 @@ def test_variants_without_a_guarantee_run_too(data: Params, variant: str) -> Non
 def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     data: Params, statistics: dict[str, Any], blocks: dict[str, Any], says: str
 ) -> None:
-    raw = with_statistics(data, statistics).model_dump(mode="json")
+    raw = params_module.plain(with_statistics(data, statistics))
     raw["dynamics"] |= blocks.get("dynamics", {})
-    raw["datasets"]["pendulum-replay"]["bounds"] |= blocks.get("bounds", {})
+    raw["chosen"]["bounds"] |= blocks.get("bounds", {})
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(params_module.parse(raw))
+        trained(params_module.from_plain(raw))
     assert str(refused.value).startswith("params.yaml: ")
     assert "\n" not in str(refused.value)
     assert not OUTPUT.exists()
@@ -225,7 +225,7 @@ def test_policies_need_somewhere_to_start_before_anything_is_charged(
     with pytest.raises(PipelineError, match=says) as refused:
         trained(params)
     assert "nowhere to start" in str(refused.value)
-    assert "datasets.pendulum-replay.environment is null" in str(refused.value)
+    assert "datasets/pendulum-replay.yaml says environment: null" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not OUTPUT.exists()
     assert charged(small) == []
@@ -289,9 +289,9 @@ def test_what_was_paid_for_is_restored_with_its_answers(data: Params) -> None:
     trained(params)
     assert snapshot(Path("models")) == first
     Path("aside").rename(kept)
-    raw = params.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"]["reward"] = [-17.0, 0.0]
-    trained(params_module.parse(raw))
+    raw = params_module.plain(params)
+    raw["chosen"]["bounds"]["reward"] = [-17.0, 0.0]
+    trained(params_module.from_plain(raw))
     assert len(charged(data)) == 2
     trained(with_statistics(data, PRIVATE | {"starts": False}))
     assert len(charged(data)) == 3, "without a query it is another mechanism"
@@ -312,7 +312,7 @@ def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.
     assert states == [["reserved"], ["reserved"]]
     tight = {"budget": {"epsilon": statement()["epsilon"] * 1.01, "delta": 1e-3}}
     with pytest.raises(PipelineError, match="budget"):
-        trained(with_statistics(data, PRIVATE, privacy=tight).model_copy(update={"seed": 1}))
+        trained(dataclasses.replace(with_statistics(data, PRIVATE, privacy=tight), seed=1))
     assert len(states) == 2
 
 

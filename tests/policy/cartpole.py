@@ -1,6 +1,5 @@
 """Gymnasium's CartPole-v1 as a batched model in torch: discrete actions, and episodes that terminate."""
 
-import math
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -14,7 +13,6 @@ from tests.policy.pendulum import PendulumStep
 CONFIG = replace(
     PENDULUM,
     discount=0.98,
-    target_entropy=0.3 * math.log(2),
     epochs=3,
     updates_per_epoch=400,
     rollout_batch=64,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.seed_generators import Streams
-from primorl.policy.sac import SacConfig
+from primorl.policy.settings import SacConfig
 
 CONFIG = SacConfig(
     hidden=(32, 32),
@@ -15,6 +15,7 @@ CONFIG = SacConfig(
     discount=0.97,
     target_rate=0.01,
     target_entropy=-3.0,
+    discrete_target_entropy=0.3,
     reward_scale=0.1,
     batch_size=128,
     epochs=5,
@@ -22,9 +23,7 @@ CONFIG = SacConfig(
     rollout_every=100,
     rollout_batch=64,
     horizon=30,
-    reset_fraction=1.0,
     buffer_size=50_000,
-    seeds=(0,),
 )
 """Learns the swing-up within 2,000 updates, a few seconds."""
 

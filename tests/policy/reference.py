@@ -1,5 +1,6 @@
 """SAC written the slow, obvious way: one module a network, ``torch.distributions``, ``torch.optim``, loops."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -8,7 +9,8 @@ from torch.distributions import Categorical, Independent, Normal, TransformedDis
 from torch.distributions.transforms import TanhTransform
 
 from primorl.policy.replay import Columns
-from primorl.policy.sac import ActorCritic, SacConfig
+from primorl.policy.sac import ActorCritic
+from primorl.policy.settings import SacConfig
 
 
 def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:
@@ -57,6 +59,9 @@ class Networks:
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic.parameters()], rate)
         self.alpha_adam = torch.optim.Adam([self.log_alpha], rate)
 
+    def target_entropy(self) -> float:
+        raise NotImplementedError
+
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(next_observation, observation, action, reward, continues)."""
         S, A = self.columns.observation_size, self.columns.action_size
@@ -93,12 +98,15 @@ class Networks:
         loss.backward()
         self.actor_adam.step()
         self.alpha_adam.zero_grad()
-        (-self.log_alpha * (log_density + self.config.target_entropy)).mean().backward()
+        (-self.log_alpha * (log_density + self.target_entropy())).mean().backward()
         self.alpha_adam.step()
 
 
 class Reference(Networks):
     """SAC for actions in a box; ``update`` takes the noise that the other draws for itself."""
+
+    def target_entropy(self) -> float:
+        return self.config.target_entropy
 
     def critic_loss(self, rows: Tensor, noise: Tensor) -> Tensor:
         following, observation, action, reward, continues = self.split(rows)
@@ -123,6 +131,9 @@ class Reference(Networks):
 
 class DiscreteReference(Networks):
     """SAC for discrete actions: one row and one action at a time, with ``torch.distributions.Categorical``."""
+
+    def target_entropy(self) -> float:
+        return self.config.discrete_target_entropy * math.log(self.columns.action_size)
 
     def policy(self, observation: Tensor) -> Categorical:
         return Categorical(logits=self.actor(observation))

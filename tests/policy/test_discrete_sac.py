@@ -31,7 +31,7 @@ def double() -> Iterator[None]:
 
 
 def made(seeds: int = 1) -> tuple[DiscreteSac, list[DiscreteReference]]:
-    sac = DiscreteSac(replace(BATCHES, seeds=tuple(range(seeds))), COLUMNS, Streams.of(range(1, seeds + 1), CPU))
+    sac = DiscreteSac(BATCHES, COLUMNS, Streams.of(range(1, seeds + 1), CPU), range(seeds))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
     return sac, [DiscreteReference(sac, BATCHES, COLUMNS, seed) for seed in range(seeds)]
@@ -106,8 +106,7 @@ def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
 
 def test_it_learns_to_balance_a_pole() -> None:
     """A random policy falls after about 22 steps, and so does what a first epoch made of this seed."""
-    config = replace(CONFIG, seeds=(1,), reset_fraction=0.3)
-    epochs = list(train(CartPole(), resets(512, 0), config, ReplayBuffer.batches))
+    epochs = list(train(CartPole(), resets(512, 0), CONFIG, ReplayBuffer.batches, seeds=(1,), reset_fraction=0.3))
     assert epochs[-1].policies.discrete_actions
     assert steps_survived(epochs[-1].policies) > 150
 
@@ -119,7 +118,7 @@ def test_without_terminations_it_does_not_learn() -> None:
         def step(self, observation: Tensor, action: Tensor, streams: Streams):  # type: ignore[no-untyped-def]
             return replace(super().step(observation, action, streams), terminated=None)
 
-    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, seeds=(1,), epochs=2), ReplayBuffer.batches))
+    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, epochs=2), ReplayBuffer.batches, seeds=(1,)))
     assert steps_survived(epochs[-1].policies) < 100
 
 

@@ -29,7 +29,7 @@ def double() -> Iterator[None]:
 
 
 def made(columns: Columns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
-    sac = Sac(replace(BATCHES, seeds=tuple(range(seeds))), columns, Streams.of(range(1, seeds + 1), CPU))
+    sac = Sac(BATCHES, columns, Streams.of(range(1, seeds + 1), CPU), range(seeds))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
     return sac, [Reference(sac, BATCHES, columns, seed) for seed in range(seeds)]
@@ -161,9 +161,7 @@ def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
 @pytest.mark.parametrize("reset_fraction", [1.0, 0.1])
 def test_it_learns_to_swing_a_pendulum_up(reset_fraction: float) -> None:
     """A random policy gets about -1,200, the best about -150; rollouts carried on must learn as well."""
-    epochs = list(
-        train(Pendulum(), resets(1024, 0), replace(CONFIG, reset_fraction=reset_fraction), ReplayBuffer.batches)
-    )
+    epochs = list(train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, reset_fraction=reset_fraction))
     assert mean_return(epochs[0].policies) < -900
     assert mean_return(epochs[-1].policies) > -300
 
@@ -172,7 +170,7 @@ def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
     """Training owns its generator: torch's global one neither enters nor is touched."""
 
     def weights(seed: int) -> Tensor:
-        epochs = list(train(Pendulum(), resets(64, 0), replace(SHORT, seeds=(seed,)), ReplayBuffer.batches))
+        epochs = list(train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=(seed,)))
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     torch.manual_seed(0)
@@ -186,7 +184,7 @@ def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
 
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
-    *_, last = train(Pendulum(), resets(64, 0), replace(SHORT, seeds=seeds), ReplayBuffer.batches)
+    *_, last = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=seeds)
     return [torch.cat([layer[number].flatten() for layer in last.policies.layers]) for number in range(len(seeds))]
 
 
@@ -209,8 +207,7 @@ def test_seeds_that_shared_their_randomness_would_be_noticed(monkeypatch: pytest
 
 
 def test_several_seeds_learn_to_swing_the_pendulum_up_together() -> None:
-    config = replace(CONFIG, seeds=(0, 1, 2))
-    *_, last = train(Pendulum(), resets(1024, 0), config, ReplayBuffer.batches)
+    *_, last = train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, seeds=(0, 1, 2))
     assert last.policies.policies == len(last.metrics) == 3
     returns = [mean_return(last.policies.one(number)) for number in range(3)]
     assert min(returns) > -400

@@ -28,7 +28,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound bundle of a project without a public split; read only."""
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
-    raw["partition"] = {"public_fraction": 0, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
     raw["privacy"]["statistics"] = STATISTICS
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])

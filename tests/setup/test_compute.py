@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
 from primorl.setup import compute
 from primorl.setup.compute import Place, ThreadChoice

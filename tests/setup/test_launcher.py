@@ -1,5 +1,6 @@
 """The processes of a training, each a real one: started, stopped, killed, hung, and left by the first."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -20,6 +21,7 @@ from primorl.project.errors import PipelineError
 from primorl.setup import launcher
 from primorl.training.distributed import Group, LostError, _tell
 from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
+from tests.projects import write_settings
 from tests.training import crew
 from tests.training.crew import CPU
 from tests.trajectories.builders import episode
@@ -36,10 +38,9 @@ def data(small: Params) -> Params:
 
 
 def both(params: Params, processes: int = 2) -> Params:
-    raw = params.model_dump(mode="json")
+    raw = params_module.plain(params)
     raw["compute"]["processes"] = processes
-    Path("params.yaml").write_text(json.dumps(raw), encoding="utf-8")
-    return params_module.parse(raw)
+    return write_settings(raw)
 
 
 def children() -> list[psutil.Process]:
@@ -100,7 +101,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     with pytest.raises(PipelineError, match="budget"):
         trained(both(refused))
     assert children() == []
-    both(data.model_copy(update={"seed": 5}))  # what the others read
+    both(dataclasses.replace(data, seed=5))  # what the others read
     with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
         trained(data)
     told = capfd.readouterr().err

@@ -55,7 +55,7 @@ def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
     ):
         run()
     assert not Path("trajectories").exists()
-    ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
+    ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
 
 
 def withdraw(*ids: str) -> str:
@@ -74,7 +74,7 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Pa
         Path("raw"),
         Path("trajectories"),
         "small",
-        entry(exclude_units=withdraw("small-v0/000000003", "", "small-v0/000000007")),
+        entry(ingestion={"exclude_units": withdraw("small-v0/000000003", "", "small-v0/000000007")}),
     )
     assert info.dataset_fingerprint != before
     left = [i for i in range(12) if i not in (3, 7)]
@@ -93,7 +93,7 @@ def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Pa
 def test_a_list_that_cannot_be_read_is_refused(project: Path, file: str, message: str) -> None:
     write_raw(Path("raw"), episodes(2))
     with pytest.raises(PipelineError, match=message):
-        ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=file))
+        ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"exclude_units": file}))
 
 
 def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
@@ -106,13 +106,13 @@ def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
             Path("raw"),
             Path("trajectories"),
             "small",
-            entry(exclude_units=withdraw("small-v0/000000001", "small-v0/000000099")),
+            entry(ingestion={"exclude_units": withdraw("small-v0/000000001", "small-v0/000000099")}),
         )
     assert "small-v0/000000099" not in str(wrong.value)
     assert snapshot(Path("trajectories")) == before
     everybody = withdraw(*(f"small-v0/{i:09d}" for i in range(4)))
     with pytest.raises(PipelineError, match="found no transitions"):
-        ingest(Path("raw"), Path("trajectories"), "small", entry(exclude_units=everybody))
+        ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"exclude_units": everybody}))
 
 
 def test_the_fingerprint_is_the_contents_and_not_the_batches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ def test_the_same_rows_on_both_sides_are_refused(project: Path, monkeypatch: pyt
 def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(project: Path) -> None:
     """Short records of a small state space: there people are known by their ids alone."""
     write_raw(Path("raw"), [episode(5, 1)] * 20)
-    ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
+    ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
     manifest = run()
     assert manifest.private_units + manifest.public_units == 20
     private, public = (Path(f"partitions/{name}.bin").read_bytes() for name in ("units", "public_units"))

@@ -19,7 +19,7 @@ def needed(name: str, environment: str | None, why: str = "") -> str:
         PipelineError: the entry names none.
     """
     if environment is None:
-        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id{why}")
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id{why}")
     return environment
 
 

@@ -167,7 +167,7 @@ def test_a_truncated_file_is_refused(project: Path, kept: int) -> None:
 
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
     for change, message in (
-        ({"environment": None}, r"datasets\.small\.environment: found null; allowed is a Gymnasium id"),
+        ({"environment": None}, r"datasets/small.yaml: environment: found null; allowed is a Gymnasium id"),
     ):
         with pytest.raises(PipelineError, match=message):
             source("small", entry(project / "x.hdf5", **change))
@@ -216,7 +216,7 @@ def test_a_score_that_is_not_the_references_is_pointed_out(
     assert capsys.readouterr().err == ""
     collected(entry(name="tiny-medium-v0", score={"low": -1500.0, "high": 0.0, "scale": 100.0}))
     told = capsys.readouterr().err
-    assert "datasets.small.score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}" in told
+    assert "datasets/small.yaml: score: D4RL's reference scores are {low: -1500.0, high: -150.0, scale: 100}" in told
 
 
 def test_a_name_that_cannot_be_had_is_one_clear_error(

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.config.datasets import Categorical, CountedActions, CsvFormat, TabularColumns
+from primorl.config.tabular import Categorical, CountedActions, CsvFormat, TabularColumns
 from primorl.project.errors import PipelineError
 
 ROWS_PER_BATCH = 2**16

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.tabular import BoxActions, Categorical, CountedActions
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
@@ -49,7 +50,7 @@ class Tabular:
             files = sorted(path for path in matched if path.is_file())
         if not files:
             raise PipelineError(
-                f"params.yaml: datasets.{self.name}.options.files: found no file at {named!r}; allowed are a file, a "
+                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
                 "folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from the project's root"
             )
         for file in files:
@@ -59,7 +60,7 @@ class Tabular:
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
-                f"params.yaml: datasets.{self.name}.options.files: found {strange} of {len(files)} files at {named!r} "
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} "
                 "with a name that is none of a log; allowed are .parquet, .csv and .csv.gz, with no dot or "
                 "underscore in front; rename them, or narrow the pattern"
             )
@@ -152,7 +153,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     bounds = dataset.bounds.observation
     if isinstance(bounds, DeclaredBounds) and len(bounds.low) != size:
         raise PipelineError(
-            f"params.yaml: datasets.{name}.bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
             f"{size} of options.columns.observation (a category is one)"
         )
     count = _choices(action)
@@ -169,7 +170,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     if spaces.discrete_actions == isinstance(action, BoxActions):
         kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
         raise PipelineError(
-            f"params.yaml: datasets.{name}.options.columns.action: the environment has {kinds[0]} actions, found "
+            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
             f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "
             "{columns, low, high} for continuous ones"
         )
@@ -179,7 +180,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     ):
         if found != allowed:
             raise PipelineError(
-                f"params.yaml: datasets.{name}.options.columns.{what}: found {found} dimensions or choices, the "
+                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
                 f"environment declares {allowed}; correct the columns or `environment`"
             )
     return replace(spaces, one_hot=one_hot), horizon
