@@ -1,7 +1,7 @@
 """What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -26,10 +26,17 @@ _ONE_THREAD_UP_TO = 192  # units of a layer, of all seeds together
 
 @dataclass(frozen=True)
 class Released:
-    """What ``train_model`` says of its model: the environment's id (None: no simulator) and the privacy statement."""
+    """What ``train_model`` says of its model.
+
+    Attributes:
+        environment: its id; None: there is no simulator.
+        statement: the privacy statement.
+        names: ``observation_names`` and ``action_names``, where the data name their columns and actions.
+    """
 
     environment: str | None
     statement: dict[str, Any]
+    names: dict[str, list[str]] = field(default_factory=dict)
 
     @classmethod
     def read(cls, params: Params) -> "Released":
@@ -51,7 +58,8 @@ class Released:
         missing = [key for key in _TAGS if key not in statement]
         if missing:
             raise PipelineError(f"{MODEL / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
-        return cls(config["environment"], statement)
+        names = {key: config[key] for key in ("observation_names", "action_names") if config.get(key)}
+        return cls(config["environment"], statement, names)
 
 
 def load_model(params: Params) -> tuple[PessimisticModel, torch.device]:
@@ -114,7 +122,7 @@ def write_trained(
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
 
-    about = pointer(params, output) | {"environment": released.environment}
+    about = pointer(params, output) | {"environment": released.environment} | _observations(model, released)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
@@ -123,6 +131,15 @@ def write_trained(
             write_json(folder / "privacy.json", released.statement)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
+
+
+def _observations(model: PessimisticModel, released: Released) -> dict[str, Any]:
+    """The public range of observations, and the names of columns and actions where the model has them."""
+    about: dict[str, Any] = dict(released.names)
+    if bool(model.observation_low.isfinite().all() and model.observation_high.isfinite().all()):
+        about["observation_low"] = model.observation_low.tolist()
+        about["observation_high"] = model.observation_high.tolist()
+    return about
 
 
 def pointer(params: Params, target: Path) -> dict[str, Any]:

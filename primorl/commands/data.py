@@ -1,57 +1,60 @@
 """``primorl data``."""
 
-import argparse
-import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-HELP = "what may be known of the dataset, and private data to a private remote"
-EXAMPLES = """examples:
+import typer
+
+from primorl.commands.folders import given_path
+
+_EXAMPLES = """\b
+Examples:
   primorl data describe                     facts, counts, fingerprint, and the public split's statistics
-  primorl data describe --figure data.png   and its returns, lengths and coverage, drawn
-  primorl data push --remote vault          what DVC keeps off remotes (raw rows, partitions) to the DVC remote `vault`
+  primorl data describe --figure data.png   also draw its returns, lengths and coverage
+  primorl data push --remote vault          send what DVC keeps off remotes (raw rows, partitions) to the remote `vault`
 """
 _PARTITIONS = Path("data/partitions")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    also = argparse.ArgumentParser(add_help=False)
-    also.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    shown = actions.add_parser("describe", help="facts and the public split; opens nothing private", parents=[also])
-    shown.add_argument("--json", action="store_true", help="as JSON")
-    shown.add_argument("--figure", metavar="PNG", type=Path, help="draw returns, lengths and coverage into this file")
-    push = actions.add_parser("push", help="send private outputs to a remote that is named here", parents=[also])
-    push.add_argument("--remote", metavar="NAME", required=True, help="a DVC remote inside the trust boundary")
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    actions = typer.Typer(help=f"Describe the dataset, or send private data to a private remote.\n\n{_EXAMPLES}")
+    actions.command(
+        "describe", help=f"Describe the dataset and its public split. Opens nothing private.\n\n{_EXAMPLES}"
+    )(_describe)
+    actions.command("push", help=f"Send private outputs to the remote that you name.\n\n{_EXAMPLES}")(_push)
+    app.add_typer(actions, name="data")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it; return the exit status."""
-    return _push(arguments.remote) if arguments.action == "push" else _describe(arguments)
-
-
-def _push(remote: str) -> int:
+def _push(
+    remote: Annotated[str, typer.Option(metavar="NAME", help="A DVC remote inside the trust boundary.")],
+) -> None:
     from primorl.project.remotes import push_private
 
     for path in push_private(remote):
         print(f"{path}: on remote {remote}")
-    return 0
 
 
-def _describe(arguments: argparse.Namespace) -> int:
+def _describe(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    figure: Annotated[
+        Path | None,
+        typer.Option(metavar="PNG", parser=given_path, help="Draw returns, lengths and coverage into this file."),
+    ] = None,
+) -> None:
+    import json
+
     from primorl.project.files import replaced_file
     from primorl.trajectories.description import describe, draw
 
     about, public = describe(_PARTITIONS)
-    print(json.dumps(about, indent=2, allow_nan=False) if arguments.json else _text(about))
-    if arguments.figure is not None:
+    print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about))
+    if figure is not None:
         if public is None:
             print("no figure: there is no public split to draw")
         else:
-            with replaced_file(arguments.figure) as fresh:
+            with replaced_file(figure) as fresh:
                 draw(fresh, about, public)
-    return 0
 
 
 def _text(about: dict[str, Any]) -> str:

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from primorl.commands.printing import rendered
 from primorl.privacy.accounting.accountant import solve_noise_multiplier
 
+_COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
 _LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise
 _STEPS = (0.25, 0.5, 1, 2, 4)  # of the rounds around the current ones
 
@@ -84,26 +86,25 @@ def frontier(
 
 def table(points: Sequence[Point]) -> str:
     """The points as aligned columns, the one in use marked."""
-    return "\n".join(_lines(points))
+    return rendered(_COLUMNS, _rows(points), right=_COLUMNS[:-1])
 
 
-def _lines(points: Sequence[Point]) -> Iterator[str]:
-    row = "{:>7}  {:>9}  {:>9}  {:>12}  {:>12}  {:>12}  {}"
-    yield row.format("T", "q", "z", "noise / C", "unit-updates", "transitions", "").rstrip()
+def _rows(points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    """One row a point, and an empty row between different numbers of rounds."""
     last = points[0].rounds
     for point in points:
         if point.rounds != last:
-            yield ""
+            yield ("",) * len(_COLUMNS)
         last = point.rounds
-        yield row.format(
-            point.rounds,
+        yield (
+            str(point.rounds),
             f"{point.sampling_probability:.4g}",
             _figure(point.noise_multiplier, ".4g"),
             _figure(point.noise_per_coordinate, ".3g"),
             _figure(point.unit_updates, ".3g"),
             _figure(point.transitions, ".3g"),
             "◄ in use" if point.current else "",
-        ).rstrip()
+        )
 
 
 def _figure(value: float | None, form: str) -> str:

@@ -50,6 +50,7 @@ Hexadecimal = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Count = Annotated[int, Field(ge=1)]
 Delta = Annotated[float, Field(gt=0, lt=1)]
 NonNegative = Annotated[float, Field(ge=0)]
+Names = tuple[Text, ...]
 Variant = Literal["private", "no_privacy", "no_clip"]
 """Not ``mopo``: its policy is made of raw private transitions."""
 
@@ -95,6 +96,9 @@ class ModelConfig(_Strict):
     discrete_actions: bool
     termination: Text
     environment: Text | None
+    observation_names: Names | None = None
+    """Of the columns, as declared; absent where nothing names them. So are the names of actions."""
+    action_names: Names | None = None
     variant: Variant
     rounds: Count
     """After early stopping, which looks at the public split and released weights only."""
@@ -113,6 +117,12 @@ class PolicyConfig(_Strict):
     action_size: Count
     hidden: tuple[Count, ...]
     discrete_actions: bool
+    observation_names: Names | None = None
+    """Of the columns, and those of the actions: the model's."""
+    action_names: Names | None = None
+    observation_low: tuple[float, ...] | None = None
+    """The public range of observations: the model's bounds."""
+    observation_high: tuple[float, ...] | None = None
     epochs: Count
 
 
@@ -161,6 +171,8 @@ class Statement(_Strict):
     termination: Text
     """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
     units: Count
+    public_units: Annotated[int, Field(ge=0)] | None = None
+    """Units that are declared public, and so not protected."""
     public_assumptions: tuple[Text, ...]
     dataset_fingerprint: Hexadecimal
     void: tuple[Text, ...]
@@ -232,7 +244,7 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
     """
     names = _check_names_and_hashes(folder)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
-    _check_tensors(folder, model)
+    _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     if read(folder, POLICY[2], Statement) != statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
@@ -312,7 +324,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield name
 
 
-def _check_tensors(folder: Path, config: ModelConfig) -> None:
+def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -> None:
     """Load both with our loaders, write them with our writers, and compare."""
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     policy = DeterministicPolicy.load(folder / "policy")
@@ -325,6 +337,10 @@ def _check_tensors(folder: Path, config: ModelConfig) -> None:
                 raise PipelineError(
                     f"{folder / file}: holds more than its model: a tensor, metadata or padding of its own"
                 )
+    for side in ("observation_low", "observation_high"):
+        stated = getattr(of_policy, side)
+        if stated is not None and list(stated) != getattr(ensemble.bounds, side).tolist():
+            raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
     if not all(bool(weight.isfinite().all()) for weight in ensemble.weights):
         raise PipelineError(f"{folder / MODEL[0]}: found weights that are not finite")
 
@@ -347,7 +363,10 @@ def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
 
 
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
-    for key in ("environment", "variant", "observation_size", "action_size", "discrete_actions"):
+    for key in (
+        *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
+        *("observation_names", "action_names"),
+    ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(
                 f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"

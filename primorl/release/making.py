@@ -16,7 +16,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory, write_json
 from primorl.release import bundle
 from primorl.release.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Statement
-from primorl.release.card import make_card
+from primorl.release.card_content import make_card
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.trajectories.storage.manifest import Manifest
 

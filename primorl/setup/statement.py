@@ -14,14 +14,14 @@ def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     termination = manifest.info.termination
     if plan is not None:
         statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
-        return statement | {"termination": termination}
+        return statement | {"termination": termination, "public_units": manifest.public_units}
     statement = accounting.no_guarantee(
         unit=manifest.info.unit,
         units=manifest.private_units,
         dataset_fingerprint=fingerprint,
         reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
     )
-    return statement | {"termination": termination}
+    return statement | {"termination": termination, "public_units": manifest.public_units}
 
 
 def _assumptions(manifest: Manifest) -> list[str]:

@@ -11,10 +11,12 @@ from matplotlib.image import imread
 
 from primorl.commands import frontier
 from primorl.commands import main as cli
-from primorl.config.params import load
+from primorl.config.params import Params, load
 from primorl.privacy.accounting import accountant as accounting
 from primorl.privacy.ledger.ledger import Version
+from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.setup import mechanism
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.storage.manifest import Manifest
 from tests.privacy.accounting.test_accountant import GOLDEN
@@ -350,3 +352,32 @@ def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pyt
     assert [answer[name] for name in ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")] == [None] * 3
     asked = answered(capsys, "--noise-multiplier", "20")
     assert (asked["private"], asked["epsilon_pld"]) == (True, epsilon(1.0, 20.0, 5))
+
+
+def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """A query drowned in noise, and a target that no noise reaches; without a project there is nothing to refuse."""
+    statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 1000.0}
+    write_params(statistics=statistics)
+    chosen = load(Path("params.yaml"))
+    assert cli.main(["plan", "--json"]) == 0, "before there are partitions, nobody knows the number of units"
+    capsys.readouterr()
+    write_partitions()
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(chosen)
+    assert "drowns the normaliser's answer" in str(refused.value)
+    for words in ([], ["--json"]):
+        assert cli.main(["plan", *words]) == 1
+        assert capsys.readouterr().err == f"error: {refused.value}\n"
+    write_params(statistics=statistics | {"noise_multiplier": 0.3})
+    assert cli.main(["plan", "--json"]) == 0, "the twin: less noise is accepted"
+    capsys.readouterr()
+    write_params(target_epsilon=1e-6, noise_multiplier=None, delta=1e-9)
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(load(Path("params.yaml")))
+    assert cli.main(["plan"]) == 1
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+
+
+def refused_by_training(chosen: Params) -> None:
+    manifest = Manifest.load(Path("data/partitions/manifest.json"))
+    mechanism.make_plan(chosen, manifest, mechanism.architecture(chosen, manifest))

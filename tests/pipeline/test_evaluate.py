@@ -16,9 +16,9 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation.figure import account
 from primorl.evaluation.model_value import values_by_member
 from primorl.evaluation.returns import episode_returns
+from primorl.evaluation.wording import account
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
