@@ -5,17 +5,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.config.params import Params
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.sac import SacConfig, Sampler, train
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, replaced_directory, write_json
+from primorl.project.files import replaced_directory
 from primorl.project.progress import progress_bar
 from primorl.setup.compute import chosen_device
 from primorl.tracking import StageRun
@@ -30,7 +31,7 @@ class Released:
     """What ``train_model`` says of its model: the environment's id (None: no simulator) and the privacy statement."""
 
     environment: str | None
-    statement: dict[str, Any]
+    statement: Statement
 
     @classmethod
     def read(cls, params: Params) -> "Released":
@@ -40,19 +41,16 @@ class Released:
             PipelineError: a file is missing or broken, or the model is another variant's, so that its statement
                 would be no statement about what is made here.
         """
-        config, statement = read_json(MODEL / "config.json"), read_json(MODEL / "privacy.json")
+        config, statement = ModelConfig.read(MODEL), Statement.read(MODEL)
         asked = {"variant": params.dynamics.variant, "environment": params.chosen.environment}
-        found = {key: config.get(key) for key in asked}
+        found = {key: getattr(config, key) for key in asked}
         if found != asked:  # an environment's id may name a module to import: params.yaml's only
             raise PipelineError(
                 f"{MODEL / 'config.json'}: found variant {found['variant']!r} for environment "
                 f"{found['environment']!r}, params.yaml asks for {asked['variant']!r} for {asked['environment']!r}; "
                 "run `dvc repro train_model`"
             )
-        missing = [key for key in _TAGS if key not in statement]
-        if missing:
-            raise PipelineError(f"{MODEL / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
-        return cls(config["environment"], statement)
+        return cls(config.environment, statement)
 
 
 def load_model(params: Params) -> tuple[PessimisticModel, torch.device]:
@@ -105,7 +103,7 @@ def write_trained(
         for log, seed in ((run, params.seed), *zip(of_seeds, seeds, strict=False)):
             log.params({"seed": seed, "policy": params.policy.model_dump()})
             for key in _TAGS:
-                log.tag(key, str(released.statement[key]))
+                log.tag(key, str(getattr(released.statement, key)))
         for epoch in train(model, starts, config, sampler):
             means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
             for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
@@ -115,20 +113,19 @@ def write_trained(
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
 
-    about = pointer(params, output) | {"environment": released.environment}
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
-            which = {"seeds": list(seeds)} if params.policy.seeds and folder == fresh else {}
-            exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
-            write_json(folder / "privacy.json", released.statement)
+            exported.save(
+                folder,
+                [epoch.one(number) for epoch in policies],
+                variant=params.dynamics.variant,
+                environment=released.environment,
+                seeds=seeds if params.policy.seeds and folder == fresh else None,
+            )
+            released.statement.write(folder)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
-
-
-def pointer(params: Params, target: Path) -> dict[str, Any]:
-    """The ``config.json`` of a folder without a policy: it names the folder where this variant's policy lies."""
-    return {"variant": params.dynamics.variant, "policy": target.as_posix()}
 
 
 def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> SacConfig:

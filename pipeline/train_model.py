@@ -2,12 +2,11 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from dp_accounting import dp_event
@@ -20,8 +19,9 @@ from primorl.dynamics.starts import StartModel
 from primorl.privacy.ledger.charges import Payment, pay_or_resume
 from primorl.privacy.ledger.ledger import Version
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, replaced_directory, write_json
+from primorl.project.files import home, replaced_directory
 from primorl.project.progress import Bar, progress_bar
 from primorl.setup import accounts, mechanism, refusals
 from primorl.setup.accounts import dataset_version, project_ledger
@@ -150,14 +150,14 @@ def body(params: Params, run: StageRun) -> None:
                 "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
                 "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
             )
-        statement |= accounts.account(params, ledger, paid.charge, version)
+        statement = accounts.with_payment(statement, params, ledger, paid.charge, version)
         ensemble = GaussianEnsemble(shape, trained.weights, normaliser, bounds, manifest.info.termination)
         _write(ensemble, starts, params, manifest, trained.rounds, statement, run)
         ledger.commit(paid.charge.id)
     for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
-        run.tag(key, str(statement[key]))
-    if statement["epsilon"] is not None:
-        run.metric("epsilon", statement["epsilon"])  # the reservation, also when stopped early
+        run.tag(key, str(getattr(statement, key)))
+    if statement.epsilon is not None:
+        run.metric("epsilon", statement.epsilon)  # the reservation, also when stopped early
 
 
 def worker(params: Params) -> None:
@@ -297,14 +297,14 @@ def _write(
     params: Params,
     manifest: Manifest,
     rounds: int,
-    statement: Mapping[str, Any],
+    statement: Statement,
     run: StageRun,
 ) -> None:
     with replaced_directory(OUTPUT) as fresh:
         ensemble.save(fresh, environment=manifest.info.environment, variant=params.dynamics.variant, rounds=rounds)
         if starts is not None:
             starts.save(fresh)
-        write_json(fresh / "privacy.json", dict(statement))
+        statement.write(fresh)
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
 

@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> int:
         checked = params.load(Path("params.yaml"))
         statement = release(arguments.directory, checked, void_ok=arguments.void_ok)
     done = "sound" if arguments.check else "made and checked"
-    print(f"{arguments.directory}: {done}; {guarantee(statement.model_dump())}")
+    print(f"{arguments.directory}: {done}; {guarantee(statement.to_json())}")
     if arguments.check:
         print("not checked: the returns that the cards quote, and who made the bundle")
     return 0

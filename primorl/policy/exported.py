@@ -4,7 +4,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from primorl.policy.config import PolicyConfig, Variant
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
 
 FINAL, EPOCHS, CONFIG = "policy.safetensors", "epochs.safetensors", "config.json"
 _SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
@@ -113,10 +112,10 @@ class DeterministicPolicy:
     @classmethod
     def _load(cls, folder: Path, name: str, policies: int | None) -> "DeterministicPolicy":
         path = folder / name
-        config = read_json(folder / CONFIG)
+        config = PolicyConfig.read(folder)
         try:
             tensors = load_file(path)
-            shapes, discrete = _shapes(config, policies), bool(config["discrete_actions"])
+            shapes, discrete = _shapes(config, policies), config.discrete_actions
             _check(tensors, shapes)
         except FileNotFoundError:
             raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
@@ -133,19 +132,40 @@ class DeterministicPolicy:
         )
 
 
-def save(folder: Path, epochs: Sequence[DeterministicPolicy], **about: Any) -> None:
-    """Write one policy an epoch, and the last again as the final one.
+def save(
+    folder: Path,
+    epochs: Sequence[DeterministicPolicy],
+    *,
+    variant: Variant,
+    environment: str | None,
+    seeds: Sequence[int] | None = None,
+) -> None:
+    """Write one policy for each epoch, and the last one again as the final policy.
 
     Makes ``policy.safetensors``, ``epochs.safetensors`` (normaliser and action bounds inside both) and ``config.json``
-    (sizes, and ``about``) in ``folder``.
+    in ``folder``.
+
+    Args:
+        folder: is there.
+        epochs: the policies at the end of every epoch.
+        variant: ``dynamics.variant`` of params.yaml.
+        environment: id of the Gymnasium environment; None: no simulator.
+        seeds: of the policies that were trained together, where params.yaml lists them.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
-    hidden = [weight.shape[1] for weight in last.layers[:-2:2]]
-    sizes = {"observation_size": last.observation_size, "action_size": last.action_size, "hidden": hidden}
-    kind = {"discrete_actions": last.discrete_actions}
-    write_json(folder / CONFIG, {"format": 1, **about, **sizes, **kind, "epochs": len(epochs)})
+    PolicyConfig(
+        variant=variant,
+        policy="models/mopo" if variant == "mopo" else "models/policy",
+        environment=environment,
+        seeds=None if seeds is None else tuple(seeds),
+        observation_size=last.observation_size,
+        action_size=last.action_size,
+        hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),
+        discrete_actions=last.discrete_actions,
+        epochs=len(epochs),
+    ).write(folder)
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
@@ -163,11 +183,11 @@ def _layer_names(layers: int) -> list[str]:
     return [f"layers.{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
 
 
-def _shapes(config: Mapping[str, Any], policies: int | None) -> dict[str, tuple[int, ...]]:
+def _shapes(config: PolicyConfig, policies: int | None) -> dict[str, tuple[int, ...]]:
     """What ``config.json`` says every tensor must look like, layers first and in order."""
-    S, A = int(config["observation_size"]), int(config["action_size"])
-    P = int(config["epochs"]) if policies is None else policies
-    sizes = (S, *(int(size) for size in config["hidden"]), A)
+    S, A = config.observation_size, config.action_size
+    P = config.epochs if policies is None else policies
+    sizes = (S, *config.hidden, A)
     layers = [
         shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
     ]

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home
 from primorl.tracking import StageRun, git_commit
@@ -155,19 +155,17 @@ def open_private(
     return store
 
 
-def account(params: Params, ledger: Ledger, charge: Charge, version: Version) -> Mapping[str, Any]:
-    """What a statement says of the ledger: its charge, and what was spent so far on the same units, itself included."""
+def with_payment(statement: Statement, params: Params, ledger: Ledger, charge: Charge, version: Version) -> Statement:
+    """The statement with the ledger's part: the charge, and what was spent on the same units, this charge included."""
     delta = params.privacy.budget.delta
     spent = ledger.spent_on(version, delta)
-    return {
-        "charge": charge.id,
-        "spent_on_dataset": {
-            "epsilon": finite(spent.epsilon_pld),
-            "epsilon_rdp": finite(spent.epsilon_rdp),
-            "delta": delta,
-            "charges": len(ledger.sharing(version)),
-        },
-    }
+    account = SpentOnDataset(
+        epsilon=finite(spent.epsilon_pld),
+        epsilon_rdp=finite(spent.epsilon_rdp),
+        delta=delta,
+        charges=len(ledger.sharing(version)),
+    )
+    return statement.with_payment(charge.id, account)
 
 
 def _digests(file: Path, units: int, several: bool) -> bytes:

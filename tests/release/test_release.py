@@ -21,6 +21,7 @@ from primorl.config import params
 from primorl.privacy.ledger.ledger import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
+from primorl.project.records import to_json
 from primorl.release import bundle
 from primorl.release.bundle import FILES, LEDGER, MANIFEST
 from primorl.release.making import release
@@ -85,7 +86,7 @@ def edit_tensors(path: Path, extra: dict[str, torch.Tensor], metadata: dict[str,
 
 def relist(folder: Path) -> None:
     """What a forger does last."""
-    write_json(folder / MANIFEST, bundle.manifest_of(folder))
+    write_json(folder / MANIFEST, to_json(bundle.manifest_of(folder)))
 
 
 def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -500,9 +501,9 @@ def other_rounds(folder: Path) -> None:
         (linked, "card.md is a link"),
         (archive, "policy/policy.safetensors: is a ZIP archive"),
         (polyglot, "policy/policy.safetensors: is a ZIP archive"),
-        (two_epsilons, "dynamics/privacy.json: keys given twice"),
-        (infinite, "dynamics/config.json: not as declared: log_variance_low"),
-        (deep, "ledger-statement.json: not as declared"),
+        (two_epsilons, "dynamics/privacy.json: not JSON (a key is given twice"),
+        (infinite, "dynamics/config.json: not JSON (found -1e999, which is too large"),
+        (deep, "ledger-statement.json: not JSON (RecursionError"),
         (endless_event, "ledger-statement.json: not as declared: records.0.event"),
         (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
         (forged_total, "ledger-statement.json: epsilon: less than the accountant"),
