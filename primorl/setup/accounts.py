@@ -10,10 +10,11 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params
+from primorl.privacy.ledger.charges import spent_on_dataset
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite, home
+from primorl.project.files import home
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
@@ -157,15 +158,7 @@ def open_private(
 
 def with_payment(statement: Statement, params: Params, ledger: Ledger, charge: Charge, version: Version) -> Statement:
     """The statement with the ledger's part: the charge, and what was spent on the same units, this charge included."""
-    delta = params.privacy.budget.delta
-    spent = ledger.spent_on(version, delta)
-    account = SpentOnDataset(
-        epsilon=finite(spent.epsilon_pld),
-        epsilon_rdp=finite(spent.epsilon_rdp),
-        delta=delta,
-        charges=len(ledger.sharing(version)),
-    )
-    return statement.with_payment(charge.id, account)
+    return statement.with_payment(charge.id, spent_on_dataset(ledger, version, params.privacy.budget.delta))
 
 
 def _digests(file: Path, units: int, several: bool) -> bytes:
