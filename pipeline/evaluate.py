@@ -27,7 +27,6 @@ from primorl.evaluation.statistics import MeanInterval
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file, write_json
-from primorl.setup.horizon import declared_horizon
 from primorl.tracking import Log, StageRun
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -137,7 +136,7 @@ def _in_the_model(params: Params, manifest: Manifest, folders: Sequence[Path]) -
     Raises:
         PipelineError: nobody says how long an episode is, or where it begins.
     """
-    horizon = declared_horizon(params, manifest)
+    horizon = manifest.declared_horizon()
     chosen, ensemble = params.evaluation, GaussianEnsemble.load(MODEL, torch.device("cpu"))
     starts = _first_states(chosen.seed)
     if starts.shape[1:] != (ensemble.architecture.observation_size,):

@@ -1,6 +1,5 @@
 """What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
 
-import math
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,10 +9,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
-from primorl.policy.sac import SacConfig, Sampler, train
+from primorl.policy.sac import Sampler, train
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_directory, write_json
 from primorl.project.progress import progress_bar
@@ -106,15 +105,15 @@ def write_trained(
             f"{MODEL}: found observations of size {model.observation_size}, the start states "
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-    config, seeds = _config(params, model, reset_fraction), params.policy_seeds
+    seeds = params.policy_seeds
     policies = []
-    with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
+    with ExitStack() as open_runs, progress_bar(params.policy.epochs, output.name, "epoch") as bar:
         of_seeds = [open_runs.enter_context(run.nested(f"seed {seed}")) for seed in params.policy.seeds or ()]
         for log, seed in ((run, params.seed), *zip(of_seeds, seeds, strict=False)):
-            log.params({"seed": seed, "policy": params.policy.model_dump()})
+            log.params({"seed": seed, "policy": plain(params.policy)})
             for key in _TAGS:
                 log.tag(key, str(released.statement[key]))
-        for epoch in train(model, starts, config, sampler):
+        for epoch in train(model, starts, params.policy, sampler, seeds=seeds, reset_fraction=reset_fraction):
             means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
             for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
                 for name, value in metrics.items():
@@ -146,28 +145,6 @@ def _observations(model: PessimisticModel, released: Released) -> dict[str, Any]
 def pointer(params: Params, target: Path) -> dict[str, Any]:
     """The ``config.json`` of a folder without a policy: it names the folder where this variant's policy lies."""
     return {"variant": params.dynamics.variant, "policy": target.as_posix()}
-
-
-def _config(params: Params, model: PessimisticModel, reset_fraction: float) -> SacConfig:
-    chosen = params.policy
-    discrete_entropy = chosen.discrete_target_entropy * math.log(model.action_size)
-    return SacConfig(
-        hidden=chosen.hidden,
-        learning_rate=chosen.learning_rate,
-        discount=chosen.discount,
-        target_rate=chosen.target_rate,
-        target_entropy=discrete_entropy if model.discrete_actions else chosen.target_entropy,
-        reward_scale=chosen.reward_scale,
-        batch_size=chosen.batch_size,
-        epochs=chosen.epochs,
-        updates_per_epoch=chosen.updates_per_epoch,
-        rollout_every=chosen.rollout_every,
-        rollout_batch=chosen.rollout_batch,
-        horizon=chosen.horizon,
-        reset_fraction=reset_fraction,
-        buffer_size=chosen.buffer_size,
-        seeds=params.policy_seeds,
-    )
 
 
 def _device(params: Params) -> torch.device:

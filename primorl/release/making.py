@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from primorl.config.params import Params
-from primorl.privacy.accounting import accountant as accounting
+from primorl.config.params import Params, Reading
+from primorl.privacy.accounting import epsilon as accounting
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory, write_json
 from primorl.release import bundle
@@ -27,7 +27,7 @@ _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a 
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
-def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
+def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Statement:
     """Make the bundle ``target`` whole, or leave everything as it was.
 
     Args:
@@ -84,7 +84,7 @@ def _refuse_to_overwrite(target: Path) -> None:
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
 
 
-def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) -> LedgerStatement:
+def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
     """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
     version = dataset_version(manifest, PARTITIONS)
     delta = statement.spent_on_dataset.delta

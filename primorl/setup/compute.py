@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import psutil
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
-from primorl.training.rounds import CHUNK_BYTES, Execution
+from primorl.training.settings import CHUNK_BYTES, Execution
 
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
@@ -44,6 +44,11 @@ class Place:
                 "processes with torchrun, or unset RANK"
             ) from None
         return cls(process, processes, local, of_machine, launched=True)
+
+    @classmethod
+    def of_training(cls, compute: Compute, variant: str) -> "Place":
+        """The place for ``train_model``; variant mopo is trained by one process."""
+        return cls() if variant == "mopo" else cls.of(compute)
 
     @property
     def own_gpu(self) -> bool:
@@ -81,8 +86,6 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
         raise PipelineError("params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu")
     if not _takes_gpu(compute):
         return torch.device("cpu")
-    if place.local_processes == 1:
-        return torch.device("cuda")
     device = torch.device("cuda", place.local_process % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from matplotlib.axes import Axes
 from mlflow.tracking import MlflowClient
 
@@ -28,6 +27,7 @@ from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
+from tests.projects import project_settings
 from tests.trajectories.builders import episodes, table
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -70,11 +70,11 @@ def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPol
 
 
 def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
-    raw = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
     raw["dynamics"]["variant"] = variant
-    raw["datasets"]["pendulum-replay"]["score"] = score
+    raw["chosen"]["score"] = score
     raw["evaluation"] = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
-    return params.parse(raw)
+    return params.from_plain(raw)
 
 
 def run(selected: Params) -> None:
@@ -274,13 +274,13 @@ def unsimulated(project: Path) -> Params:
 
 
 def without_simulator(selected: Params) -> Params:
-    raw = selected.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"] |= {
+    raw = params.plain(selected)
+    raw["chosen"] |= {
         "environment": None,
         "score": {"low": -1500.0, "high": 0.0, "scale": 1000.0},
     }
     raw["policy"] |= {"starts": "public"}
-    return params.parse(raw)
+    return params.from_plain(raw)
 
 
 def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
@@ -372,7 +372,7 @@ def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulate
     manifest = Path("data/partitions/manifest.json")
     write_json(manifest, read_json(manifest) | {"horizon": None})
     with pytest.raises(
-        PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"
+        PipelineError, match=r"datasets/pendulum-replay.yaml: horizon: found null, and there is no environment"
     ):
         run(unsimulated)
     assert not Path("metrics/summary.json").exists()

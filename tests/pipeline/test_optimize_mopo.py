@@ -1,6 +1,7 @@
 import json
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,9 @@ import pytest
 import torch
 
 from pipeline import optimize_mopo
-from primorl.config.params import Budget, Params
-from primorl.dynamics.seed_generators import Streams
+from primorl.config.blocks import Budget
+from primorl.config.params import Params
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.project.errors import PipelineError
@@ -81,9 +83,9 @@ def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> Non
     write_model(NOT_PRIVATE, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     shutil.rmtree(DATA)
-    limited = small.privacy.model_copy(update={"budget": Budget(epsilon=1000.0, delta=1e-5)})
+    limited = replace(small.privacy, budget=Budget(epsilon=1000.0, delta=1e-5))
     with pytest.raises(PipelineError, match="budget"):
-        trained(tiny(small.model_copy(update={"privacy": limited}), variant="mopo"))
+        trained(tiny(replace(small, privacy=limited), variant="mopo"))
     assert not OUTPUT.exists()
 
 
@@ -125,6 +127,6 @@ def test_batches_mix_real_and_generated_rows_as_asked(fraction: float, expected:
     real.extend(torch.ones(1, 30, 2))
     generated.extend(torch.full((2, 50, 2), -1.0))
     sampler = optimize_mopo.with_real(real, fraction)
-    batches = list(sampler(generated, 7, 256, Streams.of([0, 1], CPU)))
+    batches = list(sampler(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
     assert [tuple(rows.shape) for rows in batches] == [(2, 256, 2)] * 7
     assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7

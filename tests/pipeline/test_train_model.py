@@ -6,6 +6,7 @@ import math
 import shutil
 import sqlite3
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +19,20 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.dynamics.termination import RULES, Rule
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger import charges
 from primorl.privacy.ledger.ledger import Charge, Ledger
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked, write_json
 from primorl.project.progress import progress_bar
-from primorl.setup import charges
+from primorl.setup import accounts
 from primorl.setup.accounts import project_ledger
 from primorl.tracking import stage_run
-from primorl.training.training import Look
+from primorl.training.training import PublicEvaluation
 from primorl.trajectories.sources.replay.recording import Episode
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline import tiny_policy
@@ -41,12 +46,12 @@ MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs
 
 
 def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
@@ -91,7 +96,7 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert said["spent_on_dataset"]["charges"] == 1
     assert said["spent_on_dataset"]["epsilon"] == pytest.approx(
-        accounting.compose([accounting.event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
+        accounting.compose([event_from_json(said["event"])], data.privacy.budget.delta).epsilon_pld
     )
     assert run.logged["charge"] == said["charge"] == charged(data)[0].id
     ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
@@ -153,9 +158,9 @@ def test_a_large_delta_is_warned_of_and_voids_the_statement(
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
     """Private extremes, however large, move neither."""
     normalisers, bounds = [], []
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"] = {"observation": "public", "reward": "public"}
-    changed = params_module.parse(raw)
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"] = {"observation": "public", "reward": "public"}
+    changed = params_module.from_plain(raw)
     for scale in (1.0, 1e4):
         private = [episode(10, i) for i in range(5)]
         for one in private:
@@ -271,7 +276,7 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, dam
     before = snapshot(Path("models"))
     damage()
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(with_changes(data) if damage is no_manifest else data.model_copy(update={"seed": 1}))
+        trained(with_changes(data) if damage is no_manifest else replace(data, seed=1))
     assert "\n" not in str(refused.value)
     assert snapshot(Path("models")) == before
 
@@ -291,10 +296,10 @@ def test_an_impossible_budget_is_refused_before_private_data_is_read(
 
 
 def test_bounds_of_another_size_are_refused(data: Params) -> None:
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
     with pytest.raises(PipelineError, match=r"bounds.observation: found 1 dimensions, the data has 3"):
-        trained(params_module.parse(raw))
+        trained(params_module.from_plain(raw))
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
@@ -311,7 +316,10 @@ def some_episodes(*, terminated: bool) -> None:
 @pytest.mark.parametrize(
     ("termination", "says"),
     [
-        ("none", r"datasets.pendulum-replay.termination: found none, but episodes of .* terminate; allowed is learned"),
+        (
+            "none",
+            r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned",
+        ),
         ("sideways", r"termination: found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
         ("hopper", r"termination: found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
     ],
@@ -410,7 +418,7 @@ def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces
 
 
 def with_seed(params: Params, seed: int) -> Params:
-    return params.model_copy(update={"seed": seed})
+    return replace(params, seed=seed)
 
 
 def limited(params: Params, runs: float) -> Params:
@@ -583,10 +591,10 @@ def test_another_version_of_the_engine_is_another_mechanism(
     """After an edit of the code that trains, nothing old is passed off as its work."""
     trained(data)
     copy = tmp_path / "edited"
-    shutil.copytree(charges._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(accounts._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
     file = copy / "privacy" / "mechanism" / "plan.py"
     file.write_text(file.read_text(encoding="utf-8") + "# edited", encoding="utf-8")
-    monkeypatch.setattr(charges, "_CODE", copy)
+    monkeypatch.setattr(accounts, "_CODE", copy)
     trained(data)
     assert len(charged(data)) == 2
 
@@ -625,11 +633,11 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
 
-    def full(path: Path, progress: Any, charge: str) -> None:
+    def full(path: Path, state: Any, *, charge: str, resumed: int) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:
-        patched.setattr(charges.checkpoint, "write", full)
+        patched.setattr(charges, "write_checkpoint", full)
         for _ in range(3):
             with pytest.raises(OSError, match="No space left"):
                 trained(data)
@@ -673,7 +681,7 @@ def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params
 
 
 def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε so far is computed where it is due: at the first look, then after 200 times what it took, and at the end."""
+    """ε so far is computed where it is due: at the first evaluation, after 200 times what it took, and at the end."""
     clock, asked = 0.0, []
 
     def spent(plan: Plan, rounds: int) -> accounting.Spent:
@@ -684,11 +692,14 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(train_model.time, "monotonic", lambda: clock)
     monkeypatch.setattr(Plan, "spent", spent)
-    run, plan = RememberingRun(), Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 100, 1e-3, 2, 2)
+    run, plan = (
+        RememberingRun(),
+        Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
+    )
     with progress_bar(100, "test", "round") as bar:
         report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
         for done in range(1, 101):
             clock += 1.0
-            report(done, Look(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+            report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
     assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
     assert len(run.steps["public_loss"]) == 50

@@ -30,7 +30,7 @@ def source(name: str, dataset: IcuSepsisDataset) -> "IcuSepsis":
     needed = ENVIRONMENTS[dataset.options.observation]
     if dataset.environment != needed:
         raise PipelineError(
-            f"params.yaml: datasets.{name}.environment: found {dataset.environment}; allowed with "
+            f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed with "
             f"options.observation: {dataset.options.observation} is {needed}"
         )
     return IcuSepsis(dataset, needed)

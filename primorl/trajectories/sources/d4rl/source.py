@@ -71,7 +71,7 @@ class D4rl:
         if score is not None and entry.scores is not None and (score.low, score.high) != entry.scores:
             low, high = entry.scores
             print(
-                f"warning: params.yaml: datasets.{self.name}.score: D4RL's reference scores are "
+                f"warning: datasets/{self.name}.yaml: score: D4RL's reference scores are "
                 f"{{low: {low}, high: {high}, scale: 100}}; with other ones the score is not D4RL's",
                 file=sys.stderr,
             )

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.config.datasets import Categorical, CountedActions, CsvFormat, TabularColumns
+from primorl.config.tabular import Categorical, CountedActions, CsvFormat, TabularColumns
 from primorl.project.errors import PipelineError
 
 ROWS_PER_BATCH = 2**16
@@ -33,12 +33,12 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``.
+    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty.
     """
 
     name: str
     column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole"]
+    kind: Literal["id", "order", "number", "flag", "category", "whole", "label"]
     categories: tuple[str, ...] = ()
     count: int = 0
 
@@ -179,6 +179,8 @@ class Log:
         if field.kind in ("category", "whole"):
             return pa.int32()
         found = [types[field.column] for types in self._types]
+        if field.kind == "label":
+            return pa.string()
         if field.kind == "id":
             whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
             return pa.int64() if whole else pa.string()
@@ -223,6 +225,8 @@ class Log:
             if canonical == pa.string():
                 at.refuse(pc.equal(text, ""), field, "a missing id", "a name in every row; fill it in, or drop the row")
             return text
+        if field.kind == "label":
+            return array.cast(canonical).fill_null("")
         if field.kind == "order":
             return self._order(field, array, canonical, at)
         if field.kind == "flag":
@@ -377,6 +381,7 @@ def _numeric(kind: pa.DataType) -> bool:
 _ALLOWED = {
     "id": _textual,
     "category": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
+    "label": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
     "order": lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
     "number": lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
     "flag": lambda kind: _numeric(kind) or pa.types.is_boolean(kind),
@@ -385,6 +390,7 @@ _ALLOWED = {
 _WORDS = {
     "id": "text or whole numbers",
     "category": "text, whole numbers or truth values",
+    "label": "text, whole numbers or truth values",
     "order": "numbers, timestamps or dates",
     "number": "numbers, one column a dimension",
     "flag": "truth values, or 0 and 1",
@@ -393,6 +399,7 @@ _WORDS = {
 _CSV_TYPES = {
     "id": pa.string(),
     "category": pa.string(),
+    "label": pa.string(),
     "number": pa.float64(),
     "flag": pa.bool_(),
     "whole": pa.int64(),

@@ -9,8 +9,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.trajectories.consent import consent_schema
 from primorl.trajectories.sources.tabular.files import Field, refuse_row
-from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text
+from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text, whole
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -43,6 +44,31 @@ def _changes(column: pa.ChunkedArray) -> Flags:
     else:
         changed[1:] = pc.not_equal(values.slice(1), values.slice(0, len(values) - 1)).to_numpy(zero_copy_only=False)
     return changed
+
+
+def consent_of_units(rows: pa.Table, unit: str, paths: Sequence[Path]) -> pa.Table:
+    """What the field ``consent`` has for every unit of ``rows``, a table of whole units.
+
+    Args:
+        rows: with the fields ``consent`` and ``unit``.
+        unit: the field that says whose a row is.
+        paths: of the log's files, for errors.
+
+    Raises:
+        PipelineError: if rows of one unit differ; names the file and the row.
+    """
+    begins, differs = _changes(rows[unit]), _changes(rows["consent"])
+    if (bad := np.flatnonzero(differs & ~begins)).size > 0:
+        place = int(bad[0])
+        refuse_row(
+            paths[rows["file"][place].as_py()],
+            rows["row"][place].as_py(),
+            "found another value of partition.public.column than in the unit's rows before",
+            "one value for all rows of a unit: it is public as a whole, or private; correct the log",
+        )
+    starts = pa.array(np.flatnonzero(begins))
+    units = id_text(whole(rows[unit].take(starts)))
+    return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=consent_schema())
 
 
 class Transitions:

@@ -1,5 +1,6 @@
 """The processes of a training, each a real one: started, stopped, killed, hung, and left by the first."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,16 +13,15 @@ import psutil
 import pytest
 import torch
 
-from pipeline import workers
 from primorl.config import params as params_module
-from primorl.config.params import Compute, Params
+from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import compute
-from primorl.setup.compute import Place
-from primorl.training.distributed import Group, LostError, _tell
+from primorl.setup import launcher
+from primorl.training.distributed import Group, ProcessLostError, _tell
 from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
+from tests.projects import write_settings
 from tests.training import crew
 from tests.training.crew import CPU
 from tests.trajectories.builders import episode
@@ -38,10 +38,9 @@ def data(small: Params) -> Params:
 
 
 def both(params: Params, processes: int = 2) -> Params:
-    raw = params.model_dump(mode="json")
+    raw = params_module.plain(params)
     raw["compute"]["processes"] = processes
-    Path("params.yaml").write_text(json.dumps(raw), encoding="utf-8")
-    return params_module.parse(raw)
+    return write_settings(raw)
 
 
 def children() -> list[psutil.Process]:
@@ -102,7 +101,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     with pytest.raises(PipelineError, match="budget"):
         trained(both(refused))
     assert children() == []
-    both(data.model_copy(update={"seed": 5}))  # what the others read
+    both(dataclasses.replace(data, seed=5))  # what the others read
     with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
         trained(data)
     told = capfd.readouterr().err
@@ -113,7 +112,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
 
 def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     trained(both(data, 1))
-    monkeypatch.setattr(workers, "started", lambda *arguments: pytest.fail("a process was started"))
+    monkeypatch.setattr(launcher, "started", lambda *arguments: pytest.fail("a process was started"))
     trained(both(data))
     assert len(charged(data)) == 1, "the number of processes is not part of what was paid for"
 
@@ -122,12 +121,12 @@ def test_a_process_that_hangs_ends_the_training() -> None:
     """It is alive and its connections stand, so only silence tells."""
 
     def ask() -> None:
-        with workers.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
+        with launcher.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
             _tell(group, crew.HANG)  # type: ignore[arg-type]
             group.settle()
             group.gather(torch.zeros(1))
 
-    with pytest.raises(LostError, match="nothing heard for 1 s"):
+    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
         ask()
     assert children() == []
 
@@ -139,8 +138,8 @@ time.sleep(600)
 """
 WORKER = """
 import os, time
-from pipeline import workers
-workers.begin_worker()
+from primorl.setup import launcher
+launcher.begin_worker()
 print(os.getpid(), flush=True)
 time.sleep(600)
 """
@@ -162,7 +161,7 @@ def test_no_process_outlives_the_first() -> None:
 def test_a_process_whose_first_was_gone_before_it_looked_ends(orphan: bool) -> None:
     """Killed while the worker still imported: its parent is another by now. The twin's parent is who it is told."""
     other = os.getppid() if orphan else os.getpid()
-    environment = {**os.environ, workers._LEADER: str(other)}
+    environment = {**os.environ, launcher._LEADER: str(other)}
     worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     try:
         if orphan:
@@ -187,7 +186,7 @@ with open(sys.argv[1], "w") as file:
 def test_a_process_knows_the_first_and_is_out_of_reach_of_the_terminal(tmp_path: Path) -> None:
     """So Ctrl-C while it imports is the first process's to deal with."""
     told = tmp_path / "told"
-    with workers.started(2, [sys.executable, "-c", TOLD, str(told)]):
+    with launcher.started(2, [sys.executable, "-c", TOLD, str(told)]):
         pass  # it is given a few seconds to end by itself
     assert told.read_text().split() == [str(os.getpid()), "True"]
 
@@ -201,56 +200,10 @@ def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -
         left.append(start(*arguments, **options))
         return left[0]
 
-    monkeypatch.setattr(workers.subprocess, "Popen", failing)
+    monkeypatch.setattr(launcher.subprocess, "Popen", failing)
     with (
         pytest.raises(OSError, match="no more"),
-        workers.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
+        launcher.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
     ):
         pytest.fail("one of them was not started")
     assert left[0].returncode == -9
-
-
-def settings(**changes: Any) -> Compute:
-    plain = {"device": "cpu", "memory_mb": None, "data_mb": None, "threads": None, "processes": 1}
-    return Compute(**(plain | changes))
-
-
-TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
-
-
-def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compute, "_cores", lambda: 6)
-    assert Place.of(settings()) == Place()
-    assert Place.of(settings(processes=3)) == Place(0, 3, 0, 3)
-    assert Place.of(settings(processes=None)) == Place(0, 6, 0, 6)
-    for name, value in TORCHRUN.items():
-        monkeypatch.setenv(name, value)
-    assert Place.of(settings()) == Place(3, 4, 1, 2, launched=True)
-    assert compute.is_worker()
-    monkeypatch.delenv("LOCAL_RANK")
-    with pytest.raises(PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"):
-        Place.of(settings())
-
-
-def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-    monkeypatch.setattr(compute, "_cores", lambda: 6)
-    monkeypatch.setattr(compute.torch, "set_num_threads", seen.append)
-    compute.chosen_device(settings(), Place(0, 8, 0, 4))
-    compute.chosen_device(settings(threads=5), Place(0, 8, 0, 4))
-    compute.chosen_device(settings())
-    assert seen == [1, 5]
-    assert compute.kept_bytes(settings(data_mb=8), Place(0, 8, 0, 4)) == 2 << 20
-
-
-@pytest.mark.parametrize(("threads", "processes", "ahead"), [(1, 1, True), (5, 1, True), (6, 1, False), (3, 2, False)])
-def test_rows_are_read_ahead_where_a_core_is_left(
-    monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, ahead: bool
-) -> None:
-    """Beside a compute that takes every core, reading ahead takes turns from it; beside a GPU there always is one."""
-    monkeypatch.setattr(compute, "_cores", lambda: 6)
-    monkeypatch.setattr(compute.torch, "get_num_threads", lambda: threads)
-    place = Place(0, 2 * processes, 0, processes)
-    assert compute.execution(settings(), CPU, place).read_ahead is ahead
-    assert compute.execution(settings(), torch.device("cuda"), place).read_ahead
-    assert compute.execution(settings(memory_mb=3), CPU, place).chunk_bytes == 3 << 20

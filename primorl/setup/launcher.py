@@ -1,4 +1,4 @@
-"""The processes of `train_model` beside the first. All find each other by the environment variables of torchrun."""
+"""Start and join the processes that train together. They find each other by torchrun's environment variables."""
 
 import os
 import signal
@@ -9,17 +9,17 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 
 import torch
 from torch import distributed as dist
 
-from pipeline.runner import guarded
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
+from primorl.project.paths import PARAMS
+from primorl.project.reporting import exit_status
 from primorl.setup.compute import Place
-from primorl.training.distributed import Group, LostError
+from primorl.training.distributed import Group, ProcessLostError
 
 _HERE = "127.0.0.1"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -30,15 +30,15 @@ _WORKER = (sys.executable, "-m", "pipeline.train_model")
 
 @contextmanager
 def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Group | None]:
-    """The group of all processes, of which this is the first; None where there is no other.
+    """The group of all processes, of which this is process 0; None if there is no other process.
 
     Args:
-        place: this process's.
+        place: which process this is.
         device: its device.
-        needed: whether there is anything to do for others; if not, none are started.
+        needed: whether the other processes have anything to do. If not, none are started.
 
     Raises:
-        PipelineError: a process ended or hangs.
+        PipelineError: if a process ended or hangs.
     """
     if place.processes == 1 or not (place.launched or needed):
         yield None
@@ -47,28 +47,31 @@ def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Grou
         with ExitStack() as stack:
             watch = None if place.launched else stack.enter_context(started(place.processes, _WORKER))
             yield stack.enter_context(join(place, device, watch))
-    except LostError as lost:
+    except ProcessLostError as lost:
         raise PipelineError(
-            f"train_model: {lost}; a round that had begun is spent, and all others that were paid for are taken up by "
-            "the next `dvc repro`, with any number of processes (compute.processes)"
+            f"train_model: {lost}; a round that had begun is spent, and the next `dvc repro` resumes the others that "
+            "were paid for, with any number of processes (compute.processes)"
         ) from None
 
 
 def join(place: Place, device: torch.device, watch: Callable[[], None] | None = None) -> Group:
-    """Meet the others."""
+    """Join the group; return when all processes have."""
     return Group(device, nccl=device.type == "cuda" and place.own_gpu, watch=watch)
 
 
 @contextmanager
 def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
-    """Processes 1 to ``count`` - 1 of this machine; gives what raises `LostError` as soon as one has ended badly.
+    """Start processes 1 to ``count`` - 1 on this machine, and end them when the block ends.
 
-    They find each other by the loopback interface alone. When the block ends, so do they. Each has a session of its
-    own, so that the terminal's Ctrl-C reaches this process alone, also while they import.
+    They connect over the loopback interface only. Each has a session of its own, so that the terminal's Ctrl-C reaches
+    this process alone, also while the others import.
+
+    Yields:
+        A function that raises `ProcessLostError` if one of them has failed.
     """
     with socket.create_server((_HERE, 0)) as server:
         port = server.getsockname()[1]
-        # As under torchrun, the meeting place is there before the processes and outlives them.
+        # As under torchrun, the store exists before the processes and outlives them.
         store = dist.TCPStore(  # type: ignore[attr-defined]
             _HERE, port, is_master=True, wait_for_workers=False, master_listen_fd=server.detach()
         )
@@ -82,7 +85,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
         "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
-    paths = os.pathsep.join(path for path in sys.path if path)  # the same code as this process's
+    paths = os.pathsep.join(path for path in sys.path if path)  # they run the same code as this process
     theirs = {**os.environ, **common, _LEADER: str(os.getpid()), "PYTHONPATH": paths}
     others: list[subprocess.Popen[bytes]] = []
 
@@ -90,7 +93,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         for process, other in enumerate(others, start=1):
             if other.poll():
                 how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "failed"
-                raise LostError(f"process {process} of {count} {how}")
+                raise ProcessLostError(f"process {process} of {count} {how}")
 
     try:
         for rank in range(1, count):
@@ -107,7 +110,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
 
 
 def _ended(others: Sequence["subprocess.Popen[bytes]"]) -> None:
-    """Wait a little for those that were told to stop."""
+    """Wait a few seconds for processes that were told to stop."""
     until = time.monotonic() + _GRACE_SECONDS
     for other in others:
         try:
@@ -131,32 +134,32 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 def run_worker(name: str, work: Callable[[Params], None]) -> int:
-    """Run a stage's part in every process but the first; return its exit status.
+    """Run a stage's part in every process but process 0; return the exit status.
 
-    It has no MLflow run and writes nothing. That the first process is gone is for that one, or torchrun, to say: this
-    one ends without a word. Its own errors are told as any stage's.
+    A worker has no MLflow run and writes no files. Its own errors are reported as any stage's are. If it loses process
+    0 it ends silently: process 0 or torchrun reports that.
     """
     begin_worker()
 
     def numbered() -> None:
         try:
-            work(params.load(Path("params.yaml")))
-        except LostError:
+            work(params.load(PARAMS))
+        except ProcessLostError:
             end_worker()
         except PipelineError as wrong:
             raise PipelineError(f"process {os.environ['RANK']}: {wrong}") from wrong
 
-    status = guarded(name, numbered, debug="--debug" in sys.argv)
+    status = exit_status(name, numbered, debug="--debug" in sys.argv)
     if status:
         end_worker(status)
     return status
 
 
 def begin_worker() -> None:
-    """Make this process end with the one that started it, also if that is gone already, and leave Ctrl-C to it."""
+    """End this process when the one that started it ends (even if it already has), and ignore Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    parent = int(os.environ.get(_LEADER, os.getppid()))  # torchrun's processes are told of none
+    parent = int(os.environ.get(_LEADER, os.getppid()))  # torchrun does not set it
 
     def end_with_parent() -> None:
         while os.getppid() == parent:
@@ -167,7 +170,7 @@ def begin_worker() -> None:
 
 
 def end_worker(status: int = 1) -> None:
-    """End at once: connections may be broken, and to close them in order may hang."""
+    """End at once. Closing broken connections in order might hang."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
