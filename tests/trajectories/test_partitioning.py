@@ -123,6 +123,7 @@ def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
         "action_size",
         "private_units",
         "public_units",
+        "public_by",
     }
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
     Path("partitions/manifest.json").write_text("{}")
