@@ -38,7 +38,7 @@ def _run(
     if check:
         statement = bundle.check(directory, void_ok=void_ok)
     else:
-        statement = release(directory, params.load(PARAMS), void_ok=void_ok)
+        statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok)
     done = "sound" if check else "made and checked"
     print(f"{directory}: {done}; {guarantee(statement.to_json())}")
     if check:

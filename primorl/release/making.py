@@ -1,4 +1,4 @@
-"""``primorl release``: put together what may leave, and check that nothing else comes along."""
+"""``primorl release``: make the bundle of files that may leave, and check that it holds nothing else."""
 
 import hashlib
 import os
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from primorl.config.params import Params
+from primorl.config.params import Params, Reading
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError
@@ -38,19 +38,19 @@ _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a 
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
-def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
-    """Make the bundle ``target`` whole, or leave everything as it was.
+def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Statement:
+    """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
-        target: a folder that is empty, an earlier bundle or not there yet.
-        params: says where the ledger is.
-        void_ok: also release what must not be relied on; the card says so.
+        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        params: names the place of the ledger.
+        void_ok: release also if the statement is void; the card says so.
 
     Returns:
         What the bundle states.
 
     Raises:
-        PipelineError: something is missing, contradicts something else, is void, or must not leave.
+        PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
     """
     _refuse_to_overwrite(target)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
@@ -90,12 +90,12 @@ def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise PipelineError(f"{target}: in the way; allowed is a folder that is empty or an earlier bundle")
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
 
 
-def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) -> LedgerStatement:
+def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
     """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
     if statement.spent_on_dataset is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: spent_on_dataset: found null; run `dvc repro train_model`")
@@ -138,7 +138,7 @@ def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) 
 
 
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
-    """Look for hashes, sizes and row counts of private files, which tell neighbouring datasets apart."""
+    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
     hashes = set(_hashes())
     for name in sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]}):
         text = (fresh / name).read_text(encoding="utf-8").lower()
@@ -156,7 +156,7 @@ def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest)
 
 
 def _hashes() -> Iterator[str]:
-    """Of every private file, and all that DVC wrote down."""
+    """Hashes of every private file, and those that DVC recorded."""
     for file in _private_files():
         with file.open("rb") as opened:
             for algorithm in ("md5", "sha1", "sha256"):
@@ -169,7 +169,7 @@ def _hashes() -> Iterator[str]:
 
 
 def _counts() -> Iterator[int]:
-    """Sizes in bytes and rows, of every private file and of each folder of them."""
+    """Numbers of bytes and rows of every private file, and of each folder of them."""
     for folder in _PRIVATE:
         sizes = [file.stat().st_size for file in _private_files() if file.is_relative_to(folder)]
         rows = [pq.read_metadata(file).num_rows for file in folder.glob("**/*.parquet")]
