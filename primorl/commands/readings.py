@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from primorl.commands.folders import PARAMS
 
 if TYPE_CHECKING:
-    from primorl.config.params import Params
+    from primorl.config.params import Reading
 
 
 def check_project() -> None:
@@ -14,17 +14,12 @@ def check_project() -> None:
     Raises:
         PipelineError: one line that names every wrong key.
     """
-    from importlib import import_module, util
+    from primorl.config import checking
 
-    if util.find_spec("primorl.config.checking") is None:
-        from primorl.config.params import load
-
-        load(PARAMS)
-    else:
-        import_module("primorl.config.checking").check_project()
+    checking.check_project(PARAMS.parent)
 
 
-def load_reading() -> "Params":
+def load_reading() -> "Reading":
     """The settings for a command that only reads: the run's own settings need not be valid.
 
     Raises:
@@ -32,6 +27,4 @@ def load_reading() -> "Params":
     """
     from primorl.config import params
 
-    load = getattr(params, "load_reading", params.load)
-    checked: Params = load(PARAMS)
-    return checked
+    return params.load_reading(PARAMS)

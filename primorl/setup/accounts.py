@@ -8,7 +8,7 @@ from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from primorl.config.params import Params
+from primorl.config.params import Params, Reading
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home
@@ -19,7 +19,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
 
-def project_ledger(params: Params) -> Ledger:
+def project_ledger(params: Params | Reading) -> Ledger:
     """Open the project's ledger, or begin it: ``ledger.url``, by default ``.primorl/ledger.db`` in the project.
 
     A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
@@ -32,7 +32,7 @@ def project_ledger(params: Params) -> Ledger:
     return Ledger.open(own, secret=project_secret(), anchor=_own("ledger.head"))
 
 
-def begun_ledger(params: Params) -> Ledger | None:
+def begun_ledger(params: Params | Reading) -> Ledger | None:
     """Open the project's ledger to read it; None where none was begun yet, and then nothing is created.
 
     Raises:
@@ -168,7 +168,7 @@ def _own(name: str) -> Path:
     return home() / ".primorl" / name
 
 
-def _sqlite_file(params: Params) -> Path | None:
+def _sqlite_file(params: Params | Reading) -> Path | None:
     """The ledger's SQLite file; None if it is somewhere else."""
     if params.ledger.url is None:
         return _own("ledger.db")
