@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["Statement", "__version__", "load_model", "load_policy"]
 
-# Before torch is loaded: threads that wait for each other shall give the core back soon. By default they spin for
-# milliseconds, which gains nothing on an idle machine and multiplies the time where others want the cores.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a millisecond and
+# then give the core back. Longer spinning (the default) gains nothing on an idle machine and multiplies the time on a
+# busy one; without any, two threads are slower than one.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
+os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in torch for macOS and from conda: milliseconds
 
 _HOMES = {
     "load_policy": "primorl.policy.loaded",

@@ -267,7 +267,7 @@ def imported(module: str) -> frozenset[str]:
 
 
 def edge(module: str) -> bool:
-    return module == "primorl" or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
+    return module in ("primorl", "pipeline") or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
 
 
 def source(module: str) -> Path | None:

@@ -19,7 +19,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import SECRET
 from primorl.setup import accounts
-from primorl.setup.compute import Place, chosen_device, kept_bytes
+from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
 from primorl.setup.partitions import Partitions
 from primorl.setup.pooled import train_baseline
@@ -97,7 +97,9 @@ def paid_training(
         if baseline:
             trained = train_baseline(params, setup, partitions, run)
         else:
-            with TrainingReport(run, setup, payment.state.started if payment.state else 0) as report:
+            threads = ThreadChoice(params.compute, setup.execution.device)
+            started = payment.state.started if payment.state else 0
+            with TrainingReport(run, setup, started, threads.update) as report:
                 trained = _train(params, setup, partitions, payment, place, report)
         _check(trained, ledger, payment)
         account = accounts.account(params, ledger, payment.charge, partitions.version)

@@ -1,6 +1,7 @@
 """What is said of a training while it runs: a progress bar and MLflow metrics, of released things only."""
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
@@ -22,16 +23,24 @@ class TrainingReport:
         run: the stage's MLflow run.
         setup: of the training.
         started: rounds that an earlier run began.
+        between: called before the first round and after every round.
     """
 
-    def __init__(self, run: StageRun, setup: TrainingSetup, started: int = 0) -> None:
-        self._run, self._setup, self._started = run, setup, started
+    def __init__(
+        self,
+        run: StageRun,
+        setup: TrainingSetup,
+        started: int = 0,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._setup, self._started, self._between = run, setup, started, between
         self._bar = progress_bar(setup.plan.rounds, "train_model", "round")
         self._due = 0.0
 
     def __enter__(self) -> Self:
         self._bar.__enter__()
         self._bar.update(self._started)
+        self._between()
         return self
 
     def __exit__(
@@ -47,6 +56,7 @@ class TrainingReport:
             evaluation: of the released weights, where this round had one.
         """
         plan = self._setup.plan
+        self._between()
         self._bar.update()
         if evaluation is not None:
             log_evaluation(self._run, self._setup.architecture, evaluation)

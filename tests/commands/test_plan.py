@@ -17,8 +17,8 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
-from primorl.setup import mechanism
 from primorl.setup.accounts import project_ledger
+from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
@@ -381,4 +381,4 @@ def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.Captu
 
 def refused_by_training(chosen: Params) -> None:
     manifest = Manifest.load(Path("data/partitions/manifest.json"))
-    mechanism.make_plan(chosen, manifest, mechanism.architecture(chosen, manifest))
+    make_plan(chosen, manifest)

@@ -1,14 +1,17 @@
-"""Which process this is, and its share of cores and memory."""
+"""Which process this is, its share of cores and memory, and how many threads it takes."""
 
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
 from primorl.setup import compute
-from primorl.setup.compute import Place
+from primorl.setup.compute import Place, ThreadChoice
 from tests.training.crew import CPU
 
 
@@ -70,3 +73,87 @@ def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch, place: Place, numbe
     monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
     device = compute.chosen_device(settings(device="auto"), place)
     assert chosen == [device] == [torch.device("cuda", number)]
+
+
+class Machine:
+    """A machine whose products take as long as it is told, at a time that it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.threads, self.now, self.probes = most, 100.0, 0
+        self.seconds = {1: 0.02, most: 0.01}
+        monkeypatch.setattr(compute.torch, "get_num_threads", lambda: self.threads)
+        monkeypatch.setattr(compute.torch, "set_num_threads", lambda threads: setattr(self, "threads", threads))
+        monkeypatch.setattr(compute.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(compute, "_probe", self.probe)
+
+    def probe(self, threads: int) -> float:
+        self.probes += 1
+        self.threads = threads
+        self.now += self.seconds[threads]
+        return self.seconds[threads]
+
+
+def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others take the cores, two threads that wait for each other are slower than one; later they are not."""
+    machine = Machine(monkeypatch, 4)
+    choice = ThreadChoice(settings(), CPU)
+    choice.update()
+    assert machine.threads == 4
+    machine.seconds[4] = 0.2
+    choice.update()
+    assert (machine.threads, machine.probes) == (4, 2), "it is too early to measure again"
+    machine.now += 2.0
+    choice.update()
+    assert (machine.threads, machine.probes) == (1, 4)
+    machine.seconds[4] = 0.01
+    machine.now += 2.0
+    choice.update()
+    assert (machine.threads, machine.probes) == (1, 4), "a probe of 0.2 s is not repeated every two seconds"
+    machine.now += 0.22 / 0.02
+    choice.update()
+    assert machine.threads == 4
+
+
+@pytest.mark.parametrize(
+    ("most", "threads", "device"), [(1, None, "cpu"), (4, 4, "cpu"), (4, None, "cuda")], ids=["alone", "asked", "gpu"]
+)
+def test_threads_stay_where_there_is_no_choice(
+    monkeypatch: pytest.MonkeyPatch, most: int, threads: int | None, device: str
+) -> None:
+    machine = Machine(monkeypatch, most)
+    machine.seconds[most] = 9.0
+    ThreadChoice(settings(threads=threads), torch.device(device)).update()
+    assert (machine.threads, machine.probes) == (most, 0)
+
+
+def test_a_probe_measures_and_leaves_its_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert 0 < compute._probe(1) < 10
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+WATCHED = """
+import importlib, os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("KMP_BLOCKTIME"))
+            sys.exit(0)
+sys.meta_path.insert(0, Watch())
+importlib.import_module(sys.argv[1])
+"""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("module", "seen"),
+    [(f"pipeline.{s}", "10000 1") for s in ("train_model", "evaluate", "audit")] + [("torch", "None None")],
+)
+def test_openmp_is_told_how_to_wait_before_torch_is_loaded(module: str, seen: str) -> None:
+    """It reads these variables once, when it is loaded: set later they do nothing. The twin loads torch alone."""
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", WATCHED, module], env=environment, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == (seen, 0), done.stderr

@@ -13,6 +13,9 @@ from primorl.simulators.environments import make
 from primorl.trajectories.storage.schema import Spaces
 
 
+_SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
+
+
 def needed(name: str, environment: str | None, why: str = "") -> str:
     """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
 
@@ -32,8 +35,10 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     """
     env = make(environment)
     try:
-        spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
         inner = env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+        if _image(inner) is not None:
+            spaces_of(f"environment {environment!r}", inner, env.action_space)  # raises
+        spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
         spaces = replace(spaces, observation_names=names_of(inner, "observation"))
         return spaces, None if env.spec is None else env.spec.max_episode_steps
     finally:
@@ -47,6 +52,11 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
             one-dimensional floating-point box.
     """
+    if (image := _image(observation)) is not None:
+        raise PipelineError(
+            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); allowed are numbers "
+            "that describe a state; store features of the image instead"
+        )
     flat: Space[Any]
     try:
         flat = flatten_space(observation)
@@ -73,6 +83,17 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
     names = names_of(observation, "observation")
     return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
+
+
+def _image(space: Space[Any]) -> Box | None:
+    """The first part of a space that is an image: a box of three axes, or a matrix of bytes of at least 8 by 8."""
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return next((image for part in parts if (image := _image(part)) is not None), None)
+    if not isinstance(space, Box):
+        return None
+    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= _SMALLEST_IMAGE
+    return space if len(space.shape) >= 3 or grey else None
 
 
 def names_of(space: Space[Any], name: str) -> tuple[str, ...]:

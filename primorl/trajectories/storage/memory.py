@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from primorl.trajectories.storage.loading import EVERY, Floats, UnitOrder, memory_for, not_finite
 from primorl.trajectories.storage.parquet import PartReader
@@ -134,10 +135,10 @@ class UnitStore:
     def _gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         S = self.observation_size
         places = self._places[rows]
-        inputs = self._rows[places]
+        inputs, following = embedding(places, self._rows), embedding(places + 1, self._rows)  # faster than an index
         targets = torch.empty(*rows.shape, S + 2)
-        torch.sub(self._observations[places + 1], inputs[..., :S], out=targets[..., :S])
-        targets[..., S:] = self._outcomes[rows]
+        torch.sub(following[..., :S], inputs[..., :S], out=targets[..., :S])
+        targets[..., S:] = embedding(rows, self._outcomes)
         return inputs, targets
 
 

@@ -250,7 +250,7 @@ class PartReader:
     def _open(self, part: int) -> pq.ParquetFile:
         path = self._paths[part]
         try:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
+            file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)

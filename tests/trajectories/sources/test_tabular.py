@@ -299,9 +299,19 @@ def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, si
     write(content, form)
     dataset = entry({"action": action})
     assert run(dataset)["action"].to_pylist() == [0, 1, 2, 0, 1, 0]
-    assert source_of("log", dataset).open(Path("log")).spaces == Spaces(
-        (-np.inf, 0, 0), (np.inf, 1, 1), (0.0,) * size, (1.0,) * size, discrete_actions=True, one_hot=((1, 2),)
+    spaces = source_of("log", dataset).open(Path("log")).spaces
+    names = [str(each) for each in action.get("categories", range(size))]
+    assert spaces == Spaces(
+        (-np.inf, 0, 0),
+        (np.inf, 1, 1),
+        (0.0,) * size,
+        (1.0,) * size,
+        discrete_actions=True,
+        one_hot=((1, 2),),
+        observation_names=("x", "ward=A", "ward=B"),
+        action_names=tuple(names),
     )
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces, "names survive ingest"
 
 
 def test_an_environments_spaces_are_used(project: Path) -> None:

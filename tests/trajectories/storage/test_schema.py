@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -169,6 +170,19 @@ def test_no_error_quotes_an_id(spoilt: pa.Table) -> None:
     with pytest.raises(PipelineError, match=r"trajectory number [12]") as wrong:
         check(spoilt, may_terminate=False, horizon=200)
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
+
+
+def test_dimensions_have_names() -> None:
+    """Own ones or default ones; a dataset that was written before there were names gets the default ones."""
+    assert SPACES.observation_names == ("observation_0", "observation_1", "observation_2")
+    assert SPACES.action_names == ("action_0",)
+    assert Spaces.with_discrete_actions((0.0,), (1.0,), 3).action_names == ("0", "1", "2")
+    named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
+    assert Spaces.from_json(named.to_json()) == named
+    old = {name: value for name, value in SPACES.to_json().items() if not name.endswith("names")}
+    assert Spaces.from_json(old) == SPACES
+    with pytest.raises(ValueError, match="one for each dimension"):
+        replace(SPACES, action_names=("dose", "time"))
 
 
 def test_the_facts_travel_in_the_schema_metadata() -> None:

@@ -23,6 +23,7 @@ from primorl.project.errors import PipelineError
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
+_PARQUET_BUFFER_BYTES = 2**16
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
@@ -198,8 +199,13 @@ class Log:
         rows = 0
         try:
             if path.suffix == ".parquet":
-                file = pq.ParquetFile(path, page_checksum_verification=True)
-                batches: Iterable[pa.RecordBatch] = file.iter_batches(ROWS_PER_BATCH, columns=columns)
+                # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+                file = pq.ParquetFile(
+                    path, page_checksum_verification=True, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                )
+                batches: Iterable[pa.RecordBatch] = file.iter_batches(
+                    ROWS_PER_BATCH, columns=columns, use_threads=False
+                )
             else:
                 batches = self._open_csv(path, {name: self._types[index][name] for name in columns})
             for batch in batches:
