@@ -603,7 +603,7 @@ _PAYING = [
         "ledger-each-run-alone",
         "ledger",
         "primorl/privacy/ledger/ledger.py",
-        "wanted = _composed([*earlier, request.event], budget.delta).epsilon_pld",
+        "wanted = composed([*earlier, request.event], budget.delta).epsilon_pld",
         "wanted = _composed([request.event], budget.delta).epsilon_pld",
         "the budget is compared with the run's own ε",
         (_LEDGER,),
