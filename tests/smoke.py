@@ -39,7 +39,6 @@ NO_PUBLIC_SPLIT = [
     "dataset=csv-log",
     "partition.public_fraction=0",
     "policy.starts=released",
-    "policy.horizon=12",
     "privacy.statistics.normaliser=private",
     "privacy.statistics.starts=true",
     "privacy.statistics.noise_multiplier=4",  # more would drown the answers of 600 people
@@ -168,7 +167,7 @@ def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
 
 def experiment_in_a_copy(clone: Path) -> None:
     """An experiment in DVC's temporary copy has its own results, leaves ours alone and logs to our MLflow."""
-    run(clone, "git", "add", "params.yaml", "dvc.lock")
+    run(clone, "git", "add", "params.yaml", "dvc.lock", "datasets")
     identity = ("-c", "user.name=smoke", "-c", "user.email=smoke@localhost")
     run(clone, "git", *identity, "commit", "--quiet", "-m", "smoke")
     ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}

@@ -202,7 +202,7 @@ def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> 
     assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
 
 
-@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant", "partition__public", "privacy__draw"])
+@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw"])
 def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> None:
     assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 
