@@ -18,7 +18,8 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
-from primorl.trajectories.sources.tabular.files import Field, Log, fields_of, log_files
+from primorl.trajectories.sources.tabular.fields import Field, fields_of
+from primorl.trajectories.sources.tabular.files import Log, log_files
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
 from primorl.trajectories.storage.schema import Spaces
