@@ -1,28 +1,14 @@
-"""Stage ``audit``: does the plan of params.yaml leak more than it claims? Reads the public split alone."""
+"""``python -m pipeline.audit``: does the plan of params.yaml leak more than it claims? Reads the public split alone."""
 
 import sys
-from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.attacks.figure import draw_bounds
 from primorl.config.params import Params
 from primorl.project.files import replaced_file, write_json
-from primorl.setup.audits import (
-    CONFIDENCE,
-    MECHANISM_CANARIES,
-    MECHANISM_RUNS,
-    ONE_RUN_CANARIES,
-    log_mechanism,
-    log_one_run,
-    mechanism_report,
-    of_mechanism,
-    of_one_run,
-    one_run_report,
-    refuse,
-)
+from primorl.project.paths import AUDIT_FIGURE, AUDIT_REPORT
+from primorl.setup import audits
 from primorl.tracking import StageRun
-
-REPORT, FIGURE = Path("reports/audit.json"), Path("reports/audit.png")
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -31,10 +17,11 @@ def body(params: Params, run: StageRun) -> None:
     Raises:
         PipelineError: a lower bound lies above the claim, after everything is written and logged.
     """
-    mechanism = of_mechanism(params, MECHANISM_CANARIES, MECHANISM_RUNS)
-    one_run = of_one_run(params, ONE_RUN_CANARIES)
-    write_json(REPORT, {"mechanism": mechanism_report(mechanism), "one_run": one_run_report(one_run)})
-    with replaced_file(FIGURE) as fresh:
+    mechanism = audits.of_mechanism(params, audits.MECHANISM_CANARIES, audits.MECHANISM_RUNS)
+    one_run = audits.of_one_run(params, audits.ONE_RUN_CANARIES)
+    report = {"mechanism": audits.mechanism_report(mechanism), "one_run": audits.one_run_report(one_run)}
+    write_json(AUDIT_REPORT, report)
+    with replaced_file(AUDIT_FIGURE) as fresh:
         draw_bounds(
             fresh,
             mechanism.claimed,
@@ -44,14 +31,14 @@ def body(params: Params, run: StageRun) -> None:
                 "one run, every round": one_run.rounds.epsilon,
                 "one run, released model": one_run.model.epsilon,
             },
-            f"Lower bounds on ε at δ = {mechanism.delta:g}, each audit at {CONFIDENCE:.0%}",
+            f"Lower bounds on ε at δ = {mechanism.delta:g}, each audit at {audits.CONFIDENCE:.0%}",
         )
-    log_mechanism(run, mechanism)
-    log_one_run(run, one_run)
-    for file in (REPORT, FIGURE):
+    audits.log_mechanism(run, mechanism)
+    audits.log_one_run(run, one_run)
+    for file in (AUDIT_REPORT, AUDIT_FIGURE):
         run.artifact(file)
-    refuse(mechanism)
-    refuse(one_run)
+    audits.refuse(mechanism)
+    audits.refuse(one_run)
 
 
 if __name__ == "__main__":

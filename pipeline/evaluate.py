@@ -21,7 +21,6 @@ from primorl.policy.exported import seed_folders
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, MANIFEST, MODEL, MOPO, POLICY, PUBLIC, SUMMARY, seconds_of
-from primorl.setup.horizon import declared_horizon
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -40,7 +39,7 @@ def body(params: Params, run: StageRun) -> None:
     sizes, seed, environment = params.evaluation, params.evaluation.seed, params.chosen.environment
     score = None if params.chosen.score is None else params.chosen.score.of
     if environment is None:
-        horizon = declared_horizon(params, manifest)
+        horizon = manifest.declared_horizon()
         counts = {"rollouts": sizes.episodes, "epoch_rollouts": sizes.epoch_episodes}
         evaluation = in_model(MODEL, folders, _first_states(seed), **counts, seed=seed, horizon=horizon)
     else:

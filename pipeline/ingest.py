@@ -17,6 +17,7 @@ def body(params: Params, run: StageRun) -> None:
         Path("data/trajectories"),
         params.dataset,
         chosen,
+        public_column=getattr(getattr(params.partition, "public", None), "column", None),
     )
     run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
     run.tag("dataset_fingerprint", info.dataset_fingerprint)

@@ -12,11 +12,11 @@ from torch import Tensor
 from pipeline.policy_training import Released, load_model, pointer, write_trained
 from pipeline.runner import run_stage
 from primorl.config.params import Params
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import Sampler
 from primorl.project.files import replaced_directory, write_json
-from primorl.setup import charges
+from primorl.setup import accounts
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import Manifest
@@ -37,12 +37,12 @@ def body(params: Params, run: StageRun) -> None:
     model, device = load_model(params)
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     version = dataset_version(manifest, PARTITIONS)
-    wanted = charges.request(
+    wanted = accounts.request(
         params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
     with closing(project_ledger(params)) as ledger:
-        charge = ledger.reserve(wanted, charges.budget(params, manifest))
-        data = charges.open_private(manifest, version, PARTITIONS, sys.maxsize)
+        charge = ledger.reserve(wanted, accounts.budget(params, manifest))
+        data = accounts.open_private(manifest, version, PARTITIONS, sys.maxsize)
         assert isinstance(data, UnitStore)
         scaling = Scaling.of(model, params.policy.reward_scale)
         write_trained(
@@ -72,7 +72,7 @@ def real_transitions(data: UnitStore, scaling: Scaling, device: torch.device) ->
 def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
     """A sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``."""
 
-    def batches(generated: ReplayBuffer, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+    def batches(generated: ReplayBuffer, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
         from_real = max(1, round(fraction * batch_size))
         of_model = generated.batches(updates, batch_size - from_real, streams)
         of_data = real.batches(updates, from_real, streams)

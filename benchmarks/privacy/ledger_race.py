@@ -14,7 +14,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from benchmarks.machine import machine, write
-from primorl.privacy.accounting.accountant import compose, training_event
+from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Request, Version
 from tests.privacy.ledger import postgresql
 

@@ -17,7 +17,8 @@ from benchmarks.privacy.small_project import in_process, make, write_params
 from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.config import params as params_module
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
 from primorl.setup.accounts import project_ledger
 
 ALLOWED, RUNS = 7, 10
@@ -63,7 +64,7 @@ def sweep(folder: Path, content: dict[str, Any], seven: float) -> list[dict[str,
             print(refusals[-1])
     ledger = project_ledger(params_module.load(folder / "params.yaml"))
     shown = accounting.compose(
-        [accounting.event_from_json(charge.event) for charge in ledger.charges()], content["privacy"]["budget"]["delta"]
+        [event_from_json(charge.event) for charge in ledger.charges()], content["privacy"]["budget"]["delta"]
     )
     ledger.verify()
     ledger.close()

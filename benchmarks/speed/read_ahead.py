@@ -15,11 +15,14 @@ import torch
 from benchmarks.machine import machine, write
 from benchmarks.speed.cohort import SPACES, STEPS, fill
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+from primorl.training.rounds import Rounds
+from primorl.training.settings import CHUNK_BYTES, Execution
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
+from tests.units import local_training, training_setup
 
 UNITS, COHORT, ROUNDS, REPEATS = 3000, 300, 3, 3
 
@@ -61,14 +64,23 @@ def row(what: str, source: CohortSource, transitions: int) -> dict[str, object]:
 def seconds(source: CohortSource, transitions: int, *, ahead: bool) -> float:
     """Wall time of a round, over a few in a row."""
     shape = Architecture(SPACES.observation_size, SPACES.action_size, 3, (64, 64), -10.0, 0.5)
-    plan = Plan(source.units, "trajectory", COHORT / UNITS, 1.0, 0.5, "flat", ROUNDS, 1e-5, 3, len(shape.layers))
+    plan = Plan(
+        source.units,
+        "trajectory",
+        PoissonSampler(COHORT / UNITS),
+        EnsembleClip(0.5, "flat", 3, len(shape.layers)),
+        1.0,
+        ROUNDS,
+        1e-5,
+    )
     normaliser = Normaliser(
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
-    local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
+    local = local_training(0.01, max_transitions_per_unit=transitions)
     execution = Execution(torch.device("cpu"), CHUNK_BYTES["cpu"], read_ahead=ahead)
     weights = shape.initial_weights(0)
-    with Rounds(plan, shape, source, normaliser, local, max_transitions=transitions, execution=execution) as training:
+    setup = training_setup(plan, shape, local=local, execution=execution)
+    with Rounds(setup, source, normaliser) as training:
         started = time.perf_counter()
         for i in range(ROUNDS):
             total = training.sum(weights, last=i == ROUNDS - 1)

@@ -18,8 +18,8 @@ from torch.distributions import Normal
 from benchmarks.machine import interleaved, row, write
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import Streams
-from primorl.policy.replay import Columns, ReplayBuffer
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.replay import ReplayBuffer, ReplayColumns
 from primorl.policy.sac import Sac, train
 from primorl.policy.settings import SacConfig
 
@@ -55,7 +55,7 @@ def ours(
     observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,), device: torch.device = CPU
 ) -> Work:
     """This project's, on a filled buffer."""
-    columns, streams = Columns(observations, actions), Streams.of(seeds, device)
+    columns, streams = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
     sac = Sac(config(hidden, actions), columns, streams, seeds)
     buffer = ReplayBuffer(HELD, columns.width, device, len(seeds))
     rows = torch.randn(len(seeds), HELD, columns.width, device=device)

@@ -148,15 +148,17 @@ def _membership(
     headers = ("variant", "claimed ε", *(f"{kind} {what}" for kind in membership.HEADLINE for what in ("AUC", "TPR")))
     lines: list[tuple[str, ...]] = []
     recipes = [membership.recipe(variant, epsilon) for variant, epsilon in variants]
-    rounds = sum(recipe.plan.rounds for recipe in recipes) * (shadows + len(seeds))
+    rounds = sum(recipe.setup.plan.rounds for recipe in recipes) * (shadows + len(seeds))
     with _logged() as (_, log), progress_bar(rounds, "membership", "round") as bar:
         for (variant, epsilon), recipe in zip(variants, recipes, strict=True):
             attacker = membership.Attacker(recipe, shadows, bar.update)
             successes = membership.successes([attacker.attack(seed) for seed in seeds])
-            spent = recipe.plan.spent()
+            spent = recipe.setup.plan.spent()
             claimed = None if spent is None else spent.epsilon_pld
             attacks = {kind: {k: v.to_json() for k, v in by_name.items()} for kind, by_name in successes.items()}
-            results.append({"variant": variant, "epsilon": claimed, "delta": recipe.plan.delta, "attacks": attacks})
+            results.append(
+                {"variant": variant, "epsilon": claimed, "delta": recipe.setup.plan.delta, "attacks": attacks}
+            )
             headline = {kind: successes[kind][name] for kind, name in membership.HEADLINE.items()}
             lines.append((variant, "none" if claimed is None else f"{claimed:.3g}", *_successes(headline)))
             for kind, success in headline.items():

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primorl.commands.printing import rendered
-from primorl.privacy.accounting.accountant import solve_noise_multiplier
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 _COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
 _LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise

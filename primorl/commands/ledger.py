@@ -110,7 +110,8 @@ def _opened() -> "tuple[Params, Ledger | None]":
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params") -> None:
     import json
 
-    from primorl.privacy.accounting.accountant import compose, event_from_json
+    from primorl.privacy.accounting.epsilon import compose
+    from primorl.privacy.accounting.events import event_from_json
     from primorl.project.files import finite
 
     delta = params.privacy.budget.delta

@@ -96,7 +96,7 @@ def _print_json(content: object) -> None:
 
 
 def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
-    from primorl.privacy.accounting.accountant import RELATION_NAME
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.project.files import finite
 
     spent, replaced = asked.spent(RELATION_NAME), asked.spent("replace_one")
@@ -143,7 +143,8 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
     """What was spent on the dataset, and what of its budget is left for a run like this."""
-    from primorl.privacy.accounting.accountant import compose, event_from_json
+    from primorl.privacy.accounting.epsilon import compose
+    from primorl.privacy.accounting.events import event_from_json
     from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
     from primorl.privacy.ledger.ledger import Version
     from primorl.setup.accounts import begun_ledger
@@ -190,7 +191,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
 def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) -> None:
     """Solve over the grid; print the rows, and draw them if asked."""
     from primorl.commands import frontier
-    from primorl.privacy.accounting.accountant import RELATION_NAME
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.project.progress import progress_bar
 
     if settings.options.solve is not None or settings.given("noise_multiplier") is not None:

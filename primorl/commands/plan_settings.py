@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from dp_accounting import dp_event
 
     from primorl.config.params import Params
-    from primorl.privacy.accounting.accountant import Relation, Spent, Training
+    from primorl.privacy.accounting.epsilon import Relation, Spent, Training
     from primorl.trajectories.storage.manifest import Manifest
 
 PARTITIONS = Path("data/partitions")
@@ -170,7 +170,7 @@ class Asked:
         return self._accounted().event
 
     def _accounted(self) -> "Training":
-        from primorl.privacy.accounting.accountant import Training
+        from primorl.privacy.accounting.epsilon import Training
 
         return Training(self.sampling_probability, self.noise_multiplier, self.rounds, self.queries)
 
@@ -214,14 +214,15 @@ def asked_for(settings: Settings) -> Asked:
 
 def _of_training(settings: Settings) -> Asked:
     """The mechanism that training would run, or the refusal that training would print."""
-    from primorl.setup import mechanism, refusals
+    from primorl.project.paths import PUBLIC
+    from primorl.setup.training import check_choices, make_plan
+    from primorl.trajectories.storage.store import UnitStore
 
     params, manifest = settings.params, settings.manifest
     assert params is not None
     assert manifest is not None
-    refusals.refuse_what_needs_public_units(params, manifest)
-    refusals.refuse_policies_without_a_start(params, manifest)
-    plan = mechanism.make_plan(params, manifest, mechanism.architecture(params, manifest))
+    check_choices(params, manifest, UnitStore.open(PUBLIC))
+    plan = make_plan(params, manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Asked(plan.sampling_probability, plan.noise_multiplier, plan.rounds, plan.delta, queries)
 
@@ -237,7 +238,7 @@ def _multiplier_in_use(settings: Settings) -> float:
 
 
 def _multiplier_for(target: float, delta: float, probability: float, rounds: int, queries: tuple[float, ...]) -> float:
-    from primorl.privacy.accounting.accountant import solve_noise_multiplier
+    from primorl.privacy.accounting.solving import solve_noise_multiplier
 
     try:
         return solve_noise_multiplier(target, delta, probability, rounds, queries)
@@ -248,7 +249,7 @@ def _multiplier_for(target: float, delta: float, probability: float, rounds: int
 
 
 def _rounds_for(target: float, delta: float, probability: float, multiplier: float, queries: tuple[float, ...]) -> int:
-    from primorl.privacy.accounting.accountant import solve_rounds
+    from primorl.privacy.accounting.solving import solve_rounds
 
     try:
         return solve_rounds(target, delta, probability, multiplier, queries)

@@ -14,18 +14,18 @@ from primorl.project.values import (
     Epsilon,
     Fraction,
     HiddenSizes,
-    LearningRate,
     Members,
     Multiplier,
+    NaturalInt,
     NonNegative,
     PositiveInt,
     Probability,
     Seed,
     Share,
     Steps,
-    WeightDecay,
     Within,
 )
+from primorl.training.settings import LocalTraining, PooledTraining, ServerTraining
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +90,11 @@ class Statistics(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Privacy(Block):
-    """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share."""
+    """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
+
+    ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
+    another draw of them.
+    """
 
     budget: Budget
     target_epsilon: Epsilon | None
@@ -101,6 +105,7 @@ class Privacy(Block):
     clipping_norm: ClippingNorm
     clipping: Literal["flat", "per_layer"]
     statistics: Statistics
+    draw: NaturalInt
 
     def __post_init__(self) -> None:
         _one_of_two("target_epsilon", self.target_epsilon, "noise_multiplier", self.noise_multiplier)
@@ -113,41 +118,14 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class EarlyStopping(Block):
-    """Evaluations on the public split, in rounds; ``patience: null`` never stops early."""
-
-    every: Steps
-    patience: Steps | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class MopoTraining(Block):
-    """Plain mini-batch training of the non-private baseline's ensemble."""
-
-    batch_size: Steps
-    learning_rate: LearningRate
-    weight_decay: WeightDecay
-    max_epochs: Steps
-    patience: Steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dynamics(Block):
-    """The ensemble and its training."""
+class Dynamics(LocalTraining, ServerTraining, Block):
+    """The ensemble and its training; ``mopo`` trains the non-private baseline."""
 
     variant: Variant
     ensemble_size: Members
     hidden: HiddenSizes
     log_variance_bounds: Range
-    learning_rate: LearningRate
-    batch_size: Steps
-    local_epochs: Steps
-    weight_decay: WeightDecay
-    max_transitions_per_unit: PositiveInt | None
-    server_momentum: Fraction
-    server_averaging: Fraction
-    early_stopping: EarlyStopping
-    mopo: MopoTraining
+    mopo: PooledTraining
 
 
 @dataclass(frozen=True, kw_only=True)

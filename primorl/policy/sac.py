@@ -17,18 +17,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.graphs import Captured
 from primorl.policy.model import Model
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.rollouts import Rollouts
 from primorl.policy.settings import SacConfig
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
 
-Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
+Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
 """From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
 
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
@@ -68,8 +68,8 @@ class ActorCritic(ABC):
     def __init__(
         self,
         config: SacConfig,
-        columns: Columns,
-        streams: Streams,
+        columns: ReplayColumns,
+        streams: SeedGenerators,
         seeds: Sequence[int],
         *,
         outputs: int,
@@ -112,7 +112,7 @@ class ActorCritic(ABC):
         """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
 
         Args:
-            rows: ``[G, B, width]``, see `Columns`.
+            rows: ``[G, B, width]``, see `ReplayColumns`.
             following: of ``_look``.
 
         Returns:
@@ -191,7 +191,9 @@ class ActorCritic(ABC):
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
         entropy = config.entropy_of(None)
         super().__init__(config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
@@ -245,7 +247,9 @@ class Sac(ActorCritic):
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams, seeds: Sequence[int] = (0,)) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
         super().__init__(config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A))
 
@@ -316,7 +320,7 @@ def train(
     Raises:
         PipelineError: actions have no finite bounds, or training diverged.
     """
-    streams = Streams.of(seeds, starts.device)
+    streams = SeedGenerators.of(seeds, starts.device)
     scaling = Scaling.of(model, config.reward_scale)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
     sac = algorithm(config, scaling.columns, streams, seeds)

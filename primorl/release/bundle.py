@@ -23,7 +23,8 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.project.errors import PipelineError
 from primorl.release.card import is_inert, stated_epsilon
@@ -58,7 +59,7 @@ Variant = Literal["private", "no_privacy", "no_clip"]
 def _accountable(content: dict[str, Any]) -> dict[str, Any]:
     """Refuse what the accountant would not take, or would take for ever with."""
     try:
-        same = accounting.event_to_json(accounting.event_from_json(content)) == content
+        same = event_to_json(event_from_json(content)) == content
     except (TypeError, ValueError, AttributeError, RecursionError):
         same = False
     if not (same and _bounded(content)):
@@ -405,7 +406,7 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
             alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(statement.delta)
             if query.epsilon is None or not _covers(query.epsilon, alone["epsilon"]):
                 raise PipelineError(f"{path}: queries: {query.what}: less ε than the accountant makes of it")
-    if statement.event != accounting.event_to_json(expected):
+    if statement.event != event_to_json(expected):
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
@@ -423,7 +424,7 @@ def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -
         raise PipelineError(f"{path}: found no committed charge with the id and event of {MODEL[2]}")
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
-    events = [accounting.event_from_json(record.event) for record in ledger.records]
+    events = [event_from_json(record.event) for record in ledger.records]
     if not _covers_all(ledger, events):
         raise PipelineError(f"{path}: epsilon: less than the accountant makes of its records together")
     if not _covers_all(statement.spent_on_dataset, events[: places[0] + 1]):  # oldest first; its own the last of them

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory, write_json
 from primorl.release import bundle

@@ -1,17 +1,22 @@
-"""The project's ledger, as ``params.yaml`` names it, and whose account a partition is."""
+"""The project's ledger, what a stage asks of it, and the private units that were charged."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
+from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params
-from primorl.privacy.ledger.ledger import Ledger, Version
+from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
 from primorl.project.errors import PipelineError
-from primorl.project.files import home
+from primorl.project.files import finite, home
+from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.membership import DIGEST_BYTES
+from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
 
 def project_ledger(params: Params) -> Ledger:
@@ -54,6 +59,97 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
     members = _digests(partitions / "units.bin", manifest.private_units, several)
     public = _digests(partitions / "public_units.bin", manifest.public_units, several)
     return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members, public)
+
+
+def request(
+    params: Params,
+    run: StageRun,
+    manifest: Manifest,
+    version: Version,
+    *,
+    stage: str,
+    event: dp_event.DpEvent,
+    identity: str,
+) -> Request:
+    """What the ledger is asked for.
+
+    Args:
+        params: names the δ of this run.
+        run: its MLflow run.
+        manifest: of the partitions.
+        version: whose budget this is, from `dataset_version`.
+        stage: who asks.
+        event: what it will do.
+        identity: of the result, of the paid work.
+    """
+    return Request(
+        version=version,
+        dataset=manifest.info.dataset,
+        stage=stage,
+        identity=identity,
+        event=event,
+        delta=params.privacy.delta,
+        git_commit=git_commit(),
+        mlflow_run=run.run_id,
+    )
+
+
+def budget(params: Params, manifest: Manifest) -> Budget | None:
+    """What all runs may spend together; None without a limit.
+
+    Raises:
+        PipelineError: its δ is so large that it bounds nothing.
+    """
+    declared = params.privacy.budget
+    if declared.delta >= 1 / manifest.private_units:
+        raise PipelineError(
+            f"params.yaml: privacy.budget.delta: found {declared.delta:g}, allowed is below "
+            f"1/{manifest.private_units}, one over the number of units: at it everything would seem to cost nothing"
+        )
+    return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
+
+
+def checkpoints() -> Path:
+    """Folder of the checkpoints of paid work."""
+    return _own("checkpoints")
+
+
+def open_private(
+    manifest: Manifest, version: Version, partitions: Path, keep_bytes: int, own: slice = EVERY
+) -> UnitStore | ShardedStore:
+    """The private units, which are those that were charged.
+
+    Args:
+        manifest: of the partitions.
+        version: whose account was charged.
+        partitions: their folder.
+        keep_bytes: how much of the rows may stay in memory.
+        own: which of them are this process's; all are read, and held against the account.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the rows are not of the units in the account.
+    """
+    folder = partitions / "private"
+    found = Membership(project_secret(), manifest.info.dataset)
+    store = open_units(folder, keep_bytes, found.update, own)
+    if store.info != manifest.info or found.to_bytes() != version.members:
+        raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
+    return store
+
+
+def account(params: Params, ledger: Ledger, charge: Charge, version: Version) -> Mapping[str, Any]:
+    """What a statement says of the ledger: its charge, and what was spent so far on the same units, itself included."""
+    delta = params.privacy.budget.delta
+    spent = ledger.spent_on(version, delta)
+    return {
+        "charge": charge.id,
+        "spent_on_dataset": {
+            "epsilon": finite(spent.epsilon_pld),
+            "epsilon_rdp": finite(spent.epsilon_rdp),
+            "delta": delta,
+            "charges": len(ledger.sharing(version)),
+        },
+    }
 
 
 def _digests(file: Path, units: int, several: bool) -> bytes:

@@ -1,38 +1,33 @@
-"""Audits of the plan that params.yaml describes. They read the manifest and the public split, nothing private."""
+"""Audits of the training that params.yaml describes: is its ε refuted? They read the public split alone."""
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from primorl.attacks.one_run import OneRun, audit_one_run
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.audits.canaries import LowerBound, audit_mechanism
-from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
+from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
-from primorl.setup.compute import chosen_device, execution
-from primorl.setup.mechanism import architecture, make_plan
+from primorl.setup.training import make_plan, training_setup
 from primorl.tracking import Log
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
-PARTITIONS = Path("data/partitions")
 CONFIDENCE = 0.95
 MECHANISM_CANARIES, MECHANISM_RUNS = 256, 64
 ONE_RUN_CANARIES = 200
 
 
 def of_mechanism(params: Params, canaries: int, runs: int) -> LowerBound:
-    """Audit the plan that params.yaml and the manifest describe, on updates made for it; reads no data.
+    """Audit the rounds of the plan, on updates made for the audit; reads no data.
 
     Raises:
         PipelineError: the plan claims nothing, or has fewer units than canaries.
     """
-    plan, _ = claimed_plan(params)
+    manifest = _claiming(params)
+    plan = dataclasses.replace(make_plan(params, manifest), queries=())
     return audit_mechanism(plan, canaries=min(canaries, plan.units - 1), runs=runs, confidence=CONFIDENCE)
 
 
@@ -45,51 +40,37 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
     Raises:
         PipelineError: the plan claims nothing, or no unit is public.
     """
-    plan, shape = claimed_plan(params)
-    public = UnitStore.open(PARTITIONS / "public")
+    manifest, public = _claiming(params), UnitStore.open(PUBLIC)
     if public.units == 0:
         raise PipelineError(
-            f"{PARTITIONS / 'public'}: no unit is public (partition.public_fraction), and the one-run audit trains on "
-            "public units only; the audit of the mechanism needs none"
+            f"{PUBLIC}: no unit is public (partition.public_fraction), and the one-run audit trains on public units "
+            "only; the audit of the mechanism needs none"
         )
-    device = chosen_device(params.compute)
-    chosen = params.dynamics
+    setup = training_setup(params, manifest, public)
+    plan = dataclasses.replace(setup.plan, units=public.units + canaries, queries=())
     with progress_bar(plan.rounds, "one-run audit", "round") as bar:
         return audit_one_run(
-            dataclasses.replace(plan, units=public.units + canaries),
-            shape,
+            dataclasses.replace(setup, plan=plan),
             public,
             public.flat(),
             canaries=canaries,
             confidence=CONFIDENCE,
-            local=LocalTraining(chosen.learning_rate, chosen.batch_size, chosen.local_epochs, chosen.weight_decay),
-            server=ServerTraining(
-                momentum=chosen.server_momentum,
-                averaging=chosen.server_averaging,
-                look_every=chosen.early_stopping.every,
-                patience=chosen.early_stopping.patience,
-            ),
-            max_transitions=chosen.max_transitions_per_unit,
-            seed=params.seed,
-            execution=execution(params.compute, device),
             on_round=bar.update,
         )
 
 
-def claimed_plan(params: Params) -> tuple[Plan, Architecture]:
-    """The rounds under audit, without the queries before them, and the ensemble they are for.
+def _claiming(params: Params) -> Manifest:
+    """The manifest of the partitions.
 
     Raises:
         PipelineError: the variant claims nothing that could be refuted.
     """
-    manifest = Manifest.load(PARTITIONS / "manifest.json")
-    shape = architecture(params, manifest)
     if params.dynamics.variant != "private":
         raise PipelineError(
             f"params.yaml: dynamics.variant: found {params.dynamics.variant}, which claims no ε that an audit could "
             "refute; allowed is private"
         )
-    return dataclasses.replace(make_plan(params, manifest, shape), queries=()), shape
+    return Manifest.load(MANIFEST)
 
 
 def mechanism_report(found: LowerBound) -> dict[str, Any]:

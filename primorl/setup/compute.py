@@ -9,7 +9,7 @@ import torch
 
 from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
-from primorl.training.rounds import CHUNK_BYTES, Execution
+from primorl.training.settings import CHUNK_BYTES, Execution
 
 _PROBE_PRODUCTS = 40
 _PROBE_EVERY_SECONDS, _PROBE_SHARE = 2.0, 0.02  # probes take at most this share of the time
@@ -53,6 +53,11 @@ class Place:
             ) from None
         return cls(process, processes, local, of_machine, launched=True)
 
+    @classmethod
+    def of_training(cls, compute: Compute, variant: str) -> "Place":
+        """The place for ``train_model``; variant mopo is trained by one process."""
+        return cls() if variant == "mopo" else cls.of(compute)
+
     @property
     def own_gpu(self) -> bool:
         """Whether there is a GPU for each process of this machine."""
@@ -89,8 +94,6 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
         raise PipelineError("params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu")
     if not _takes_gpu(compute):
         return torch.device("cpu")
-    if place.local_processes == 1:
-        return torch.device("cuda")
     device = torch.device("cuda", place.local_process % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device

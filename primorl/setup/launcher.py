@@ -19,7 +19,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
 from primorl.project.reporting import exit_status
 from primorl.setup.compute import Place
-from primorl.training.distributed import Group, LostError
+from primorl.training.distributed import Group, ProcessLostError
 
 _HERE = "127.0.0.1"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
@@ -47,7 +47,7 @@ def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Grou
         with ExitStack() as stack:
             watch = None if place.launched else stack.enter_context(started(place.processes, _WORKER))
             yield stack.enter_context(join(place, device, watch))
-    except LostError as lost:
+    except ProcessLostError as lost:
         raise PipelineError(
             f"train_model: {lost}; a round that had begun is spent, and the next `dvc repro` resumes the others that "
             "were paid for, with any number of processes (compute.processes)"
@@ -67,7 +67,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
     this process alone, also while the others import.
 
     Yields:
-        A function that raises `LostError` if one of them has failed.
+        A function that raises `ProcessLostError` if one of them has failed.
     """
     with socket.create_server((_HERE, 0)) as server:
         port = server.getsockname()[1]
@@ -93,7 +93,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         for process, other in enumerate(others, start=1):
             if other.poll():
                 how = f"was killed by signal {-other.returncode}" if other.returncode < 0 else "failed"
-                raise LostError(f"process {process} of {count} {how}")
+                raise ProcessLostError(f"process {process} of {count} {how}")
 
     try:
         for rank in range(1, count):
@@ -144,7 +144,7 @@ def run_worker(name: str, work: Callable[[Params], None]) -> int:
     def numbered() -> None:
         try:
             work(params.load(PARAMS))
-        except LostError:
+        except ProcessLostError:
             end_worker()
         except PipelineError as wrong:
             raise PipelineError(f"process {os.environ['RANK']}: {wrong}") from wrong

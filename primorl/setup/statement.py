@@ -3,8 +3,9 @@
 from typing import Any
 
 from primorl.dynamics.termination import NONE, RULES
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting.events import no_guarantee
 from primorl.privacy.mechanism.plan import Plan
+from primorl.trajectories.consent import PUBLIC_BY
 from primorl.trajectories.storage.manifest import Manifest
 
 
@@ -15,7 +16,7 @@ def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
     if plan is not None:
         statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
         return statement | {"termination": termination, "public_units": manifest.public_units}
-    statement = accounting.no_guarantee(
+    statement = no_guarantee(
         unit=manifest.info.unit,
         units=manifest.private_units,
         dataset_fingerprint=fingerprint,
@@ -30,7 +31,7 @@ def _assumptions(manifest: Manifest) -> list[str]:
     simulated = info.environment is not None
     assumptions = [
         f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
         if manifest.public_units
         else "no unit: there is no public split",
         "observation and action sizes, "

@@ -15,20 +15,12 @@ from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.settings import LocalTraining
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
 _sigmoid_backward = torch.ops.aten.sigmoid_backward
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """The local steps: learning rate η, batch size B, epochs E, decoupled weight decay."""
-
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    weight_decay: float
 
 
 @dataclass(frozen=True)
@@ -66,6 +58,17 @@ class Workspace:
         if key not in self._held or len(self._held[key]) < size:
             self._held[key] = torch.empty(size, device=device, dtype=dtype)
         return self._held[key][:size].view(shape)
+
+
+def ensemble_clip(plan: Plan) -> EnsembleClip:
+    """The clip of a plan that trains an ensemble.
+
+    Raises:
+        TypeError: the plan is of another mechanism.
+    """
+    if not isinstance(plan.clip, EnsembleClip):
+        raise TypeError(f"training an ensemble needs a plan with an EnsembleClip, found {type(plan.clip).__name__}")
+    return plan.clip
 
 
 @torch.inference_mode()

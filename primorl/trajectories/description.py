@@ -83,7 +83,8 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
     manifest = Manifest.load(partitions / "manifest.json")
     public = PublicSplit.read(partitions / "public")
     schema = {field.name: str(field.type) for field in arrow_schema(manifest.info.spaces)}
-    about = manifest.to_json() | {"schema": schema, "public": None if public is None else public.to_json()}
+    names = {name: list(getattr(manifest.info.spaces, name)) for name in ("observation_names", "action_names")}
+    about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
     return about, public
 
 

@@ -39,7 +39,8 @@ def test_members_of_a_memorising_model_are_found(quick: Recipe) -> None:
 
 def test_nobody_is_found_in_a_model_that_never_moved(quick: Recipe) -> None:
     """The twin: the same code on a model that learned nothing."""
-    still = replace(quick, local=replace(quick.local, learning_rate=0.0))
+    setup = quick.setup
+    still = replace(quick, setup=replace(setup, local=replace(setup.local, learning_rate=0.0)))
     found = attacked(still)
     for kind, name in membership.HEADLINE.items():
         low, high = found[kind][name].auc_interval
@@ -48,7 +49,7 @@ def test_nobody_is_found_in_a_model_that_never_moved(quick: Recipe) -> None:
 
 def test_variants_differ_in_clip_and_noise_alone() -> None:
     plain, clipped, private = (
-        membership.recipe(variant, epsilon).plan
+        membership.recipe(variant, epsilon).setup.plan
         for variant, epsilon in (("no_clip", None), ("no_privacy", None), ("private", 3.0))
     )
     spent = private.spent()
@@ -56,7 +57,7 @@ def test_variants_differ_in_clip_and_noise_alone() -> None:
     assert 2.9 < spent.epsilon_pld <= 3.0
     assert clipped.spent() is None
     assert replace(private, noise_multiplier=0.0, entropy=clipped.entropy) == clipped
-    assert replace(clipped, clipping_norm=float("inf"), entropy=plain.entropy) == plain
+    assert replace(clipped, clip=replace(clipped.clip, clipping_norm=float("inf")), entropy=plain.entropy) == plain
 
 
 def test_shadows_never_saw_the_candidates(quick: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

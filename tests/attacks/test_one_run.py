@@ -12,10 +12,12 @@ from primorl.attacks.one_run import OneRun, audit_one_run, canary_trajectories
 from primorl.attacks.units import Units
 from primorl.attacks.victims import ON_ONE_CORE
 from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining
+from tests.plans import ensemble_plan
+from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
 CANARIES, REAL, ROUNDS, MULTIPLIER = 100, 20, 60, 25.0
@@ -35,7 +37,8 @@ def real(units: int, seed: int) -> Units:
 
 
 def audited(kind: type[Plan], multiplier: float) -> OneRun:
-    plan = kind(
+    plan = ensemble_plan(
+        kind,
         units=REAL + CANARIES,
         unit="trajectory",
         sampling_probability=0.5,
@@ -47,20 +50,15 @@ def audited(kind: type[Plan], multiplier: float) -> OneRun:
         members=SHAPE.members,
         layers=len(SHAPE.layers),
     )
-    return audit_one_run(
+    setup = training_setup(
         plan,
         SHAPE,
-        real(REAL, 1),
-        real(30, 2).flat(),
-        canaries=CANARIES,
-        confidence=0.95,
-        local=LocalTraining(learning_rate=0.05, batch_size=4, epochs=1, weight_decay=0.0),
-        server=ServerTraining(momentum=0.5, averaging=0.5, look_every=ROUNDS, patience=None),
-        max_transitions=None,
-        seed=0,
+        local=local_training(learning_rate=0.05, batch_size=4),
+        server=server_training(0.5, 0.5, ROUNDS, None),
         execution=ON_ONE_CORE,
-        on_round=lambda: None,
     )
+    public = real(30, 2).flat()
+    return audit_one_run(setup, real(REAL, 1), public, canaries=CANARIES, confidence=0.95, on_round=lambda: None)
 
 
 def test_the_true_plan_is_not_refuted() -> None:
@@ -107,24 +105,15 @@ def test_canaries_are_far_from_data_and_all_rows_are_one() -> None:
 
 
 def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
-    plan = Plan(9, "trajectory", 0.5, 1.0, 0.5, "flat", 2, 1e-5, SHAPE.members, len(SHAPE.layers))
-    local, server = LocalTraining(0.05, 4, 1, 0.0), ServerTraining(0.0, 0.0, 2, None)
+    plan = Plan(
+        9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers)), 1.0, 2, 1e-5
+    )
+    local, server = local_training(0.05, 4), server_training(0.0, 0.0, 2, None)
 
     def audit(canaries: int) -> None:
-        audit_one_run(
-            plan,
-            SHAPE,
-            real(2, 1),
-            real(30, 2).flat(),
-            canaries=canaries,
-            confidence=0.95,
-            local=local,
-            server=server,
-            max_transitions=None,
-            seed=0,
-            execution=ON_ONE_CORE,
-            on_round=lambda: None,
-        )
+        setup = training_setup(plan, SHAPE, local=local, server=server, execution=ON_ONE_CORE)
+        public = real(30, 2).flat()
+        audit_one_run(setup, real(2, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None)
 
     with pytest.raises(PipelineError, match="found 7 canaries, allowed are 8 to 50000"):
         audit(7)

@@ -14,7 +14,8 @@ from dp_accounting import dp_event
 
 from primorl.commands import main as cli
 from primorl.config.params import Params
-from primorl.privacy.accounting.accountant import compose, event_from_json, training_event
+from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError

@@ -12,14 +12,15 @@ from matplotlib.image import imread
 from primorl.commands import frontier
 from primorl.commands import main as cli
 from primorl.config.params import Params, load
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
-from primorl.setup import mechanism
 from primorl.setup.accounts import project_ledger
+from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
-from tests.privacy.accounting.test_accountant import GOLDEN
+from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import INFO
@@ -108,8 +109,8 @@ def test_what_is_not_given_comes_from_params(capsys: pytest.CaptureFixture[str])
     assert (longer["noise_multiplier"], longer["rounds"] > 5) == (20.0, True)
     write_params(target_epsilon=1.0, noise_multiplier=None)
     now, more = answered(capsys), answered(capsys, "--rounds", "20")
-    assert now["noise_multiplier"] == accounting.solve_noise_multiplier(1.0, 1e-5, 1.0, 5)
-    assert more["noise_multiplier"] == accounting.solve_noise_multiplier(1.0, 1e-5, 1.0, 20)
+    assert now["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 5)
+    assert more["noise_multiplier"] == solve_noise_multiplier(1.0, 1e-5, 1.0, 20)
     assert answered(capsys, "--target-epsilon", "2", "--solve", "rounds")["noise_multiplier"] == now["noise_multiplier"]
     assert answered(capsys, "--noise-multiplier", "7")["epsilon_pld"] == epsilon(1.0, 7.0, 5)
 
@@ -380,4 +381,4 @@ def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.Captu
 
 def refused_by_training(chosen: Params) -> None:
     manifest = Manifest.load(Path("data/partitions/manifest.json"))
-    mechanism.make_plan(chosen, manifest, mechanism.architecture(chosen, manifest))
+    make_plan(chosen, manifest)

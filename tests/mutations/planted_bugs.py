@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-_ACCOUNTING = "tests/privacy/accounting/test_accountant.py"
+_ACCOUNTING = "tests/privacy/accounting/test_epsilon.py"
 _CANARIES = "tests/privacy/audits/test_canaries.py"
 _CLIPPING = "tests/privacy/mechanism/test_clipping.py"
 _ENTROPY = "tests/privacy/mechanism/test_entropy.py"
@@ -142,7 +142,7 @@ _NOISE = [
     Bug(
         "noise-of-one-draw",
         "noise",
-        "primorl/privacy/mechanism/entropy.py",
+        "primorl/privacy/mechanism/noise.py",
         "_DRAWS = 4",
         "_DRAWS = 1",
         "a single Box-Muller draw, whose low bits show what it was added to",
@@ -173,7 +173,7 @@ _CLIP = [
         "clip-each-member-to-the-whole",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        "return self.clipping_norm / math.sqrt(pieces)",
+        "return self.clipping_norm / math.sqrt(parts)",
         "return self.clipping_norm",
         "C instead of C/√N",
         (_LOCAL, _CANARIES),
@@ -218,8 +218,8 @@ _CLIP = [
         "clip-sensitivity-of-a-member",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        'return self.clipping_norm if relation == "add_or_remove_one" else 2 * self.clipping_norm',
-        'return self.bound if relation == "add_or_remove_one" else 2 * self.clipping_norm',
+        'point in opposite directions.\n        """\n        return _sensitivity(self.clipping_norm, relation)',
+        'point in opposite directions.\n        """\n        return _sensitivity(self.bound, relation)',
         "states C/√N as the sensitivity of the whole",
         (_PLAN, _LOCAL, _CANARIES),
     ),
@@ -227,8 +227,8 @@ _CLIP = [
         "clip-sensitivity-of-replacing",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        'if relation == "add_or_remove_one" else 2 * self.clipping_norm',
-        'if relation == "add_or_remove_one" else self.clipping_norm',
+        'return clipping_norm if relation == "add_or_remove_one" else 2 * clipping_norm',
+        "return clipping_norm",
         "states C where one unit is replaced, not 2C",
         (_CLIPPING,),
     ),
@@ -285,9 +285,8 @@ _SAMPLER = [
         "sampling-one-cohort",
         "sampling",
         "primorl/privacy/mechanism/plan.py",
-        "return PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy)",
-        'return self.__dict__.setdefault("kept", '
-        "PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy))",
+        "return self.sampler.sample(len(self.held), self.entropy)",
+        'return self.__dict__.setdefault("kept", self.sampler.sample(len(self.held), self.entropy))',
         "the first round's cohort in every round",
         (_CANARIES, _TRAINING),
     ),
@@ -346,7 +345,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-half-q",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)",
         "dp_event.PoissonSampledDpEvent(self.sampling_probability / 2, gaussian)",
         "the accountant is told q/2",
@@ -355,7 +354,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-one-round-less",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "dp_event.SelfComposedDpEvent(sampled, self.rounds)",
         "dp_event.SelfComposedDpEvent(sampled, max(1, self.rounds - 1))",
         "the accountant is told T - 1",
@@ -364,7 +363,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-wrong-delta",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta)",
         "pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(10 * delta)",
         "ε is read at ten times the stated δ",
@@ -373,7 +372,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-swapped",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "return Spent(epsilon, stated, delta)",
         "return Spent(loose, epsilon, delta)",
         "RDP's ε is stated as PLD's and the other way round",
@@ -382,7 +381,7 @@ _ACCOUNTS = [
     Bug(
         "accounting-other-relation",
         "accounting",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "NeighboringRelation.ADD_OR_REMOVE_ONE\n",
         "NeighboringRelation.REPLACE_ONE\n",
         "ε of another neighbouring relation than is named",
@@ -412,9 +411,11 @@ _DATA_FLOW = [
     Bug(
         "flow-private-normaliser",
         "data flow",
-        "pipeline/train_model.py",
-        "_normaliser(params, shape, plan, columns, bounds, public, progress)",
-        "_normaliser(params, shape, plan, columns, bounds, private or public, progress)",
+        "primorl/training/training.py",
+        "    normaliser = setup.make_normaliser(public, now.answers)\n",
+        "    import torch\n\n    first = torch.zeros(source.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(source.units), first)\n"
+        "    normaliser = setup.make_normaliser(tuple(part.flatten(0, 1) for part in rows), now.answers)\n",
         "the normaliser is fitted to private rows",
         (_TRAINING, _STAGE),
     ),
@@ -422,20 +423,19 @@ _DATA_FLOW = [
         "flow-early-stopping-on-private-loss",
         "data flow",
         "primorl/training/training.py",
-        "        look_at = PublicLook(",
-        "        first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
-        "        rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
-        "        public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n"
-        "        look_at = PublicLook(",
-        "looks, and so stopping and what is released, judge private rows",
+        "    evaluate = None\n    if public is not None:\n",
+        "    evaluate = None\n    import torch\n\n    first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
+        "    public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n    if public is not None:\n",
+        "evaluations, and so stopping and what is released, judge private rows",
         (_TRAINING,),
     ),
     Bug(
         "flow-bounds-from-private-data",
         "data flow",
-        "pipeline/train_model.py",
-        "bounds = model_bounds(params, manifest, public)",
-        'bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "private"))',
+        "primorl/setup/training.py",
+        "bounds=model_bounds(params, manifest, public),",
+        'bounds=model_bounds(params, manifest, UnitStore.open(__import__("pathlib").Path("data/partitions/private"))),',
         "the model's bounds are private extremes",
         (_STAGE,),
     ),
@@ -515,9 +515,9 @@ _DATA_FLOW = [
     Bug(
         "flow-split-depends-on-position",
         "data flow",
-        "primorl/trajectories/partitioning.py",
-        "[is_public(unit, public_fraction, salt) for unit in units.dictionary.to_pylist()]",
-        "[is_public(str(i), public_fraction, salt) for i, unit in enumerate(units.dictionary.to_pylist())]",
+        "primorl/trajectories/consent.py",
+        "[hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()]",
+        "[hashed(prefix + str(i).encode()).digest()[:size] for i, unit in enumerate(units.to_pylist())]",
         "one unit's presence moves others between the partitions",
         ("tests/trajectories/test_partitioning.py",),
     ),
@@ -620,7 +620,7 @@ _PAYING = [
     Bug(
         "ledger-largest-instead-of-composed",
         "ledger",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "rounds[inner] = rounds.get(inner, 0) + count",
         "rounds[inner] = max(rounds.get(inner, 0), count)",
         "equal runs are counted once",
@@ -629,7 +629,7 @@ _PAYING = [
     Bug(
         "ledger-no-guarantee-is-free",
         "ledger",
-        "primorl/privacy/accounting/accountant.py",
+        "primorl/privacy/accounting/epsilon.py",
         "            return Spent(math.inf, math.inf, delta)\n",
         "            continue\n",
         "a run without a guarantee costs nothing",
@@ -701,7 +701,7 @@ _PAYING = [
     Bug(
         "charge-for-other-units",
         "ledger",
-        "primorl/setup/charges.py",
+        "primorl/setup/accounts.py",
         "if store.info != manifest.info or found.to_bytes() != version.members:",
         "if store.info != manifest.info:",
         "the rows that are read are not those of the units that were charged",
@@ -710,37 +710,46 @@ _PAYING = [
     Bug(
         "charge-after-reading",
         "ledger",
-        "pipeline/train_model.py",
-        "    wanted = charges.request(\n",
-        '    UnitStore.open(PARTITIONS / "private")\n    wanted = charges.request(\n',
+        "primorl/setup/paid_training.py",
+        "    request = accounts.request(\n",
+        '    UnitStore.open(partitions.folder / "private")\n    request = accounts.request(\n',
         "the private partition is opened before the ledger is asked",
         (_STAGE,),
     ),
     Bug(
         "charge-of-nothing",
         "ledger",
-        "pipeline/train_model.py",
-        "event=plan.event if plan else dp_event.NonPrivateDpEvent(),",
-        "event=plan.event if plan else dp_event.NoOpDpEvent(),",
+        "primorl/setup/paid_training.py",
+        "event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,",
+        "event=dp_event.NoOpDpEvent() if baseline else setup.plan.event,",
         "variant mopo is charged as nothing",
         (_STAGE,),
     ),
     Bug(
-        "charge-identity-without-code",
+        "charge-again-for-an-edit",
         "ledger",
-        "primorl/setup/charges.py",
-        '"code": {name: hashlib.sha256((_CODE / name).read_bytes()).hexdigest() for name in code},',
-        '"code": {},',
-        "another mechanism is restored for what this one would be",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
+        "an edit of the engine charges the same people again without being asked to",
+        (_STAGE,),
+    ),
+    Bug(
+        "charge-identity-without-draw",
+        "ledger",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        "",
+        "another draw that was asked for is not made",
         (_STAGE,),
     ),
     Bug(
         "charge-identity-without-data",
         "ledger",
-        "primorl/setup/charges.py",
-        '"members": hashlib.sha256(version.members).hexdigest(),',
-        '"members": "",',
-        "other data's model is restored",
+        "primorl/setup/paid_training.py",
+        '            "members": hashlib.sha256(partitions.version.members).hexdigest(),\n',
+        "",
+        "other people's model is restored",
         (_STAGE,),
     ),
 ]
@@ -759,15 +768,17 @@ _CRASHES = [
         "resume-announced-too-late",
         "crash safety",
         "primorl/training/training.py",
-        "                keep(now)\n                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
-        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n                keep(now)\n",
+        "                save_checkpoint(now)\n"
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n"
+        "                save_checkpoint(now)\n",
         "a round touches data before it is written down",
         (_TRAINING,),
     ),
     Bug(
         "checkpoint-holds-generator-state",
         "crash safety",
-        "primorl/training/checkpoint.py",
+        "primorl/privacy/ledger/checkpoint.py",
         "    content = save(tensors, {",
         '    tensors["generator"] = __import__("torch").get_rng_state()\n    content = save(tensors, {',
         "a generator's state is on the disk",
@@ -776,7 +787,7 @@ _CRASHES = [
     Bug(
         "checkpoint-damage-unseen",
         "crash safety",
-        "primorl/training/checkpoint.py",
+        "primorl/privacy/ledger/checkpoint.py",
         "if hashlib.sha256(content).digest() != digest:",
         "if False:",
         "a damaged checkpoint is taken up",
@@ -785,27 +796,27 @@ _CRASHES = [
     Bug(
         "checkpoint-of-another-charge",
         "crash safety",
-        "primorl/training/checkpoint.py",
-        'if counts.pop("charge") != charge:',
-        'if not counts.pop("charge"):',
+        "primorl/privacy/ledger/checkpoint.py",
+        'if header["charge"] != charge:',
+        'if not header["charge"]:',
         "another charge's progress is taken up",
         (_CHECKPOINT,),
     ),
     Bug(
         "checkpoint-of-an-unprotected-run",
         "crash safety",
-        "pipeline/train_model.py",
-        "if plan is not None and plan.is_private else None",
-        "if plan is not None else None",
+        "primorl/setup/paid_training.py",
+        "begin = None if baseline or not setup.plan.is_private else",
+        "begin = None if baseline else",
         "weights without a guarantee are kept and restored",
         (_STAGE,),
     ),
     Bug(
         "crash-lock-ignored",
         "crash safety",
-        "primorl/setup/charges.py",
-        '                if not held.enter_context(locked(file.with_suffix(".lock"))):\n                    continue\n',
-        '                held.enter_context(locked(file.with_suffix(".lock")))\n',
+        "primorl/privacy/ledger/charges.py",
+        '        if not locks.enter_context(locked(file.with_suffix(".lock"))):\n            return None\n',
+        '        locks.enter_context(locked(file.with_suffix(".lock")))\n',
         "two processes work on one charge, each all of its rounds",
         (_STAGE,),
     ),
@@ -815,18 +826,17 @@ _LEAVING = [
     Bug(
         "statement-of-realised-rounds",
         "statement",
-        "pipeline/train_model.py",
-        "        statement |= charges.account(params, ledger, paid.charge, version)\n",
-        "        from dataclasses import replace as other\n\n"
-        "        ran = other(plan, rounds=max(1, trained.rounds)) if plan else None\n"
-        "        statement = _statement(ran, manifest) | charges.account(params, ledger, paid.charge, version)\n",
+        "primorl/setup/model_files.py",
+        '    plan = None if variant == "mopo" else setup.plan\n',
+        "    from dataclasses import replace as other\n\n"
+        '    plan = None if variant == "mopo" else other(setup.plan, rounds=max(1, trained.rounds))\n',
         "ε of the rounds that ran, not of those that were reserved",
         (_STAGE,),
     ),
     Bug(
         "statement-without-the-ledger",
         "statement",
-        "primorl/setup/charges.py",
+        "primorl/setup/accounts.py",
         "spent = ledger.spent_on(version, delta)",
         "spent = accounting.compose([accounting.event_from_json(charge.event)], delta)",
         "what was spent on the dataset is this run's alone",
@@ -835,10 +845,10 @@ _LEAVING = [
     Bug(
         "statement-private-numbers-logged",
         "statement",
-        "pipeline/train_model.py",
-        '        run.tag("charge", paid.charge.id)\n',
-        '        run.tag("charge", paid.charge.id)\n'
-        '        rows = UnitStore.open(PARTITIONS / "private").flat()[0]\n'
+        "primorl/setup/paid_training.py",
+        '        run.tag("charge", payment.charge.id)\n',
+        '        run.tag("charge", payment.charge.id)\n'
+        '        rows = UnitStore.open(partitions.folder / "private").flat()[0]\n'
         '        run.metric("first", float(rows[0, 0]))\n',
         "a private number is logged",
         (_STAGE,),
@@ -1002,9 +1012,9 @@ _SHARING = [
     Bug(
         "processes-unpaid",
         "processes",
-        "pipeline/train_model.py",
-        "        if _identity(params, manifest, version, shape, plan) != identity:\n",
-        "        if not identity:\n",
+        "primorl/setup/paid_training.py",
+        "        if _agreed(model_identity(params, setup, partitions)) != granted:\n",
+        "        if not granted:\n",
         "others train another model than the ledger has granted",
         (_WORKERS,),
     ),

@@ -11,7 +11,7 @@ import torch
 from pipeline import optimize_mopo
 from primorl.config.blocks import Budget
 from primorl.config.params import Params
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.project.errors import PipelineError
@@ -127,6 +127,6 @@ def test_batches_mix_real_and_generated_rows_as_asked(fraction: float, expected:
     real.extend(torch.ones(1, 30, 2))
     generated.extend(torch.full((2, 50, 2), -1.0))
     sampler = optimize_mopo.with_real(real, fraction)
-    batches = list(sampler(generated, 7, 256, Streams.of([0, 1], CPU)))
+    batches = list(sampler(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
     assert [tuple(rows.shape) for rows in batches] == [(2, 256, 2)] * 7
     assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from pipeline import optimize_policy
 from primorl.config.params import Params, from_plain, plain
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy.exported import DeterministicPolicy, seed_folders
-from primorl.policy.replay import Columns
+from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import DiscreteSac
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
@@ -207,7 +207,7 @@ def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
     assert policy.discrete_actions
     assert policy.layers[-1].shape == (1, 1, 2)
     assert params.policy.entropy_of(2) == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
-    sac = DiscreteSac(params.policy, Columns(3, 2), Streams.of([0], torch.device("cpu")))
+    sac = DiscreteSac(params.policy, ReplayColumns(3, 2), SeedGenerators.of([0], torch.device("cpu")))
     assert sac._target_entropy == params.policy.entropy_of(2)
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
 

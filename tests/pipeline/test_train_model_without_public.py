@@ -16,18 +16,23 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble, Normaliser
 from primorl.dynamics.starts import StartModel
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.training import rounds
-from primorl.training.local_update import LocalTraining
+from primorl.training.settings import Execution
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.units import local_training, training_setup
 
 OUTPUT = Path("models/dynamics")
 UNITS = 80
@@ -96,7 +101,7 @@ def test_every_query_is_stated_and_charged_with_the_rounds(data: Params) -> None
     assert [query["what"] for query in said["queries"]] == ["normaliser", "starts"]
     assert said["queries"][0]["sensitivity"] == math.sqrt(7)
     assert said["queries"][1]["sensitivity"] == math.sqrt(9)
-    event = accounting.event_from_json(said["event"])
+    event = event_from_json(said["event"])
     assert event == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).event
     assert said["epsilon"] == accounting.Training(1.0, 1.0, 4, (0.5, 0.5)).spent(1e-3).epsilon_pld
     alone = accounting.Training(1.0, 1.0, 4).spent(1e-3).epsilon_pld
@@ -119,7 +124,7 @@ def test_the_target_is_kept_with_the_queries(data: Params) -> None:
     trained(with_statistics(data, asked, privacy=goal | {"statistics": asked}))
     said = statement()
     assert 19.9 < said["epsilon"] <= 20.0
-    assert said["noise_multiplier"] > accounting.solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
+    assert said["noise_multiplier"] > solve_noise_multiplier(20.0, 1e-3, 1.0, 4)
     low = {"target_epsilon": 1.0, "noise_multiplier": None, "statistics": asked}
     with pytest.raises(PipelineError, match=r"the queries before the rounds alone cost epsilon .* raise stat"):
         trained(with_statistics(data, asked, privacy=low))
@@ -273,7 +278,7 @@ def test_a_run_that_dies_while_it_asks_is_spent(
     trained(params)
     assert [charge.state for charge in charged(data)] == ["aborted", "committed"]
     assert "pays for one answer only; it stays spent" in capfd.readouterr().err
-    once = accounting.event_from_json(statement()["event"])
+    once = event_from_json(statement()["event"])
     both = accounting.compose([once, once], data.privacy.budget.delta).epsilon_pld
     assert statement()["spent_on_dataset"] == statement()["spent_on_dataset"] | {"charges": 2}
     assert statement()["spent_on_dataset"]["epsilon"] == pytest.approx(both, rel=1e-3)
@@ -337,9 +342,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
     monkeypatch.chdir(tmp_path)
     shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    local = LocalTraining(
-        learning_rate=1.0, batch_size=64, epochs=1, weight_decay=0.0
-    )  # one batch: order cannot matter
+    local = local_training(learning_rate=1.0, batch_size=64)  # one batch: order cannot matter
     sums = []
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
@@ -348,9 +351,17 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
         tiny_policy.write_partition(folder, table([episode(6, i) for i in range(4 * people)], units=units, names=names))
         store = UnitStore.open(folder)
         assert store.units == (people if by_person else 4 * people)
-        plan = Plan(store.units, "person", 1.0, 1.0, 0.5, "flat", 1, 1e-3, shape.members, len(shape.layers))
-        execution = rounds.Execution(CPU, 1 << 20)
-        training = rounds.Rounds(plan, shape, store, maps, local, max_transitions=None, execution=execution)
+        plan = Plan(
+            store.units,
+            "person",
+            PoissonSampler(1.0),
+            EnsembleClip(0.5, "flat", shape.members, len(shape.layers)),
+            1.0,
+            1,
+            1e-3,
+        )
+        execution = Execution(CPU, 1 << 20)
+        training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), store, maps)
         total = training.sum(shape.initial_weights(0), last=True)
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

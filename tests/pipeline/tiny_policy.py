@@ -10,7 +10,7 @@ import torch
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from primorl.privacy.accounting.accountant import no_guarantee
+from primorl.privacy.accounting.events import no_guarantee
 from primorl.project.files import write_json
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership

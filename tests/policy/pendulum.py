@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.settings import SacConfig
 
 CONFIG = SacConfig(
@@ -49,7 +49,7 @@ class Pendulum:
     def to(self, device: torch.device) -> "Pendulum":
         return Pendulum(*(tensor.to(device) for tensor in vars(self).values()))
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
         del streams
         cos, sin, speed = observation.unbind(1)
         angle, torque = torch.atan2(sin, cos), action[:, 0]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from primorl.policy.replay import Columns
+from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import ActorCritic
 from primorl.policy.settings import SacConfig
 
@@ -47,7 +47,7 @@ def gradient(parameter: Tensor) -> Tensor:
 class Networks:
     """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α."""
 
-    def __init__(self, sac: ActorCritic, config: SacConfig, columns: Columns, seed: int = 0) -> None:
+    def __init__(self, sac: ActorCritic, config: SacConfig, columns: ReplayColumns, seed: int = 0) -> None:
         self.config, self.columns, self.seed = config, columns, seed
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]

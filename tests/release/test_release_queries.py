@@ -11,7 +11,8 @@ from safetensors.torch import load_file, save_file
 
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_to_json
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
@@ -69,7 +70,7 @@ def forget_queries(folder: Path) -> None:
     def change(content: dict) -> None:  # type: ignore[type-arg]
         run = accounting.Training(1.0, 4.0, 3)
         content["queries"] = []
-        content["event"] = accounting.event_to_json(run.event)
+        content["event"] = event_to_json(run.event)
         content["epsilon"] = run.spent(1e-3).epsilon_pld
 
     edit(folder, change)

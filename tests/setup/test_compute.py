@@ -61,6 +61,20 @@ def test_rows_are_read_ahead_where_a_core_is_left(
     assert compute.execution(settings(memory_mb=3), CPU, place).chunk_bytes == 3 << 20
 
 
+@pytest.mark.parametrize(
+    ("place", "number"), [(Place(), 0), (Place(1, 2, 0, 1), 0), (Place(1, 2, 1, 2), 1), (Place(3, 4, 3, 4), 1)]
+)
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch, place: Place, number: int) -> None:
+    """`torch.cuda.set_device`, which a group calls too, refuses one without: no machine of one GPU could join."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    device = compute.chosen_device(settings(device="auto"), place)
+    assert chosen == [device] == [torch.device("cuda", number)]
+
+
 class Machine:
     """A machine whose products take as long as it is told, at a time that it is told."""
 

@@ -19,7 +19,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import launcher
-from primorl.training.distributed import Group, LostError, _tell
+from primorl.training.distributed import Group, ProcessLostError, _tell
 from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
 from tests.projects import write_settings
 from tests.training import crew
@@ -126,7 +126,7 @@ def test_a_process_that_hangs_ends_the_training() -> None:
             group.settle()
             group.gather(torch.zeros(1))
 
-    with pytest.raises(LostError, match="nothing heard for 1 s"):
+    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
         ask()
     assert children() == []
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtri
 from torch import Tensor
 
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.audits.intervals import clopper_pearson_bounds
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
@@ -126,15 +126,16 @@ def observe(plan: Plan, *, canaries: int, runs: int) -> Observations:
         )
     if canaries * runs < _FEWEST:
         raise PipelineError(f"audit: found {canaries * runs} canaries in all runs, allowed are {_FEWEST} or more")
-    blocks, width = plan.members * plan.layers, canaries + _SPARE
-    signs = torch.ones(plan.members, plan.layers)
-    signs[(torch.arange(plan.members)[:, None] + torch.arange(plan.layers)) % 2 == 1] = -1
+    pieces = plan.clip.pieces
+    blocks, width = math.prod(pieces), canaries + _SPARE
+    signs = _checkerboard(pieces)
     tables = [_clipped(plan, canaries, signs * sign) for sign in (1, -1)]
     # Which row of the table a unit adds; canaries are spread over the units, first and last among them.
     absent = len(tables[0])
     rows = absent - 1 - np.arange(plan.units) % (absent - canaries)
     slots = np.arange(canaries) * (plan.units - 1) // (canaries - 1)
     included = np.random.default_rng().random((runs, canaries)) < 0.5
+    divisor = plan.expected_cohort if plan.denominator is None else plan.denominator
     by_round = np.zeros((runs, canaries, plan.rounds))
     by_block = np.zeros((runs, canaries, blocks))
     for run in range(runs):
@@ -142,11 +143,10 @@ def observe(plan: Plan, *, canaries: int, runs: int) -> Observations:
         for t in range(plan.rounds):
             joined = np.bincount(rows[plan.cohort().numpy()], minlength=absent + 1)[:absent]
             total = torch.from_numpy(joined).double() @ tables[t % 2]
-            split = total.view(plan.layers, plan.members, width).unbind(0)
-            released = torch.stack(plan.release(list(split)), dim=1).double()[:, :, :canaries]  # [N, L, canaries]
+            released = torch.stack(plan.release(total.view(*pieces, width).unbind(0))).double()[..., :canaries]
             sign = 1 if t % 2 == 0 else -1
-            seen = (released * signs.unsqueeze(-1) * sign).flatten(0, 1).numpy()
-            seen *= plan.expected_cohort / (plan.clipping_norm / math.sqrt(blocks))
+            seen = (released * signs.unsqueeze(-1) * sign).view(blocks, canaries).numpy()
+            seen *= divisor / (plan.clipping_norm / math.sqrt(blocks))
             by_round[run, :, t] = seen.mean(0)
             by_block[run] += seen.T
     if not np.isfinite(by_round).all():
@@ -158,24 +158,29 @@ def observe(plan: Plan, *, canaries: int, runs: int) -> Observations:
     )
 
 
-def _clipped(plan: Plan, canaries: int, signs: Tensor) -> Tensor:
-    """Clipped updates of canaries and of some ordinary units, one a row, layers outermost: ``[P, L·N·width]``.
+def _checkerboard(pieces: tuple[int, ...]) -> Tensor:
+    """Signs for the pieces of a contribution, such that neighbours differ along every dimension."""
+    signs = torch.ones(())
+    for size in pieces:
+        signs = signs.unsqueeze(-1) * torch.where(torch.arange(size) % 2 == 1, -1.0, 1.0)
+    return signs
 
-    Canary i lives on coordinate i of every layer of every member, the others on the spare ones. Ordinary are: random
-    ones, far above, about and below the bound; a unit that never moves; and one whose update is NaN.
+
+def _clipped(plan: Plan, canaries: int, signs: Tensor) -> Tensor:
+    """Clipped contributions of canaries and of some ordinary units, one a row: ``[P, pieces · width]``.
+
+    Canary i uses coordinate i of every piece, the ordinary units use the spare coordinates. The ordinary units are:
+    random ones, far above, about and below the bound; one that contributes zero; and one whose contribution is NaN.
     """
-    width = canaries + _SPARE
+    pieces, width = plan.clip.pieces, canaries + _SPARE
     scales = torch.tensor([_EXCESS, 1.0, 1.0, 0.1, 0.01, 0.0, math.nan])
-    updates = torch.zeros(canaries + len(scales), plan.members, plan.layers, width)
+    contributions = torch.zeros(canaries + len(scales), math.prod(pieces), width)
     each = torch.arange(canaries)
-    updates[each, :, :, each] = _EXCESS * plan.clipping_norm * signs
-    spare = torch.randn(len(scales), plan.members, plan.layers, _SPARE) * plan.clipping_norm
-    updates[canaries:, :, :, canaries:] = spare * scales.view(-1, 1, 1, 1)
-    updates[-1] = math.nan  # in every coordinate: local training spreads it
-    pairs = updates.flatten(0, 1)  # [P·N, L, width]: the clip sees (unit, member) pairs
-    layers = plan.clip.finish([pairs[:, i] for i in range(plan.layers)])
-    by_unit = torch.stack(layers).view(plan.layers, len(updates), plan.members, width)
-    return by_unit.transpose(0, 1).flatten(1).double()
+    contributions[each, :, each] = _EXCESS * plan.clipping_norm * signs.flatten()
+    spare = torch.randn(len(scales), math.prod(pieces), _SPARE) * plan.clipping_norm
+    contributions[canaries:, :, canaries:] = spare * scales.view(-1, 1, 1)
+    contributions[-1] = math.nan  # in every coordinate, as local training spreads it
+    return plan.clip.clip_pieces(contributions.view(len(contributions), *pieces, width)).flatten(1).double()
 
 
 def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: float) -> LowerBound:

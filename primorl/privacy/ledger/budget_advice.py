@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.accountant import Training
+from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import rounded_up
 
 _SECONDS = 2.0  # of search each; what was found by then fits, it may only not be the best

@@ -19,7 +19,8 @@ from typing import Any, Self
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.accountant import ACCOUNTANT, Spent, Training, compose, event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, Spent, Training, compose
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
 from primorl.privacy.ledger.chain import Chain, canonical

@@ -1,26 +1,113 @@
-"""Bounds on what one unit may contribute (PriMORL, section 4.1.2: ensemble clipping)."""
+"""Clips: bounds on what one unit may contribute. Each clip states the sensitivity of the sum it makes."""
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:  # the accountant is slow to import, and clipping needs none of it
-    from primorl.privacy.accounting.accountant import Relation
+    from primorl.privacy.accounting.epsilon import Relation
 
 # A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15 of itself at most.
 _LONGEST_ROW = 1024
-# Aim a hair below the bound: for that, and for scaling in float32.
+# Aim a hair below the bound, to allow for that error and for the rounding of float32 products.
 _MARGIN = 1 - 2.0**-14
+
+
+class Clip(Protocol):
+    """What a plan needs to know about a clip: the bound, the sensitivity, and how to describe both.
+
+    The training code applies the clip in whatever way is fastest. The audit (`primorl.privacy.audits.canaries`) applies
+    it through `clip_pieces`.
+    """
+
+    @property
+    def clipping_norm(self) -> float:
+        """C, the largest L2 norm of one unit's contribution. Infinite: contributions are not clipped."""
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 sensitivity of the sum when one unit is added or removed. The noise multiplier scales this number."""
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Shape of the equal pieces that one contribution consists of, for the audit; ``(1,)`` for one vector."""
+
+    def sensitivity_under(self, relation: "Relation") -> float:
+        """L2 sensitivity of the sum between neighbouring datasets."""
+
+    def clip_pieces(self, contributions: Tensor) -> Tensor:
+        """Clip float32 ``[P, *pieces, n]``, the contributions of P units. Returns the same shape."""
+
+    def describe(self) -> dict[str, Any]:
+        """The keys of the privacy statement that describe the clip: ``clipping_norm`` and ``clipping``."""
+
+
+@dataclass(frozen=True)
+class L2Clip:
+    """Clip one vector per unit to L2 norm at most C.
+
+    Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, whatever its data. So the sum over
+    units moves by at most `sensitivity_under` a relation between neighbouring datasets.
+
+    | vector            | after `finish`                                   |
+    |-------------------|--------------------------------------------------|
+    | zero              | zero                                             |
+    | within the bound  | unchanged (but for a factor of 1 - 2⁻¹⁴ at C)    |
+    | NaN or infinite   | zero                                             |
+    | beyond 1.8e19     | zero in float32, for its square overflows        |
+    | C infinite        | unchanged if finite; the sensitivity is infinite |
+    """
+
+    clipping_norm: float
+
+    @property
+    def sensitivity(self) -> float:
+        """C: L2 sensitivity of the sum when one unit is added or removed."""
+        return self.sensitivity_under("add_or_remove_one")
+
+    def sensitivity_under(self, relation: "Relation") -> float:
+        """L2 sensitivity of the sum: C where one unit is added or removed, 2C where one is replaced."""
+        return _sensitivity(self.clipping_norm, relation)
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """One piece: the vector itself."""
+        return (1,)
+
+    def finish(self, vectors: Tensor) -> Tensor:
+        """Clip every row of ``vectors`` and set rows that are not finite to zero. In place.
+
+        Args:
+            vectors: one row for each unit, float32 or float64 ``[P, n]``.
+
+        Returns:
+            ``vectors``, clipped.
+        """
+        squares = _squares(vectors)
+        norms = squares.sqrt()
+        factors = torch.ones_like(norms)
+        if math.isfinite(self.clipping_norm):
+            factors = (self.clipping_norm * _MARGIN / norms).clamp(max=1.0)
+        factors = torch.where(squares.isfinite(), factors, 0.0).to(vectors.dtype)
+        return vectors.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors.unsqueeze(-1))
+
+    def clip_pieces(self, contributions: Tensor) -> Tensor:
+        """See `Clip.clip_pieces`; contributions are ``[P, 1, n]``."""
+        return self.finish(contributions.squeeze(1).clone()).unsqueeze(1)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Clip.describe`; ``clipping`` is ``flat``, as the whole vector is clipped at once."""
+        return {"clipping_norm": _stated(self.clipping_norm), "clipping": "flat"}
 
 
 @dataclass(frozen=True)
 class EnsembleClip:
-    """Clip every member's update so that the joint update of the ensemble has norm at most C.
+    """Clip every member's update so that the joint update of the ensemble has norm at most C (PriMORL, section 4.1.2).
 
-    ``flat``: member i's whole update is held to C/√N. ``per_layer``: layer ℓ of member i is held to C/√(N·L).
+    ``flat``: member i's whole update is clipped to C/√N. ``per_layer``: layer ℓ of member i is clipped to C/√(N·L).
     Either way the squares over members (and layers) add up to C², so N members are one Gaussian
     mechanism of sensitivity C and are charged once.
 
@@ -32,10 +119,17 @@ class EnsembleClip:
     | zero              | zero (factor 1)                                  |
     | within the bound  | unchanged                                        |
     | NaN or infinite   | zero, the member's whole update                  |
-    | beyond 1.8e19     | the same: its square is no float32 number        |
+    | beyond 1.8e19     | zero, for its square overflows float32           |
     | C infinite        | unchanged if finite; sensitivities are infinite  |
 
-    Local training clips after every step by `factors` too, in float32: that shapes the updates, and promises nothing.
+    Local training also clips after every step, by `factors` in float32. That shapes the updates; the guarantee rests on
+    `finish` alone.
+
+    Attributes:
+        clipping_norm: C.
+        mode: see above.
+        members: N.
+        layers: L.
     """
 
     clipping_norm: float
@@ -45,25 +139,40 @@ class EnsembleClip:
 
     @property
     def sensitivity(self) -> float:
-        """Sensitivity when one unit is added or removed: what a noise multiplier multiplies (`accounting.spent`)."""
+        """C: L2 sensitivity of the sum when one unit is added or removed."""
         return self.sensitivity_under("add_or_remove_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
-        """Most that the sum over units moves, in L2, between neighbouring datasets.
+        """L2 sensitivity of the sum between neighbouring datasets.
 
-        C where one unit is added or removed: its update is all that comes or goes. 2C where one is replaced: one update
+        C where one unit is added or removed: only its update comes or goes. 2C where one is replaced: one update
         goes and another comes, and the two may point in opposite directions.
         """
-        return self.clipping_norm if relation == "add_or_remove_one" else 2 * self.clipping_norm
+        return _sensitivity(self.clipping_norm, relation)
 
     @property
     def bound(self) -> float:
-        """What each clipped piece is held to: C/√N or C/√(N·L)."""
-        pieces = self.members * (self.layers if self.mode == "per_layer" else 1)
-        return self.clipping_norm / math.sqrt(pieces)
+        """What each clipped part is clipped to: C/√N or C/√(N·L)."""
+        parts = self.members * (self.layers if self.mode == "per_layer" else 1)
+        return self.clipping_norm / math.sqrt(parts)
+
+    @property
+    def pieces(self) -> tuple[int, ...]:
+        """Layers, then members."""
+        return (self.layers, self.members)
+
+    def clip_pieces(self, contributions: Tensor) -> Tensor:
+        """See `Clip.clip_pieces`; contributions are ``[P, L, N, n]``."""
+        pairs = contributions.transpose(1, 2).flatten(0, 1)  # [P·N, L, n]: `finish` takes (unit, member) pairs
+        layers = torch.stack(self.finish([pairs[:, layer].clone() for layer in range(self.layers)]))
+        return layers.view(self.layers, len(contributions), self.members, -1).transpose(0, 1)
+
+    def describe(self) -> dict[str, Any]:
+        """See `Clip.describe`; ``clipping`` is the mode."""
+        return {"clipping_norm": _stated(self.clipping_norm), "clipping": self.mode}
 
     def factors(self, squares: Tensor) -> Tensor:
-        """Scale for every layer of every update.
+        """Scaling factor of every layer of every update.
 
         Args:
             squares: squared norms of the layers of P updates, ``[P, L]``.
@@ -77,21 +186,30 @@ class EnsembleClip:
         return (self.bound * _MARGIN / norms).clamp(max=1.0).expand_as(squares)
 
     def finish(self, updates: list[Tensor]) -> list[Tensor]:
-        """Hold every update to the bound, and zero, whole, those that are not finite; in place.
+        """Clip every update to the bound and set updates that are not finite to zero, as a whole. In place.
 
-        Short rows are summed in float32, long ones and the rows' squares in float64: a few large entries do not swallow
-        many small ones.
+        Short rows are summed in float32; long rows and the rows' squares in float64, so that many small entries are not
+        lost beside a few large ones.
 
         Args:
-            updates: one float32 tensor ``[P, .., n]`` a layer, which together hold P updates.
+            updates: one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates.
         """
         squares = torch.stack([_squares(update) for update in updates], dim=1)
         sound = squares.isfinite().all(dim=1, keepdim=True)
         factors = torch.where(sound, self.factors(squares), 0.0).to(torch.float32)
         for i, update in enumerate(updates):
-            # Zero times what is not finite would not be zero.
+            # Zero times infinity is NaN.
             update.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors[:, i].view(-1, *[1] * (update.dim() - 1)))
         return updates
+
+
+def _sensitivity(clipping_norm: float, relation: "Relation") -> float:
+    return clipping_norm if relation == "add_or_remove_one" else 2 * clipping_norm
+
+
+def _stated(clipping_norm: float) -> float | None:
+    """The norm as JSON holds it: null where contributions are not clipped."""
+    return clipping_norm if math.isfinite(clipping_norm) else None
 
 
 def _squares(update: Tensor) -> Tensor:

@@ -3,56 +3,71 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from dp_accounting import dp_event
 from torch import Tensor
 
-from primorl.privacy.accounting import accountant as accounting
-from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy, normals
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.mechanism.clipping import Clip
+from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
+from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 
 
 @dataclass(frozen=True)
 class Plan:
-    """PriMORL's Algorithm 2, all that bears on privacy.
+    """A private mechanism: everything that bears on privacy, and nothing else.
 
-    Each round: every one of ``units`` private units joins with probability q (`cohort`); each joins with an update
-    whose joint norm over the ensemble is at most C (`clip`); their sum, plus one Gaussian draw of
-    standard deviation zC over all members' parameters, is divided by the constant qK (`release`). Before the rounds,
-    each of ``queries`` is asked once, of all units (`answer`).
+    In each round, every one of ``units`` private units joins with probability q (`cohort`) and contributes a vector
+    of L2 norm at most C (``clip``). The sum of the contributions, plus one Gaussian draw of standard deviation zC, is
+    divided by a public constant, qK by default (`release`). Before the rounds, each of ``queries`` is answered once,
+    over all units (`answer`). This is the mechanism of PriMORL's Algorithm 2, where a contribution is one unit's update
+    of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
     ``rounds`` releases is (ε, δ)-DP under adding or removing one unit, ε being `spent`. K is public.
 
-    | case                  | what happens                                                          |
-    |-----------------------|-----------------------------------------------------------------------|
-    | empty cohort          | pure noise is released; skipping the round would tell                  |
-    | noise multiplier 0    | the exact sum is released; `is_private` is False, ε is infinite        |
-    | C infinite            | only with noise multiplier 0 (`no_clip`): no noise could cover it      |
-    | fewer rounds are run  | ε stays that of ``rounds``: stopping early may depend on what was seen |
-    | a query is not asked  | ε stays that of all of them                                            |
-    | seeded entropy        | tests only; `void` says so                                             |
-    | several processes     | each tosses the coins of its own units; only the first draws noise     |
+    | case                    | what happens                                                            |
+    |-------------------------|-------------------------------------------------------------------------|
+    | empty cohort            | pure noise is released; skipping the round would reveal an empty cohort |
+    | noise multiplier 0      | the exact sum is released; `is_private` is False, ε is infinite         |
+    | C infinite              | allowed only with noise multiplier 0 (`no_clip`)                        |
+    | fewer rounds are run    | ε stays that of ``rounds``: stopping early may depend on what was seen  |
+    | a query is not answered | ε stays that of all of them                                             |
+    | seeded entropy          | for tests only; `void` says so                                          |
+    | several processes       | each samples its own units; only the first draws noise                  |
 
-    With several processes, process r of P holds units r, r + P, r + 2P … (`of_process`): their coins are independent as
-    ever, the sums of all add up to the whole cohort's, and K, q, C, noise and event are those of the whole.
+    With several processes, process r of P samples units r, r + P, r + 2P … (`of_process`). Their coins are independent,
+    the sums of all processes add up to the whole cohort's, and K, q, C, noise and event are those of the whole.
+
+    Attributes:
+        units: K, the number of private units; public.
+        unit: what one unit is, such as ``trajectory`` or ``person``.
+        sampler: which units join a round.
+        clip: bounds what one unit contributes to a round, and states the sensitivity of the sum.
+        noise_multiplier: z. The noise of a round has standard deviation z times the clip's sensitivity.
+        rounds: T, the most rounds that are run. All of them are paid for.
+        delta: δ, at which ε is stated.
+        queries: answered before the rounds, each once.
+        denominator: what the sum of a round is divided by, a public constant; None: qK.
+        entropy: source of the coins and the noise.
+        process: number of this process.
+        processes: how many processes run the plan together.
     """
 
     units: int
     unit: str
-    sampling_probability: float
+    sampler: PoissonSampler
+    clip: Clip
     noise_multiplier: float
-    clipping_norm: float
-    clipping: Literal["flat", "per_layer"]
     rounds: int
     delta: float
-    members: int
-    layers: int
     queries: tuple[GaussianQuery, ...] = ()
+    denominator: float | None = None
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
     process: int = 0
     processes: int = 1
@@ -62,14 +77,19 @@ class Plan:
 
         Raises:
             ValueError: no units, noise asked for without a finite clipping norm, rounds with noise and a query
-                without, no such process, or several with one seed.
+                without, two queries of one name, a denominator that is not positive, no such process, or several
+                processes with one seed.
         """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
-            raise ValueError("noise covers only clipped updates: give a finite clipping norm")
+            raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
-            raise ValueError("a query without noise would be covered by no noise of the rounds: give it a multiplier")
+            raise ValueError("the noise of the rounds covers no query: give every query a noise multiplier above 0")
+        if len({query.what for query in self.queries}) < len(self.queries):
+            raise ValueError("two queries have the same name: each query is answered once")
+        if self.denominator is not None and not 0 < self.denominator < math.inf:
+            raise ValueError(f"the denominator must be positive and finite, found {self.denominator}")
         if not 0 <= self.process < self.processes:
             raise ValueError(f"there is no process {self.process} of {self.processes}")
         if self.processes > 1 and self.entropy.seeded:
@@ -81,40 +101,45 @@ class Plan:
 
     @property
     def held(self) -> range:
-        """Which of the K units are this process's to sample: disjoint between processes, and together all."""
+        """The units that this process samples, out of K: disjoint between processes, and together all."""
         return range(self.process, self.units, self.processes)
 
     @property
     def is_private(self) -> bool:
-        """Whether anything is guaranteed at all."""
+        """Whether the plan gives any guarantee."""
         return self.noise_multiplier > 0
 
     @property
+    def sampling_probability(self) -> float:
+        """q, the probability with which a unit joins a round."""
+        return self.sampler.sampling_probability
+
+    @property
+    def clipping_norm(self) -> float:
+        """C, the clip's."""
+        return self.clip.clipping_norm
+
+    @property
     def expected_cohort(self) -> float:
-        """qK, the fixed denominator. The realised size would depend on who is there."""
+        """qK, the expected number of units in a round. It is public; the realised number is not."""
         return self.sampling_probability * self.units
 
     @property
-    def clip(self) -> EnsembleClip:
-        """How every unit's update is bounded."""
-        return EnsembleClip(self.clipping_norm, self.clipping, self.members, self.layers)
-
-    @property
     def event(self) -> dp_event.DpEvent:
-        """What the accountant is told."""
+        """The event that the accountant composes."""
         if not self.is_private:
             return dp_event.NonPrivateDpEvent()
         return self._accounted(self.rounds).event
 
     def cohort(self) -> Tensor:
         """Draw this round's cohort: indices among the units held, ``[U]``. Sensitive: discard right after use."""
-        return PoissonSampler(self.sampling_probability).sample(len(self.held), self.entropy)
+        return self.sampler.sample(len(self.held), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-        """(sum of clipped updates + N(0, (zC)² I)) / (qK): all that ever leaves a round.
+        """(sum of clipped contributions + N(0, (zC)² I)) / (qK): all that ever leaves a round.
 
         Args:
-            total: float64 tensors that together hold the sum over the cohort of all members' updates;
+            total: float64 tensors that together hold the sum of the cohort's clipped contributions;
                 sensitive, discard right after use.
 
         Returns:
@@ -130,14 +155,15 @@ class Plan:
             drawn = (normals(self.entropy, sum(sizes)) * scale).to(total[0].device)
             noise = torch.split(drawn, sizes)
             total = [part + draw.view_as(part) for part, draw in zip(total, noise, strict=True)]
-        return tuple((part / self.expected_cohort).to(torch.float32) for part in total)
+        denominator = self.expected_cohort if self.denominator is None else self.denominator
+        return tuple((part / denominator).to(torch.float32) for part in total)
 
     def answer(self, query: GaussianQuery, total: Tensor) -> Tensor:
         """(sum of the units' contributions + noise) / K: all that ever leaves a query.
 
         Args:
-            query: one of ``queries``; it may be asked once.
-            total: as `GaussianQuery.release` wants it; sensitive, discard right after use.
+            query: one of ``queries``; each may be answered once.
+            total: as `GaussianQuery.release` takes it; sensitive, discard right after use.
 
         Returns:
             The same shape, float64: a mean over the units.
@@ -150,10 +176,10 @@ class Plan:
 
     def _refuse_others(self) -> None:
         if self.process != 0:
-            raise ValueError(f"process {self.process} holds a part of the sum only: the first process releases")
+            raise ValueError(f"process {self.process} holds only a part of the sum: the first process releases")
 
     def spent(self, rounds: int | None = None) -> accounting.Spent | None:
-        """ε after the queries and ``rounds`` (default: the whole reservation); None where nothing is guaranteed."""
+        """ε after the queries and ``rounds`` (default: the whole reservation); None without noise."""
         count = self.rounds if rounds is None else rounds
         return self._accounted(count).spent(self.delta) if self.is_private else None
 
@@ -162,7 +188,7 @@ class Plan:
         return accounting.Training(self.sampling_probability, self.noise_multiplier, rounds, queries)
 
     def void(self) -> list[str]:
-        """Reasons for which the statement of a run of this plan must not be relied on."""
+        """Reasons why the statement of a run of this plan must not be relied on."""
         reasons = {
             "noise is seeded": self.entropy.seeded,
             f"delta is not below one over the number of units, {self.units}": self.is_private
@@ -183,11 +209,10 @@ class Plan:
             "neighboring_relation": accounting.RELATION_NAME,
             "accountant": accounting.ACCOUNTANT,
             "epsilon_rdp": spent.epsilon_rdp if spent else None,
-            "event": accounting.event_to_json(self.event),
+            "event": event_to_json(self.event),
             "sampling_probability": self.sampling_probability,
             "noise_multiplier": self.noise_multiplier,
-            "clipping_norm": self.clipping_norm if math.isfinite(self.clipping_norm) else None,
-            "clipping": self.clipping,
+            **self.clip.describe(),
             "rounds": self.rounds,
             "queries": [query.statement(self.delta) for query in self.queries],
             "units": self.units,

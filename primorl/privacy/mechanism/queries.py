@@ -1,38 +1,83 @@
-"""Sums asked of all private units before the rounds: what one unit may add to them, exactly, and their noise.
+"""Queries: noisy sums over all private units, answered before the rounds.
 
-Contributions are whole numbers, multiples of 2⁻²⁰ of what they stand for, and are added up as such. So the sum is the
-same in every order, and a sensitivity is exact: no rounding error of a sum depends on who is in it.
+A query has three parts. A *contribution* class (`Fractions`, `Moments`, `BoundedSum`) says what one unit adds to the
+sum, and states its sensitivity. A `GaussianQuery` adds the noise. A *query type*, registered under a name with
+`register_query`, computes the sum from the data; the name is what ``privacy.json`` lists.
+
+Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are exact and the same in every order, so a
+sensitivity is exact too.
 """
 
 import math
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import torch
 from dp_accounting import dp_event
 from torch import Tensor
 
-from primorl.privacy.accounting import accountant as accounting
-from primorl.privacy.mechanism.entropy import Entropy, normals
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.mechanism.entropy import Entropy
+from primorl.privacy.mechanism.noise import normals
 
 if TYPE_CHECKING:
-    from primorl.privacy.accounting.accountant import Relation
+    from primorl.privacy.accounting.epsilon import Relation
 
 ONE = 1 << 20
-"""What stands for 1 in a contribution."""
+"""The integer that represents 1 in a contribution."""
+
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_TYPES: dict[str, type] = {}
+Kind = TypeVar("Kind", bound=type)
+
+
+def register_query(name: str) -> Callable[[Kind], Kind]:
+    """Class decorator: register a query type under the name that ``privacy.json`` gives it.
+
+    Raises:
+        ValueError: the name is taken by another class, or is not lower-case letters, digits and underscores.
+    """
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"query name {name!r}: allowed are up to 40 lower-case letters, digits and underscores")
+
+    def register(kind: Kind) -> Kind:
+        known = _TYPES.setdefault(name, kind)
+        if (known.__module__, known.__qualname__) != (kind.__module__, kind.__qualname__):
+            raise ValueError(f"query name {name!r}: already registered by {known.__module__}.{known.__qualname__}")
+        return kind
+
+    return register
+
+
+def query_types() -> Mapping[str, type]:
+    """Every registered query type, by name. A type is registered when its module is imported."""
+    return MappingProxyType(_TYPES)
+
+
+class Contribution(Protocol):
+    """What one unit adds to the sum of a query."""
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 sensitivity of the sum when one unit is added or removed, in units of 1."""
+
+    def sensitivity_under(self, relation: "Relation") -> float:
+        """L2 sensitivity of the sum between neighbouring datasets."""
 
 
 @dataclass(frozen=True)
 class GaussianQuery:
-    """One Gaussian release of a sum over all units, none left out (q = 1).
+    """One Gaussian release of a sum over all units (q = 1).
 
-    Formal guarantee: where the sum moves by at most ``sensitivity``, in L2, as one unit is added or removed, its
-    `release` is a Gaussian mechanism of noise multiplier z: `event`. With z = 0 the sum itself is released, and nothing
-    is guaranteed.
+    Formal guarantee: where adding or removing one unit moves the sum by at most ``sensitivity`` in L2, `release` is a
+    Gaussian mechanism of noise multiplier z: `event`. With z = 0 the exact sum is released, without any guarantee.
 
     Attributes:
-        what: names it in ``privacy.json``.
-        sensitivity: of the sum, in units of one.
+        what: the name in ``privacy.json``.
+        sensitivity: of the sum, in units of 1.
         noise_multiplier: z.
     """
 
@@ -40,20 +85,31 @@ class GaussianQuery:
     sensitivity: float
     noise_multiplier: float
 
+    @classmethod
+    def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> "GaussianQuery":
+        """The query of a registered name, with the sensitivity that its contribution states.
+
+        Raises:
+            ValueError: no query type is registered under ``what``.
+        """
+        if what not in _TYPES:
+            raise ValueError(f"query {what!r}: not registered; registered are {sorted(_TYPES)} (`register_query`)")
+        return cls(what, contribution.sensitivity, noise_multiplier)
+
     @property
     def standard_deviation(self) -> float:
-        """Of the noise on every number of the sum, in units of one."""
+        """Standard deviation of the noise on every number of the sum, in units of 1."""
         return self.noise_multiplier * self.sensitivity
 
     @property
     def event(self) -> dp_event.DpEvent:
-        """What the accountant is told."""
+        """The event that the accountant composes."""
         if self.noise_multiplier == 0:
             return dp_event.NonPrivateDpEvent()
         return dp_event.GaussianDpEvent(self.noise_multiplier)
 
     def release(self, total: Tensor, entropy: Entropy) -> Tensor:
-        """The sum + N(0, (z · sensitivity)² I): all that leaves.
+        """The sum + N(0, (z · sensitivity)² I): the only thing that is released.
 
         Args:
             total: sum of the units' contributions, int64 (in multiples of 1 / ONE), of any shape; sensitive, discard
@@ -61,7 +117,7 @@ class GaussianQuery:
             entropy: where the noise comes from.
 
         Returns:
-            The same shape, float64, in units of one.
+            The same shape, float64, in units of 1.
         """
         exact = total.to(torch.float64) / ONE
         if self.noise_multiplier == 0:
@@ -70,7 +126,7 @@ class GaussianQuery:
         return exact + noise.to(exact.device)
 
     def statement(self, delta: float) -> dict[str, Any]:
-        """What ``privacy.json`` says of it; ε is that of this query alone."""
+        """The entry in ``privacy.json``; its ε is that of this query alone."""
         alone = accounting.spent(self.event, delta, rounds=1) if self.noise_multiplier else None
         return {
             "what": self.what,
@@ -82,17 +138,17 @@ class GaussianQuery:
 
 @dataclass(frozen=True)
 class Fractions:
-    """For each of ``columns`` columns: in which of ``bins`` bins a unit's rows fall, as fractions of its rows.
+    """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into each of ``bins`` bins.
 
     Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that bin. These are not
     negative and add up to at most 2²⁰, so their L2 norm, at most their sum, is at most one; over the columns it is at
-    most √columns, which is reached when each column has all its rows in one bin. Nothing else depends on the unit: the
-    bins are public. Replacing a unit exchanges two such vectors, whose difference has norm at most √(2 · columns).
+    most √columns, which is reached when each column has all its rows in one bin. The bins are public. Replacing a unit
+    exchanges two such vectors, whose difference has norm at most √(2 · columns).
 
     | a unit's row            | what happens                          |
     |-------------------------|---------------------------------------|
-    | a bin outside 0 … n - 1 | counts in no bin of that column       |
-    | not its own (padding)   | counts nowhere                        |
+    | bin outside 0 … bins-1  | not counted in that column            |
+    | padding                 | not counted                           |
     | no rows at all          | the unit adds nothing                 |
     """
 
@@ -101,11 +157,11 @@ class Fractions:
 
     @property
     def sensitivity(self) -> float:
-        """Most that the sum moves, in L2, as one unit is added or removed."""
+        """L2 sensitivity of the sum when one unit is added or removed."""
         return self.sensitivity_under("add_or_remove_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
-        """Most that the sum over units moves, in L2, between neighbouring datasets."""
+        """L2 sensitivity of the sum between neighbouring datasets."""
         return math.sqrt(self.columns if relation == "add_or_remove_one" else 2 * self.columns)
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
@@ -130,19 +186,19 @@ class Fractions:
 
 @dataclass(frozen=True)
 class Moments:
-    """First and second moments of one vector a unit, and the categories of its one-hot parts.
+    """First and second moments of one vector for each unit, and the categories of its one-hot parts.
 
-    Formal guarantee: a unit adds x and the x_i x_j with i ≤ j, every number held to [-1, 1] and cut to a multiple of
-    2⁻²⁰ towards zero, and for each of ``blocks`` one-hot parts a one at its category. That is at most
+    Formal guarantee: a unit adds x and the x_i x_j with i ≤ j, every number clamped to [-1, 1] and truncated to a
+    multiple of 2⁻²⁰, and for each of ``blocks`` one-hot parts a one at its category. That is at most
     S + S (S + 1) / 2 numbers of size at most one, and ``blocks`` ones: the joint norm is at most
-    √(S (S + 3) / 2 + blocks), which is reached in a corner of the box. Where a unit is replaced, the numbers may change
-    sign, but for the S squares, and the ones move: √(4 S (S + 1) / 2 + S + 2 blocks).
+    √(S (S + 3) / 2 + blocks), which is reached in a corner of the box. Where a unit is replaced, all numbers but the S
+    squares may change sign, and the ones move: √(4 S (S + 1) / 2 + S + 2 blocks).
 
     | x               | what happens                  |
     |-----------------|-------------------------------|
-    | beyond ±1       | held to ±1                    |
+    | beyond ±1       | clamped to ±1                  |
     | NaN             | 0                             |
-    | no such category| nothing is added in its block |
+    | unknown category| nothing is added in its block |
 
     Attributes:
         size: S.
@@ -159,11 +215,11 @@ class Moments:
 
     @property
     def sensitivity(self) -> float:
-        """Most that the sum moves, in L2, as one unit is added or removed."""
+        """L2 sensitivity of the sum when one unit is added or removed."""
         return self.sensitivity_under("add_or_remove_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
-        """Most that the sum over units moves, in L2, between neighbouring datasets."""
+        """L2 sensitivity of the sum between neighbouring datasets."""
         size, blocks = self.size, len(self.categories)
         if relation == "add_or_remove_one":
             return math.sqrt(size * (size + 3) // 2 + blocks)
@@ -188,3 +244,52 @@ class Moments:
             inside = category[(category >= 0) & (category < size)]
             parts.append(torch.bincount(inside, minlength=size) * ONE)
         return torch.cat(parts)
+
+
+@dataclass(frozen=True)
+class BoundedSum:
+    """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
+
+    Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to multiples of 2⁻²⁰
+    towards zero, so the norm of what it adds is at most ``norm``. Replacing a unit moves the sum by at most twice that.
+
+    | vector           | what happens                       |
+    |------------------|------------------------------------|
+    | longer than norm | scaled to ``norm``                 |
+    | NaN or infinite  | the unit adds nothing              |
+
+    Attributes:
+        size: numbers in the vector.
+        norm: the bound, a public constant.
+    """
+
+    size: int
+    norm: float
+
+    @property
+    def sensitivity(self) -> float:
+        """L2 sensitivity of the sum when one unit is added or removed."""
+        return self.sensitivity_under("add_or_remove_one")
+
+    def sensitivity_under(self, relation: "Relation") -> float:
+        """L2 sensitivity of the sum between neighbouring datasets."""
+        return self.norm if relation == "add_or_remove_one" else 2 * self.norm
+
+    def total(self, vectors: Tensor) -> Tensor:
+        """Sum of the contributions of some units.
+
+        Args:
+            vectors: ``[U, size]``.
+
+        Returns:
+            int64 ``[size]``; sensitive.
+        """
+        exact = vectors.to(torch.float64)
+        exact = torch.where(exact.isfinite().all(1, keepdim=True), exact, 0.0)
+        # Divided by the largest entry first, so that no square overflows; aimed a hair below the bound for rounding.
+        largest = exact.abs().amax(1, keepdim=True)
+        largest = torch.where(largest > 0, largest, 1.0)
+        norms = torch.linalg.vector_norm(exact / largest, dim=1, keepdim=True)
+        factors = (self.norm * (1 - 2.0**-40) / norms / largest).clamp(max=1.0)
+        contributions: Tensor = (exact * factors * ONE).trunc().to(torch.int64)
+        return contributions.sum(0)

@@ -165,6 +165,7 @@ class PartReader:
 
     def __init__(self, folder: Path, made_by: str):
         self._repair = f"run `dvc repro {made_by}` to make it again"
+        self.folder = folder
         self._paths = sorted(folder.glob("*.parquet"))
         if not self._paths:
             raise PipelineError(f"{folder}: found no Parquet files; {self._repair}")
@@ -210,6 +211,8 @@ class PartReader:
         """
         try:
             table = self._file(part).read_row_groups(groups, columns=columns, use_threads=threads)
+        except pa.ArrowMemoryError:
+            raise
         except (OSError, pa.ArrowException):
             where = f"row groups {groups[0]} to {groups[-1]}" if len(groups) > 1 else f"row group {groups[0]}"
             raise PipelineError(f"{self._paths[part]}: {where}: found corrupt pages; {self._repair}") from None
@@ -247,7 +250,7 @@ class PartReader:
     def _open(self, part: int) -> pq.ParquetFile:
         path = self._paths[part]
         try:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
+            file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)

@@ -20,7 +20,9 @@ from primorl.privacy.audits import canaries
 from primorl.privacy.audits.canaries import LowerBound, Observations, audit_mechanism, observe
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
+from tests.plans import ensemble_plan
 
 SURE = 1 - 1e-7
 EVERYONE = {"sampling_probability": 1.0, "noise_multiplier": 4.0, "rounds": 4}  # ε 1.99
@@ -38,7 +40,7 @@ def plan(kind: type[Plan] = Plan, **changes: object) -> Plan:
         "members": 3,
         "layers": 3,
     }
-    return kind(**(settings | changes))  # type: ignore[arg-type]
+    return ensemble_plan(kind, **(settings | changes))  # type: ignore[arg-type]
 
 
 def audit(p: Plan, runs: int) -> LowerBound:
@@ -210,7 +212,7 @@ def test_a_unit_that_is_nan_and_passes_is_an_error(monkeypatch: pytest.MonkeyPat
 def test_a_claim_too_low_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The mechanism is sound and the accountant is told a quarter of the sampling probability."""
     sound = plan(**EVERYONE)
-    charged = dataclasses.replace(sound, sampling_probability=0.25).spent()
+    charged = dataclasses.replace(sound, sampler=PoissonSampler(0.25)).spent()
     monkeypatch.setattr(Plan, "spent", lambda self: charged)
     assert audit(sound, 128).refutes_the_claim
 

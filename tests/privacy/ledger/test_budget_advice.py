@@ -5,7 +5,7 @@ import math
 import pytest
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.accountant import training_event
+from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.ledger import budget_advice as headroom
 from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
 

@@ -16,7 +16,8 @@ from dp_accounting import dp_event
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.privacy.accounting.accountant import compose, event_from_json, training_event
+from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger import budget_advice as headroom
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Version
 from primorl.project.errors import PipelineError

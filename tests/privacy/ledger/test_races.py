@@ -6,7 +6,7 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from primorl.privacy.accounting.accountant import compose
+from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, SECRET, opened, request, version
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.privacy.accounting.accountant import Relation
-from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.accounting.epsilon import Relation
+from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from tests.training.test_local_update import joint_norm, round_sum
 from tests.units import Ragged
 
@@ -163,3 +163,45 @@ def test_rounds_with_one_trajectory_exchanged(values: list[float], length: int, 
     one, other = Ragged([*others, odd], [*others, odd]), Ragged([*others, instead], [*others, instead])
     pairs = zip(round_sum(one, shape, mode, 1), round_sum(other, shape, mode, 1), strict=True)
     assert joint_norm([a - b for a, b in pairs]) <= make_clip(mode).sensitivity_under("replace_one")
+
+
+def vectors(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Rows far above, about and below the bound, one of zeros, one NaN, one infinite, one whose squares overflow."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randn(7, 40, generator=generator, dtype=dtype)
+    rows *= torch.tensor([[100.0], [C / 6], [1e-3], [0.0], [1.0], [1.0], [1e30]], dtype=dtype)
+    rows[4, 3], rows[5, 7] = math.nan, -math.inf
+    return rows
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Relation, dtype: torch.dtype) -> None:
+    """Neighbouring sets of vectors, whatever is in them; the twin clips nothing and breaks the bound."""
+    clip = L2Clip(C)
+    clipped = clip.finish(vectors(0, dtype)).double()
+    assert bool(clipped.isfinite().all())
+    for row in clipped:
+        for other in torch.zeros(1, 40) if relation == "add_or_remove_one" else [*clipped, *-clipped]:
+            assert float((row - other).norm()) <= clip.sensitivity_under(relation)
+    assert float(vectors(0, dtype)[0].norm()) > clip.sensitivity_under(relation)
+
+
+def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:
+    clip, given = L2Clip(C), vectors(1)
+    clipped = clip.finish(given.clone())
+    torch.testing.assert_close(clipped[2:4], given[2:4], rtol=0, atol=0)
+    assert clipped[0].norm().item() == pytest.approx(C, rel=1e-3)
+    assert not clipped[4:].any()
+    assert torch.equal(L2Clip(math.inf).finish(given[:4].clone()), given[:4])
+    assert L2Clip(math.inf).describe() == {"clipping_norm": None, "clipping": "flat"}
+
+
+def test_pieces_are_clipped_as_training_clips_them() -> None:
+    """`clip_pieces`, which the audit uses, is `finish` in another shape."""
+    whole = torch.randn(5, len(SIZES), MEMBERS, 8)
+    clip = make_clip("per_layer")
+    pairs = [whole[:, layer].reshape(-1, 8).clone() for layer in range(len(SIZES))]
+    expected = torch.stack([part.view(5, MEMBERS, 8) for part in clip.finish(pairs)], dim=1)
+    assert torch.equal(clip.clip_pieces(whole), expected)
+    assert torch.equal(L2Clip(C).clip_pieces(whole[:, 0, :1]), L2Clip(C).finish(whole[:, 0, 0].clone()).unsqueeze(1))

@@ -9,10 +9,11 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from primorl.privacy.mechanism import entropy
-from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy, integers, normals, uniforms
+from primorl.privacy.mechanism import entropy, noise
+from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy, integers, uniforms
+from primorl.privacy.mechanism.noise import normals
 
-TILE, BLOCK = 2 * entropy._TILE, 2 * entropy._TILE * entropy._BLOCK
+TILE, BLOCK = 2 * noise._TILE, 2 * noise._TILE * noise._BLOCK
 COUNT = 40 * BLOCK
 DOUBT = 1e-6  # a sound generator falls below it once in a million tests
 COUNTS = [0, 1, 2, 3, TILE - 1, TILE, TILE + 1, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 333]
@@ -63,7 +64,7 @@ class OneDrawTwice:
 
     def fill(self, buffer: memoryview) -> None:
         SystemEntropy().fill(buffer)
-        words = np.frombuffer(buffer, np.uint64).reshape(-1, 2, 4, entropy._TILE)
+        words = np.frombuffer(buffer, np.uint64).reshape(-1, 2, 4, noise._TILE)
         if self.previous is not None:
             words[:, self.kept, 0] = self.previous[: len(words), self.kept, 0]
         self.previous = words.copy()
@@ -161,8 +162,9 @@ def test_normals_are_the_formula(count: int) -> None:
 
 def test_uniforms_of_single_precision_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: uniforms rounded to float32, whose law no test of the draws would doubt."""
-    exact = entropy._cells
-    monkeypatch.setattr(entropy, "_cells", lambda words: exact(words).float().clamp_(max=2**53 - 2**29).double())
+    exact = noise.cells
+    for module in (entropy, noise):
+        monkeypatch.setattr(module, "cells", lambda words: exact(words).float().clamp_(max=2**53 - 2**29).double())
     drawn = normals(SeededEntropy(5), COUNT).numpy()
     assert doubts(drawn) == set()
     assert np.abs(drawn - slow_normals(5, COUNT)).max() > 1e-9
@@ -173,7 +175,7 @@ def test_uniforms_of_single_precision_are_told_apart(monkeypatch: pytest.MonkeyP
 def test_the_block_does_not_change_what_a_seed_gives(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """How much is in work at once is a matter of speed: equal to the last bit, prefixes too."""
     usual = {count: normals(SeededEntropy(9), count) for count in COUNTS}
-    monkeypatch.setattr(entropy, "_BLOCK", block)
+    monkeypatch.setattr(noise, "_BLOCK", block)
     for count, expected in usual.items():
         assert torch.equal(normals(SeededEntropy(9), count), expected)
         assert torch.equal(normals(SeededEntropy(9), COUNTS[-1])[:count], expected)

@@ -8,10 +8,12 @@ import pytest
 import torch
 from scipy import stats
 
-from primorl.privacy.accounting import accountant as accounting
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from tests.plans import ensemble_plan
 
 
 def plan(**changes: object) -> Plan:
@@ -27,7 +29,7 @@ def plan(**changes: object) -> Plan:
         "members": 3,
         "layers": 3,
     }
-    return Plan(**(settings | changes))  # type: ignore[arg-type]
+    return ensemble_plan(**(settings | changes))  # type: ignore[arg-type]
 
 
 def released_noise(p: Plan, rounds: int, size: tuple[int, ...]) -> np.ndarray:
@@ -138,7 +140,7 @@ def test_queries_are_part_of_what_is_stated() -> None:
     """Event, ε and its curve hold them; the twin is the plan without."""
     with_them, without = plan(queries=QUERIES), plan()
     said = with_them.statement(dataset_fingerprint="a", public_assumptions=[])
-    assert accounting.event_from_json(said["event"]) == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).event
+    assert event_from_json(said["event"]) == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).event
     assert said["epsilon"] == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).spent(1e-5).epsilon_pld
     assert said["epsilon"] > without.spent().epsilon_pld * 1.005  # type: ignore[union-attr]
     assert [(query["what"], query["noise_multiplier"]) for query in said["queries"]] == [
@@ -160,7 +162,7 @@ def test_an_answer_is_a_noisy_mean_over_the_declared_units() -> None:
 
 def test_noise_of_the_rounds_covers_no_query_without() -> None:
     silent = GaussianQuery("starts", 2.0, 0.0)
-    with pytest.raises(ValueError, match="covered by no noise"):
+    with pytest.raises(ValueError, match="covers no query"):
         plan(queries=(silent,))
     assert plan(queries=(silent,), noise_multiplier=0.0).statement(dataset_fingerprint="a", public_assumptions=[])[
         "void"
@@ -169,3 +171,15 @@ def test_noise_of_the_rounds_covers_no_query_without() -> None:
 
 def test_the_plan_never_shows_its_entropy() -> None:
     assert "ntropy" not in repr(plan(entropy=SystemEntropy()))
+
+
+def test_a_denominator_of_its_own_is_the_constant() -> None:
+    total = [torch.full((2, 2), 7.0, dtype=torch.float64)]
+    torch.testing.assert_close(plan(noise_multiplier=0.0, denominator=14.0).release(total)[0], torch.full((2, 2), 0.5))
+    with pytest.raises(ValueError, match="denominator must be positive"):
+        plan(denominator=0.0)
+
+
+def test_each_query_has_a_name_of_its_own() -> None:
+    with pytest.raises(ValueError, match="same name"):
+        plan(queries=(QUERIES[0], QUERIES[0]))

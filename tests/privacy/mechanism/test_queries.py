@@ -10,10 +10,18 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from primorl.privacy.accounting import accountant as accounting
-from primorl.privacy.accounting.accountant import Relation
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.epsilon import Relation
 from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy
-from primorl.privacy.mechanism.queries import ONE, Fractions, GaussianQuery, Moments
+from primorl.privacy.mechanism.queries import (
+    ONE,
+    BoundedSum,
+    Fractions,
+    GaussianQuery,
+    Moments,
+    query_types,
+    register_query,
+)
 
 RELATIONS: list[Relation] = ["add_or_remove_one", "replace_one"]
 AWKWARD = [0.0, 1.0, -1.0, 0.3, -0.999999, 1e-30, 1e30, -1e30, math.nan, math.inf, -math.inf]
@@ -165,3 +173,35 @@ def test_its_statement_is_the_accountants() -> None:
 
     assert 0.97e-5 < delta(10.0) <= 1e-5 * (1 + 1e-6) < delta(20 / 3)
     assert accounting.spent(GaussianQuery("x", 5.0, 10.0).event, 1e-5, rounds=1).epsilon_pld == stated
+
+
+@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation) -> None:
+    """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
+    contribution = BoundedSum(3, 2.0)
+    rows = torch.tensor(
+        [[5.0, -7.0, 1e300], [0.1, 0.2, -0.3], [2.0, 0.0, 0.0], [math.nan, 1.0, 1.0], [1.0, math.inf, 0.0], [0, 0, 0]],
+        dtype=torch.float64,
+    )
+    alone = [contribution.total(row.unsqueeze(0)) for row in torch.cat((rows, -rows))]
+    nothing = torch.zeros(3, dtype=torch.int64)
+    moves = [norm(one - other) for one in alone for other in (alone if relation == "replace_one" else [nothing])]
+    assert max(moves) <= contribution.sensitivity_under(relation)
+    assert max(moves) > BoundedSum(3, 1.0).sensitivity_under(relation)
+    assert torch.equal(sum(alone[:6], nothing), contribution.total(rows))
+    assert not alone[3].any()
+
+
+def test_queries_register_themselves_once_under_a_plain_name() -> None:
+    @register_query("of_this_test")
+    class Query:
+        contribution = BoundedSum(2, 1.5)
+
+    assert query_types()["of_this_test"] is Query
+    assert GaussianQuery.of("of_this_test", Query.contribution, 3.0) == GaussianQuery("of_this_test", 1.5, 3.0)
+    with pytest.raises(ValueError, match="already registered by"):
+        register_query("of_this_test")(GaussianQuery)
+    with pytest.raises(ValueError, match="allowed are up to 40 lower-case"):
+        register_query("Not plain\n")
+    with pytest.raises(ValueError, match="not registered"):
+        GaussianQuery.of("nobody", Query.contribution, 3.0)

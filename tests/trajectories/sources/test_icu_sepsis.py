@@ -14,8 +14,9 @@ from primorl.dynamics.termination import RULES
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.icu_sepsis import Patients, simulate, source
-from primorl.trajectories.storage.schema import RowCheck, vectors
+from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("icu_sepsis")
 

@@ -7,8 +7,9 @@ import pytest
 from primorl.config.datasets import PropofolDataset, checked
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.propofol import anaesthetise, source
-from primorl.trajectories.storage.schema import RowCheck, vectors
+from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("anesthesim")
 

@@ -6,8 +6,8 @@ import pytest
 
 from primorl.config.datasets import ReplayDataset, checked
 from primorl.project.errors import PipelineError
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources import source_of
-from primorl.trajectories.storage.schema import RowCheck
 
 
 def entry(environment: str | None, **changes: Any) -> ReplayDataset:

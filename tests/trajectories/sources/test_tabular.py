@@ -299,9 +299,19 @@ def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, si
     write(content, form)
     dataset = entry({"action": action})
     assert run(dataset)["action"].to_pylist() == [0, 1, 2, 0, 1, 0]
-    assert source_of("log", dataset).open(Path("log")).spaces == Spaces(
-        (-np.inf, 0, 0), (np.inf, 1, 1), (0.0,) * size, (1.0,) * size, discrete_actions=True, one_hot=((1, 2),)
+    spaces = source_of("log", dataset).open(Path("log")).spaces
+    names = [str(each) for each in action.get("categories", range(size))]
+    assert spaces == Spaces(
+        (-np.inf, 0, 0),
+        (np.inf, 1, 1),
+        (0.0,) * size,
+        (1.0,) * size,
+        discrete_actions=True,
+        one_hot=((1, 2),),
+        observation_names=("x", "ward=A", "ward=B"),
+        action_names=tuple(names),
     )
+    assert PartReader(Path("trajectories"), made_by="ingest").info.spaces == spaces, "names survive ingest"
 
 
 def test_an_environments_spaces_are_used(project: Path) -> None:
@@ -395,7 +405,7 @@ BAD: dict[str, tuple[Change, str]] = {
     "no reward": (changed(3, gain=None), PART + "row 4: found a missing, NaN or infinite reward"),
     "infinite reward": (changed(2, gain=-np.inf), PART + "row 3: found a missing, NaN or infinite reward"),
     "no action": (changed(1, dose=None), PART + "row 2: found a missing, NaN or infinite action"),
-    "action outside": (changed(1, dose=1.5), r"trajectory '0+2/0+', step 1: found an action outside the declared"),
+    "action outside": (changed(1, dose=1.5), r"trajectory number 1, step 1: found an action outside the declared"),
     "undeclared category": (changed(6, ward=SECRET), PART + "row 7: column 'ward': found a category that is not decl"),
     "no category": (changed(6, ward=None), PART + "row 7: column 'ward': found a category that is not declared, or no"),
     "no unit": (changed(6, user=None), PART + "row 7: column 'user': found a missing id"),

@@ -23,6 +23,7 @@ from primorl.project.errors import PipelineError
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
+_PARQUET_BUFFER_BYTES = 2**16
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
@@ -33,12 +34,12 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``.
+    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty.
     """
 
     name: str
     column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole"]
+    kind: Literal["id", "order", "number", "flag", "category", "whole", "label"]
     categories: tuple[str, ...] = ()
     count: int = 0
 
@@ -179,6 +180,8 @@ class Log:
         if field.kind in ("category", "whole"):
             return pa.int32()
         found = [types[field.column] for types in self._types]
+        if field.kind == "label":
+            return pa.string()
         if field.kind == "id":
             whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
             return pa.int64() if whole else pa.string()
@@ -196,8 +199,13 @@ class Log:
         rows = 0
         try:
             if path.suffix == ".parquet":
-                file = pq.ParquetFile(path, page_checksum_verification=True)
-                batches: Iterable[pa.RecordBatch] = file.iter_batches(ROWS_PER_BATCH, columns=columns)
+                # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+                file = pq.ParquetFile(
+                    path, page_checksum_verification=True, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                )
+                batches: Iterable[pa.RecordBatch] = file.iter_batches(
+                    ROWS_PER_BATCH, columns=columns, use_threads=False
+                )
             else:
                 batches = self._open_csv(path, {name: self._types[index][name] for name in columns})
             for batch in batches:
@@ -223,6 +231,8 @@ class Log:
             if canonical == pa.string():
                 at.refuse(pc.equal(text, ""), field, "a missing id", "a name in every row; fill it in, or drop the row")
             return text
+        if field.kind == "label":
+            return array.cast(canonical).fill_null("")
         if field.kind == "order":
             return self._order(field, array, canonical, at)
         if field.kind == "flag":
@@ -377,6 +387,7 @@ def _numeric(kind: pa.DataType) -> bool:
 _ALLOWED = {
     "id": _textual,
     "category": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
+    "label": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
     "order": lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
     "number": lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
     "flag": lambda kind: _numeric(kind) or pa.types.is_boolean(kind),
@@ -385,6 +396,7 @@ _ALLOWED = {
 _WORDS = {
     "id": "text or whole numbers",
     "category": "text, whole numbers or truth values",
+    "label": "text, whole numbers or truth values",
     "order": "numbers, timestamps or dates",
     "number": "numbers, one column a dimension",
     "flag": "truth values, or 0 and 1",
@@ -393,6 +405,7 @@ _WORDS = {
 _CSV_TYPES = {
     "id": pa.string(),
     "category": pa.string(),
+    "label": pa.string(),
     "number": pa.float64(),
     "flag": pa.bool_(),
     "whole": pa.int64(),

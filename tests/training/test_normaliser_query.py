@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from primorl.dynamics.ensemble import Bounds, Normaliser
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
-from primorl.training.statistics import (
+from primorl.training.normaliser_query import (
     BINS,
-    Columns,
     NormaliserQuery,
+    ObservationColumns,
     _moments,
     all_rows,
     halved_fractions,
@@ -24,7 +24,7 @@ from primorl.training.statistics import (
 )
 from tests.units import Ragged
 
-COLUMNS = Columns(4, ((1, 2),), discrete_actions=False)  # two continuous dimensions around a category
+COLUMNS = ObservationColumns(4, ((1, 2),), discrete_actions=False)  # two continuous dimensions around a category
 BOUNDS = Bounds(
     torch.tensor([-2.0, 0.0, 0.0, 10.0]),
     torch.tensor([6.0, 1.0, 1.0, 30.0]),
@@ -115,7 +115,7 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
     whole = query.total(units)
     assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
     for most in (1, 30_000, 60_000, 100_000):
-        monkeypatch.setattr("primorl.training.statistics.BYTES_AT_ONCE", most)
+        monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", most)
         assert torch.equal(query.total(units), whole)
 
 
@@ -125,7 +125,7 @@ def test_a_batch_is_bounded_by_what_is_held_of_its_units_and_of_its_rows(
 ) -> None:
     """Wide data (many bytes a unit) and long units (many a row) make small batches; a count of rows would not see."""
     units = Ragged([torch.zeros(20, 5)] * 8, [torch.zeros(20, 6)] * 8)
-    monkeypatch.setattr("primorl.training.statistics.BYTES_AT_ONCE", 250)
+    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 250)
     found = [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)]
     assert found == sizes
 
@@ -133,7 +133,7 @@ def test_a_batch_is_bounded_by_what_is_held_of_its_units_and_of_its_rows(
 @pytest.mark.parametrize(("dimensions", "at_once"), [(3, 300), (95, 28)])
 def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, dimensions: int, at_once: int) -> None:
     """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
-    columns = Columns(dimensions, (), discrete_actions=False)
+    columns = ObservationColumns(dimensions, (), discrete_actions=False)
     bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)
     asked: list[int] = []
 
@@ -142,7 +142,7 @@ def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, 
             asked.append(len(units))
             return super().transitions(units, steps)
 
-    monkeypatch.setattr("primorl.training.statistics.BYTES_AT_ONCE", 4 << 20)
+    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 4 << 20)
     units = Counting([torch.zeros(1, dimensions + 1)] * 300, [torch.zeros(1, dimensions + 2)] * 300)
     NormaliserQuery(columns, bounds).total(units)
     assert sum(asked) == 300
@@ -160,7 +160,7 @@ def test_declared_bounds_alone() -> None:
 
 def test_discrete_actions_stay_one_hot() -> None:
     bounds = Bounds(BOUNDS.observation_low, BOUNDS.observation_high, torch.zeros(3), torch.ones(3), -1.0, 1.0, True)
-    found = normaliser_of_bounds(Columns(4, ((1, 2),), discrete_actions=True), bounds)
+    found = normaliser_of_bounds(ObservationColumns(4, ((1, 2),), discrete_actions=True), bounds)
     assert found.input_mean[4:].tolist() == [0, 0, 0]
     assert found.input_scale[4:].tolist() == [1, 1, 1]
 

@@ -14,8 +14,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from scipy.optimize import brentq
 
-from primorl.privacy.accounting import accountant as accounting
-from primorl.privacy.accounting.accountant import Relation
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.epsilon import Relation
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.mechanism.clipping import EnsembleClip
 
 RELATIONS: list[Relation] = ["add_or_remove_one", "replace_one"]
@@ -196,14 +198,14 @@ def test_queries_and_full_rounds_are_one_gaussian(queries: tuple[float, ...]) ->
 def test_a_target_leaves_room_for_the_queries() -> None:
     """The multiplier, or the rounds, found with queries keep the target together with them; without them they waste."""
     queries = (20.0, 30.0)
-    z = accounting.solve_noise_multiplier(0.5, 1e-5, 0.1, 150, queries)
+    z = solve_noise_multiplier(0.5, 1e-5, 0.1, 150, queries)
     assert accounting.Training(0.1, z, 150, queries).spent(1e-5).epsilon_pld <= 0.5
     assert accounting.Training(0.1, 0.99 * z, 150, queries).spent(1e-5).epsilon_pld > 0.5
-    assert z > 1.02 * accounting.solve_noise_multiplier(0.5, 1e-5, 0.1, 150)
-    rounds = accounting.solve_rounds(0.5, 1e-5, 0.1, 16.0, queries)
+    assert z > 1.02 * solve_noise_multiplier(0.5, 1e-5, 0.1, 150)
+    rounds = solve_rounds(0.5, 1e-5, 0.1, 16.0, queries)
     fits = [accounting.Training(0.1, 16.0, n, queries).spent(1e-5).epsilon_pld <= 0.5 for n in (rounds, rounds + 1)]
     assert fits == [True, False]
-    for solve in (accounting.solve_noise_multiplier, accounting.solve_rounds):
+    for solve in (solve_noise_multiplier, solve_rounds):
         with pytest.raises(ValueError, match=r"the queries before the rounds alone cost epsilon 0\.341"):
             solve(0.3, 1e-5, 0.1, 16, (10.0,))
 
@@ -211,8 +213,8 @@ def test_a_target_leaves_room_for_the_queries() -> None:
 def test_a_run_is_read_back_from_its_event() -> None:
     for queries in ((), (20.0,), (20.0, 30.0)):
         run = accounting.Training(0.1, 4.0, 150, queries)
-        content = accounting.event_to_json(run.event)
-        assert accounting.event_from_json(json.loads(json.dumps(content))) == run.event
+        content = event_to_json(run.event)
+        assert event_from_json(json.loads(json.dumps(content))) == run.event
         assert accounting.Training.of(run.event) == run
     gaussian = dp_event.GaussianDpEvent(1.0)
     for other in (gaussian, dp_event.SelfComposedDpEvent(gaussian, 3), dp_event.NonPrivateDpEvent()):
@@ -280,7 +282,7 @@ def test_only_the_harmless_warnings_of_rdp_are_hushed(
 @given(target=st.floats(0.2, 8.0), q=st.sampled_from([0.03, 0.1, 0.5, 1.0]), rounds=st.sampled_from([1, 40, 300]))
 def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
     """The multiplier found keeps the target, and one per cent less would break it."""
-    z = accounting.solve_noise_multiplier(target, 1e-5, q, rounds)
+    z = solve_noise_multiplier(target, 1e-5, q, rounds)
 
     def epsilon(multiplier: float) -> float:
         return accounting.spent(accounting.training_event(q, multiplier, rounds), 1e-5, rounds=rounds).epsilon_pld
@@ -292,18 +294,18 @@ def test_calibration_round_trip(target: float, q: float, rounds: int) -> None:
 
 def test_the_smallest_multiplier_keeps_its_target_too() -> None:
     """ε(0.1) of one full release is about 92: a target of 70 needs more noise than that."""
-    z = accounting.solve_noise_multiplier(70.0, 1e-5, 1.0, 1)
+    z = solve_noise_multiplier(70.0, 1e-5, 1.0, 1)
     assert accounting.spent(accounting.training_event(1.0, z, 1), 1e-5, rounds=1).epsilon_pld <= 70.0
 
 
 def test_an_impossible_target_is_refused() -> None:
     with pytest.raises(ValueError, match="no noise multiplier"):
-        accounting.solve_noise_multiplier(1e-7, 1e-9, 1.0, 10_000)
+        solve_noise_multiplier(1e-7, 1e-9, 1.0, 10_000)
 
 
 @pytest.mark.parametrize(("target", "q", "z"), [(0.5, 0.1, 14.34), (2.0, 1.0, 3.0), (3.0, 1.0, 5.0)])
 def test_the_rounds_found_are_the_most_that_fit(target: float, q: float, z: float) -> None:
-    rounds = accounting.solve_rounds(target, 1e-5, q, z)
+    rounds = solve_rounds(target, 1e-5, q, z)
 
     def epsilon(rounds: int) -> float:
         return accounting.spent(accounting.training_event(q, z, rounds), 1e-5, rounds=rounds).epsilon_pld
@@ -314,19 +316,19 @@ def test_the_rounds_found_are_the_most_that_fit(target: float, q: float, z: floa
 def test_rounds_have_an_end_on_both_sides() -> None:
     """Not even one fits; or as many as anybody may ask for."""
     with pytest.raises(ValueError, match=r"no round fits: one alone costs more than epsilon 0\.1"):
-        accounting.solve_rounds(0.1, 1e-5, 0.5, 1.0)
-    assert accounting.solve_rounds(1.0, 1e-5, 1e-9, 100.0) == 1_000_000
+        solve_rounds(0.1, 1e-5, 0.5, 1.0)
+    assert solve_rounds(1.0, 1e-5, 1e-9, 100.0) == 1_000_000
 
 
 def test_events_survive_json() -> None:
     event = accounting.training_event(0.1, 4.0, 150)
-    content = accounting.event_to_json(event)
-    assert accounting.event_from_json(content) == event
+    content = event_to_json(event)
+    assert event_from_json(content) == event
     assert content["count"] == 150
     assert content["event"]["sampling_probability"] == 0.1
     assert content["event"]["event"]["noise_multiplier"] == 4.0
     no_guarantee = dp_event.NonPrivateDpEvent()
-    assert accounting.event_from_json(accounting.event_to_json(no_guarantee)) == no_guarantee
+    assert event_from_json(event_to_json(no_guarantee)) == no_guarantee
 
 
 GAUSSIAN = {"type": "GaussianDpEvent", "noise_multiplier": 1.0}
@@ -367,11 +369,11 @@ TOGETHER = {"type": "ComposedDpEvent", "events": [GAUSSIAN, COMPOSED]}
 def test_an_event_that_is_not_ours_is_refused(content: Any, complaint: str) -> None:
     """The message names the field, what it holds and what is allowed."""
     with pytest.raises(ValueError) as refused:  # noqa: PT011 - what it says is checked below
-        accounting.event_from_json(content)
+        event_from_json(content)
     assert complaint in str(refused.value)
 
 
 @pytest.mark.parametrize("event", [dp_event.ZCDpEvent(0.1, 0.0), dp_event.NoOpDpEvent()])
 def test_an_event_that_is_not_ours_is_not_written(event: dp_event.DpEvent) -> None:
     with pytest.raises(ValueError, match=f"unknown event type '{type(event).__name__}'"):
-        accounting.event_to_json(event)
+        event_to_json(event)

@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Bounds, Normaliser
-from primorl.privacy.mechanism.queries import Fractions
+from primorl.privacy.mechanism.queries import Fractions, register_query
 from primorl.training.cohort import CohortSource
 
+NORMALISER = "normaliser"
+"""Name of the query in ``privacy.json``."""
 BINS = 32  # of every column, a power of two; of changes they are half octaves, down to 2⁻¹⁶ of the declared range
 MOST_NOISE = 0.02
 """Standard deviation on a fraction beyond which little of a histogram is left."""
@@ -33,7 +35,7 @@ OneHot = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class Columns:
+class ObservationColumns:
     """How the S observation dimensions are treated.
 
     Attributes:
@@ -60,7 +62,7 @@ class Columns:
         return Fractions(2 * len(self.continuous) + 1, BINS)
 
 
-def normaliser_of_bounds(columns: Columns, bounds: Bounds) -> Normaliser:
+def normaliser_of_bounds(columns: ObservationColumns, bounds: Bounds) -> Normaliser:
     """Standardise by what is declared, and nothing else.
 
     An input is centred on the middle of its declared range and divided by a quarter of it, so that it lies within ±2;
@@ -79,6 +81,7 @@ def normaliser_of_bounds(columns: Columns, bounds: Bounds) -> Normaliser:
     )
 
 
+@register_query(NORMALISER)
 class NormaliserQuery:
     """Histograms of every unit's observations, changes and rewards in public bins, and the normaliser they make.
 
@@ -93,7 +96,7 @@ class NormaliserQuery:
         bounds: finite; they place the bins.
     """
 
-    def __init__(self, columns: Columns, bounds: Bounds) -> None:
+    def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         self._columns = columns
         self._bounds = bounds
         self._continuous = columns.continuous
@@ -278,7 +281,13 @@ def _middle_and_share(bounds: Bounds, share: float) -> tuple[float, float]:
 
 
 def _assembled(
-    columns: Columns, bounds: Bounds, middle: Tensor, scale: Tensor, change: Tensor, reward: float, reward_scale: float
+    columns: ObservationColumns,
+    bounds: Bounds,
+    middle: Tensor,
+    scale: Tensor,
+    change: Tensor,
+    reward: float,
+    reward_scale: float,
 ) -> Normaliser:
     """Put together inputs, changes and reward; one-hot parts and actions go by what is declared."""
     middle, scale, change = middle.clone(), scale.clone(), change.clone()

@@ -1,0 +1,189 @@
+"""ε of a training run, by dp-accounting: PLD for the headline, RDP (the paper's) beside it."""
+
+import logging
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Literal
+
+import dp_accounting
+from dp_accounting import dp_event, pld, rdp
+
+Relation = Literal["add_or_remove_one", "replace_one"]
+RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
+RELATION_NAME: Relation = "add_or_remove_one"
+ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
+LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
+
+
+@dataclass(frozen=True)
+class Spent:
+    """ε at one δ, by both accountants; infinite where an accountant gives no bound."""
+
+    epsilon_pld: float
+    epsilon_rdp: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Training:
+    """A training run as the accountant sees it: T rounds of PriMORL's Algorithm 2, and the queries before them.
+
+    Attributes:
+        sampling_probability: q.
+        noise_multiplier: z, the noise over the clipping norm C, under either neighbouring relation (see `spent`).
+        rounds: T.
+        queries: noise multipliers of Gaussian releases of sums over all units (`queries.GaussianQuery`).
+    """
+
+    sampling_probability: float
+    noise_multiplier: float
+    rounds: int
+    queries: tuple[float, ...] = ()
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """``rounds`` Poisson-sampled Gaussian releases, after a Gaussian one for each query."""
+        gaussian = dp_event.GaussianDpEvent(self.noise_multiplier)
+        sampled = dp_event.PoissonSampledDpEvent(self.sampling_probability, gaussian)
+        rounds = dp_event.SelfComposedDpEvent(sampled, self.rounds)
+        if not self.queries:
+            return rounds
+        return dp_event.ComposedDpEvent((*map(dp_event.GaussianDpEvent, self.queries), rounds))
+
+    @property
+    def releases(self) -> int:
+        """How many there are in all."""
+        return self.rounds + len(self.queries)
+
+    @classmethod
+    def of(cls, event: dp_event.DpEvent) -> "Training | None":
+        """The run that ``event`` is of; None if it is of none."""
+        *queries, rounds = event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+        if not (
+            isinstance(rounds, dp_event.SelfComposedDpEvent)
+            and isinstance(rounds.event, dp_event.PoissonSampledDpEvent)
+            and isinstance(rounds.event.event, dp_event.GaussianDpEvent)
+            and all(isinstance(query, dp_event.GaussianDpEvent) for query in queries)
+        ):
+            return None
+        inner = rounds.event
+        multipliers = tuple(query.noise_multiplier for query in queries)
+        return cls(inner.sampling_probability, inner.event.noise_multiplier, rounds.count, multipliers)
+
+    def spent(self, delta: float, relation: "Relation" = RELATION_NAME) -> "Spent":
+        """ε at ``delta``."""
+        return spent(self.event, delta, rounds=self.releases, relation=relation)
+
+
+def training_event(
+    sampling_probability: float, noise_multiplier: float, rounds: int, queries: tuple[float, ...] = ()
+) -> dp_event.DpEvent:
+    """See `Training.event`."""
+    return Training(sampling_probability, noise_multiplier, rounds, queries).event
+
+
+def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relation = RELATION_NAME) -> Spent:
+    """ε of ``event`` at ``delta``.
+
+    The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
+    may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
+
+    - added or removed: (1-q) N(0) + q N(1) with N(0), in both orders;
+    - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
+      that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
+
+    dp-accounting's RDP knows no Poisson sampling under replacement, and would take a plain Gaussian's sensitivity for C
+    there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
+    1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
+
+    Args:
+        event: what happened.
+        delta: the failure probability at which ε is read.
+        rounds: compositions in the event; it sets how fine the PLD's grid must be.
+        relation: what neighbouring datasets are.
+    """
+    loose, sound = rdp_epsilon(event, delta)
+    replaced = relation == "replace_one"
+    stated = loose if sound and not replaced else math.inf
+    if loose > LARGEST_TIGHT:
+        return Spent(stated, stated, delta)
+    neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
+
+    def tight(guess: float) -> float:
+        interval = grid_interval(event, guess, rounds)
+        return float(pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta))
+
+    guess, epsilon = loose, tight(loose)
+    while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
+        guess, epsilon = epsilon, tight(epsilon)
+    return Spent(epsilon, stated, delta)
+
+
+def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
+    """ε at ``delta`` of everything that ``events`` did to the same people, one after another.
+
+    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
+    0; one event without a guarantee makes the whole infinite.
+    """
+    rounds: dict[dp_event.DpEvent, int] = {}
+    for event in _flat(events):
+        if isinstance(event, dp_event.NonPrivateDpEvent):
+            return Spent(math.inf, math.inf, delta)
+        inner, count = (event.event, event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else (event, 1)
+        rounds[inner] = rounds.get(inner, 0) + count
+    if not rounds:
+        return Spent(0.0, 0.0, delta)
+    merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*mechanism) for mechanism in rounds.items()])
+    return spent(merged, delta, rounds=sum(rounds.values()), relation=relation)
+
+
+def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
+    for event in events:
+        yield from _flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+
+
+def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
+    """Width of the PLD's grid: over-reports ε by 1% at most, unless that took more than some 100,000 points."""
+    if epsilon == 0:
+        return 1e-4
+    fine = 0.01 * epsilon / math.sqrt(rounds)
+    affordable = _widest_loss(event) * max(2e-5, 2e-6 * math.sqrt(rounds))
+    return min(1e-3, max(fine, affordable))
+
+
+def _widest_loss(event: dp_event.DpEvent) -> float:
+    """Largest privacy loss of one release that the PLD keeps: up to 10 standard deviations of noise beyond the mean."""
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return max(_widest_loss(part) for part in event.events)
+    if isinstance(event, dp_event.SelfComposedDpEvent):
+        return _widest_loss(event.event)
+    if isinstance(event, dp_event.PoissonSampledDpEvent):
+        return math.log1p(event.sampling_probability * math.expm1(_widest_loss(event.event)))
+    if isinstance(event, dp_event.GaussianDpEvent):
+        z = float(event.noise_multiplier)
+        return min(10 / z + 0.5 / z**2, 700.0)
+    return 0.0
+
+
+def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
+    """RDP's ε and whether it is one: where rounding leaves a divergence below zero, dp-accounting answers 0.
+
+    It warns of that and, at large q, of every fractional order it leaves out, dozens of lines a call. The first is
+    acted upon and the second is harmless, so both are kept from stderr; its other warnings pass.
+    """
+    sound = True
+
+    def wanted(record: logging.LogRecord) -> bool:
+        nonlocal sound
+        negative = str(record.msg).startswith("Negative Renyi divergence")
+        sound = sound and not negative
+        return not negative and not str(record.msg).startswith("_compute_log_a_frac failed to converge")
+
+    logger = logging.getLogger("absl")
+    logger.addFilter(wanted)
+    try:
+        return float(rdp.RdpAccountant(orders).compose(event).get_epsilon(delta)), sound
+    finally:
+        logger.removeFilter(wanted)

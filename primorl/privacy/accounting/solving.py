@@ -1,0 +1,171 @@
+"""The settings that meet a target ε: the noise multiplier or the number of rounds."""
+
+import math
+from collections.abc import Callable
+from functools import cache
+
+from dp_accounting import dp_event, pld
+from scipy.optimize import brentq
+
+from primorl.privacy.accounting.epsilon import (
+    LARGEST_TIGHT,
+    RELATION,
+    compose,
+    grid_interval,
+    rdp_epsilon,
+    spent,
+    training_event,
+)
+from primorl.privacy.accounting.rounding import at_most
+
+_LARGEST_MULTIPLIER = 1e5
+_SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds: no guarantee worth the name
+_MOST_ROUNDS = 1_000_000
+_PRECISION = 2e-5  # of a search, relative
+_ROUGH = 0.05
+_WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
+
+
+def solve_noise_multiplier(
+    target_epsilon: float, delta: float, sampling_probability: float, rounds: int, queries: tuple[float, ...] = ()
+) -> float:
+    """Smallest noise multiplier of the rounds (to four digits, rounded up) whose PLD ε is at most the target.
+
+    The ε is that of rounds and ``queries`` together; see `Training`.
+
+    Raises:
+        ValueError: the queries alone cost more, or no multiplier below 100,000 reaches the target.
+    """
+    _refuse_costly(target_epsilon, delta, queries)
+
+    def event(multiplier: float) -> dp_event.DpEvent:
+        return training_event(sampling_probability, multiplier, rounds, queries)
+
+    bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
+    rough = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
+    epsilon = _epsilon_near(target_epsilon, delta, rounds)
+    near = _crossing(lambda z: epsilon(event(z)), target_epsilon, rough, *bounds, _PRECISION, rising=False)
+    scale = 10 ** (4 - math.ceil(math.log10(near)))
+
+    # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
+    @cache
+    def too_small(scaled: int) -> bool:
+        return spent(event(scaled / scale), delta, rounds=rounds + len(queries)).epsilon_pld > target_epsilon
+
+    scaled, largest = math.ceil(round(near * scale, 6)), round(_LARGEST_MULTIPLIER * scale)
+    if too_small(scaled):
+        scaled = _last(too_small, scaled, 0, largest, 1) + 1
+    if scaled > largest:
+        raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
+    return float(scaled / scale)
+
+
+def solve_rounds(
+    target_epsilon: float,
+    delta: float,
+    sampling_probability: float,
+    noise_multiplier: float,
+    queries: tuple[float, ...] = (),
+) -> int:
+    """Largest number of rounds whose PLD ε is at most the target, at most 1,000,000; beyond 10,000 to one in 10,000.
+
+    The ε is that of rounds and ``queries`` together; see `Training`.
+
+    Raises:
+        ValueError: one round already costs more.
+    """
+    _refuse_costly(target_epsilon, delta, queries)
+
+    def event(rounds: int) -> dp_event.DpEvent:
+        return training_event(sampling_probability, noise_multiplier, rounds, queries)
+
+    def fits(rounds: int) -> bool:
+        return spent(event(rounds), delta, rounds=rounds + len(queries)).epsilon_pld <= target_epsilon
+
+    bounds = 1, _MOST_ROUNDS
+    rough = _crossing(
+        lambda n: _rough_epsilon(event(round(n)), delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True
+    )
+    epsilon_near = _epsilon_near(target_epsilon, delta, round(rough))
+    epsilon = cache(lambda rounds: epsilon_near(event(rounds)))
+    near = round(_crossing(lambda n: epsilon(round(n)), target_epsilon, rough, *bounds, 1e-3, rising=True))
+    rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
+    if rounds == 0:
+        raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
+    return rounds
+
+
+def _refuse_costly(target_epsilon: float, delta: float, queries: tuple[float, ...]) -> None:
+    alone = compose([dp_event.GaussianDpEvent(multiplier) for multiplier in queries], delta).epsilon_pld
+    if alone > target_epsilon:
+        raise ValueError(f"the queries before the rounds alone cost epsilon {at_most(alone)}")
+
+
+def _rough_epsilon(event: dp_event.DpEvent, delta: float) -> float:
+    """ε by RDP at whole orders only, which takes milliseconds and is somewhat too large."""
+    return rdp_epsilon(event, delta, _WHOLE_ORDERS)[0]
+
+
+def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_event.DpEvent], float]:
+    """ε of events whose ε is near ``target``, on grids for it so that it moves smoothly."""
+    if target > LARGEST_TIGHT / 2:
+        return lambda event: spent(event, delta, rounds=rounds).epsilon_pld
+
+    def epsilon(event: dp_event.DpEvent) -> float:
+        rough = _rough_epsilon(event, delta)
+        if rough > LARGEST_TIGHT:  # far from the target, and too far for this grid
+            return rough
+        interval = grid_interval(event, target, rounds)
+        return float(pld.PLDAccountant(RELATION, interval).compose(event).get_epsilon(delta))
+
+    return epsilon
+
+
+def _crossing(
+    epsilon: Callable[[float], float],
+    target: float,
+    start: float,
+    lowest: float,
+    highest: float,
+    precision: float,
+    *,
+    rising: bool,
+) -> float:
+    """Where ``epsilon``, rising or falling, passes ``target``: the nearer bound if it does so nowhere between them.
+
+    It goes from ``start`` outwards in steps that stay short, as ε far on the expensive side of the target may take
+    minutes, and then along straight lines in logarithms, which ε nearly follows.
+    """
+
+    @cache
+    def excess(logarithm: float) -> float:
+        return math.log(max(epsilon(math.exp(logarithm)) / target, 1e-3))
+
+    ends = math.log(lowest), math.log(highest)
+    here = min(max(math.log(start), ends[0]), ends[1])
+    up = (excess(here) > 0) != rising
+    stride = 0.1
+    while True:
+        there = min(here + stride, ends[1]) if up else max(here - stride, ends[0])
+        if there == here:
+            return highest if up else lowest
+        if (excess(here) > 0) != (excess(there) > 0):
+            return math.exp(brentq(excess, here, there, xtol=precision))
+        here, stride = there, min(2 * stride, 0.7)
+
+
+def _last(holds: Callable[[int], bool], near: int, lowest: int, highest: int, resolution: int) -> int:
+    """Last number for which ``holds`` is true, to ``resolution``, in longer and longer steps from ``near``.
+
+    It is true at ``lowest``, which is not asked, and stays so up to some number.
+    """
+    low, high, step = lowest, highest + 1, resolution
+    number = near
+    while True:
+        held = holds(number)
+        low, high = (number, high) if held else (low, number)
+        if high - low <= resolution:
+            return low
+        ahead = low + step if held else high - step
+        number = ahead if low < ahead < high else (low + high) // 2
+        step *= 2

@@ -1,0 +1,50 @@
+"""``models/dynamics``: the released model with its privacy statement."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.project.files import replaced_directory, write_json
+from primorl.setup.paid_training import PaidModel
+from primorl.setup.partitions import Partitions
+from primorl.setup.statement import privacy_statement
+from primorl.tracking import StageRun
+from primorl.training.setup import TrainingSetup
+
+
+def write_model(
+    folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
+) -> None:
+    """Replace ``folder`` by the trained model and its statement, and log both.
+
+    Args:
+        folder: of the model.
+        params: every choice.
+        setup: of the training.
+        partitions: whose public facts the statement names.
+        paid: the trained model and its charge.
+        run: gets the statement as tags, and both JSON files.
+    """
+    info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
+    plan = None if variant == "mopo" else setup.plan
+    statement = privacy_statement(plan, partitions.manifest) | paid.account
+    ensemble = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    with replaced_directory(folder) as fresh:
+        ensemble.save(fresh, environment=info.environment, variant=variant, rounds=trained.rounds)
+        starts = setup.start_model(trained.answers)
+        if starts is not None:
+            starts.save(fresh)
+        write_json(fresh / "privacy.json", statement)
+        for file in ("config.json", "privacy.json"):
+            run.artifact(fresh / file)
+    log_statement(run, statement)
+
+
+def log_statement(run: StageRun, statement: Mapping[str, Any]) -> None:
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(statement[key]))
+    if statement["epsilon"] is not None:
+        run.metric("epsilon", statement["epsilon"])
