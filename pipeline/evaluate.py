@@ -5,8 +5,6 @@ Reads released things only.
 
 import sys
 import time
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,8 +14,10 @@ from primorl.config.params import Params
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.figure import draw_returns
 from primorl.evaluation.results import in_environment, in_model
-from primorl.evaluation.summary import STATED, Summary, log_summary, write_curve
+from primorl.evaluation.summary import Summary, log_summary, write_curve
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import CURVES, FIGURE, MANIFEST, MODEL, MOPO, POLICY, PUBLIC, SUMMARY, seconds_of
@@ -33,9 +33,14 @@ def body(params: Params, run: StageRun) -> None:
     """Evaluate the final policies and those of every epoch; write the summary, the curve and its figure."""
     started = time.perf_counter()
     folder = MOPO if params.dynamics.variant == "mopo" else POLICY
-    statement, seeds = _released(folder, params.dynamics.variant)
+    statement, config = Statement.read(folder), PolicyConfig.read(folder)
+    if config.variant != params.dynamics.variant:
+        raise PipelineError(
+            f"{folder / 'config.json'}: found a policy of variant {config.variant!r}, params.yaml asks for "
+            f"{params.dynamics.variant!r}; run `dvc repro`"
+        )
     manifest = Manifest.load(MANIFEST)
-    folders = seed_folders(folder, seeds or [params.seed])
+    folders = seed_folders(folder, config.seeds or [params.seed])
     sizes, seed, environment = params.evaluation, params.evaluation.seed, params.chosen.environment
     score = None if params.chosen.score is None else params.chosen.score.of
     if environment is None:
@@ -50,13 +55,13 @@ def body(params: Params, run: StageRun) -> None:
         evaluation,
         folders,
         score=score,
-        seeds=seeds,
+        seeds=config.seeds,
         dataset=params.dataset,
         env_id=environment,
         variant=params.dynamics.variant,
         seed=params.seed,
         seconds=seconds | {"evaluate": round(time.perf_counter() - started, 3)},
-        **{key: statement[key] for key in STATED},
+        statement=statement,
     )
     overall = evaluation.overall
     with replaced_file(CURVES) as fresh:
@@ -69,29 +74,11 @@ def body(params: Params, run: StageRun) -> None:
         run.pipeline,
         summary,
         evaluation,
-        fingerprint=statement["dataset_fingerprint"],
+        fingerprint=statement.dataset_fingerprint,
         score=score,
         artifacts=(SUMMARY, CURVES, FIGURE),
-        statement=folder / "privacy.json",
+        statement_file=folder / "privacy.json",
     )
-
-
-def _released(folder: Path, variant: str) -> tuple[dict[str, Any], list[int] | None]:
-    """The policy's privacy statement and its seeds (None: params.yaml lists none).
-
-    Raises:
-        PipelineError: if the policy is of another variant, or its statement lacks keys.
-    """
-    statement, config = read_json(folder / "privacy.json"), read_json(folder / "config.json")
-    missing = [key for key in (*STATED, "dataset_fingerprint") if key not in statement]
-    if missing:
-        raise PipelineError(f"{folder / 'privacy.json'}: no {', '.join(missing)}; run `dvc checkout` or `dvc repro`")
-    if config.get("variant") != variant:
-        raise PipelineError(
-            f"{folder / 'config.json'}: found a policy of variant {config.get('variant')!r}, params.yaml asks for "
-            f"{variant!r}; run `dvc repro`"
-        )
-    return statement, config.get("seeds")
 
 
 def _first_states(seed: int) -> Tensor:

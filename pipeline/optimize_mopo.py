@@ -8,10 +8,11 @@ from dp_accounting import dp_event
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.dynamics.pessimism import PessimisticModel
+from primorl.policy.config import PolicyPointer
 from primorl.policy.mopo import real_transitions, with_real
 from primorl.policy.replay import Scaling
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.paths import MANIFEST, MODEL, MOPO, PARTITIONS, POLICY
+from primorl.project.paths import MANIFEST, MODEL, MOPO, PARTITIONS
 from primorl.setup import accounts
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.setup.compute import policy_device
@@ -24,7 +25,7 @@ def body(params: Params, run: StageRun) -> None:
     """Train and write ``models/mopo`` for variant mopo; for the others read no data and point to their policy."""
     chosen, variant = params.policy, params.dynamics.variant
     if variant != "mopo":
-        write_pointer(MOPO, variant, POLICY)
+        write_pointer(MOPO, PolicyPointer(variant=variant, policy="models/policy"))
         return
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))

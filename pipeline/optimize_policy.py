@@ -9,10 +9,11 @@ from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.starts import StartModel
+from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_pointer, write_trained
 from primorl.project.errors import PipelineError
-from primorl.project.paths import MODEL, MOPO, POLICY, PUBLIC
+from primorl.project.paths import MODEL, POLICY, PUBLIC
 from primorl.setup.compute import policy_device
 from primorl.simulators.environments import reset_states
 from primorl.tracking import StageRun
@@ -26,7 +27,7 @@ def body(params: Params, run: StageRun) -> None:
     chosen, variant = params.policy, params.dynamics.variant
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
     if variant == "mopo":
-        write_pointer(POLICY, variant, MOPO, released.statement)
+        write_pointer(POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement)
         return
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     write_trained(

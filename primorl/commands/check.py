@@ -18,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _run() -> None:
-    from primorl.commands.readings import check_project
+    from primorl.config.checking import check_project
 
     check_project()
     print("params.yaml and the datasets are valid")

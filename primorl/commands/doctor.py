@@ -92,7 +92,7 @@ def _stages_python(root: Path) -> tuple[bool, str]:
 
 
 def _params(root: Path) -> tuple[bool, str]:
-    from primorl.commands.readings import check_project
+    from primorl.config.checking import check_project
 
     if not (root / PARAMS).exists():
         return False, "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
@@ -153,7 +153,7 @@ def _secret(root: Path) -> tuple[bool, str]:
 def _ledger(root: Path) -> tuple[bool, str]:
     from contextlib import closing
 
-    from primorl.commands.readings import load_reading
+    from primorl.config.params import load_reading
     from primorl.setup.accounts import begun_ledger
 
     if not (root / PARAMS).exists():
@@ -169,10 +169,7 @@ def _leftovers(root: Path) -> tuple[bool, str]:
     """Remove what a killed stage left, private rows among it."""
     from primorl.project import files
 
-    sweep = getattr(files, "sweep_leftovers", None)
-    if sweep is None:
-        return True, "none"
-    removed: list[Path] = sweep(root)
+    removed = files.sweep_leftovers(root)
     return True, f"removed {len(removed)}: {', '.join(map(str, removed))}" if removed else "none"
 
 

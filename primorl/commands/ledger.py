@@ -12,7 +12,7 @@ from primorl.commands.folders import given_path
 from primorl.project.errors import PipelineError
 
 if TYPE_CHECKING:
-    from primorl.config.params import Params
+    from primorl.config.params import Reading
     from primorl.privacy.ledger.ledger import Charge, Ledger, Version
 
 _EXAMPLES = """\b
@@ -98,16 +98,16 @@ def _export(
     print(f"{file}: {len(lines)} records")
 
 
-def _opened() -> "tuple[Params, Ledger | None]":
+def _opened() -> "tuple[Reading, Ledger | None]":
     """The settings that reading needs, and the ledger; None where nothing was charged yet."""
-    from primorl.commands.readings import load_reading
+    from primorl.config.params import load_reading
     from primorl.setup.accounts import begun_ledger
 
     params = load_reading()
     return params, begun_ledger(params)
 
 
-def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params") -> None:
+def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
     import json
 
     from primorl.privacy.accounting.epsilon import compose
@@ -123,7 +123,7 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params")
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
-def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params", dataset: str | None) -> None:
+def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
     from primorl.commands.printing import rendered
 
     if not charges:
@@ -147,7 +147,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params"
             print("\n".join(_summary(ledger, version, ", ".join(names.pop(version.fingerprint)), params)))
 
 
-def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Params") -> Iterator[str]:
+def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Reading") -> Iterator[str]:
     """What was spent on a version, and what is left."""
     budget = params.privacy.budget
     spent, count = ledger.spent_on(version, budget.delta), len(ledger.sharing(version))

@@ -142,7 +142,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
-    """What was spent on the dataset, and what of its budget is left for a run like this."""
+    """What was spent on the dataset, and how much of its budget this run would leave."""
     from primorl.privacy.accounting.epsilon import compose
     from primorl.privacy.accounting.events import event_from_json
     from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
@@ -189,7 +189,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
 
 
 def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) -> None:
-    """Solve over the grid; print the rows, and draw them if asked."""
+    """Solve over the grid, print the points, and draw them if a figure is wanted."""
     from primorl.commands import frontier
     from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.project.progress import progress_bar

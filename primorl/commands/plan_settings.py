@@ -1,4 +1,4 @@
-"""What ``primorl plan`` is asked: the options, and ``params.yaml`` where there is none."""
+"""The question that ``primorl plan`` answers: from its options, and from ``params.yaml`` where they are not given."""
 
 import math
 from collections.abc import Callable
@@ -103,7 +103,7 @@ class Settings:
         return number
 
     def queries(self) -> tuple[float, ...]:
-        """Noise multipliers of the queries that are asked before the rounds.
+        """Noise multipliers of the queries before the rounds.
 
         Raises:
             PipelineError: if the option holds anything but such numbers.
@@ -139,7 +139,7 @@ class Settings:
     def is_a_run(self) -> bool:
         """Whether the question is about the private run that ``params.yaml`` describes, on the data that are here."""
         options = asdict(self.options) | {"units": None}
-        here = self.params is not None and self.manifest is not None
+        here = self.params is not None and self.manifest is not None and (PARTITIONS / "public").is_dir()
         return here and set(options.values()) == {None} and not self.no_guarantee
 
     def units(self) -> int | None:
@@ -228,7 +228,7 @@ def _of_training(settings: Settings) -> Asked:
 
 
 def _multiplier_in_use(settings: Settings) -> float:
-    """The one in ``params.yaml``, or that its target asks for."""
+    """The noise multiplier of ``params.yaml``, given or solved for."""
     privacy = None if settings.params is None else settings.params.privacy
     if privacy is None or privacy.target_epsilon is None:
         return float(settings.needed("noise_multiplier"))

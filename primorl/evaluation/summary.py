@@ -3,84 +3,57 @@
 import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.results import Estimate, Evaluation, Result
-from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
+from primorl.policy.config import Variant
+from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.project.files import write_json
 from primorl.project.logs import Log, StageLog
+from primorl.project.records import read_record, record, to_json
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
-STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
-"""Keys of the privacy statement that the summary repeats."""
+_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_REMEDY = "run `dvc repro evaluate`"
 
 
-@dataclass(frozen=True, kw_only=True)
+@record
 class Summary:
-    """The content of ``metrics/summary.json``; its only writer and reader. Optional keys are left out where None.
-
-    Attributes:
-        dataset: name in params.yaml.
-        env_id: Gymnasium id; None if there is no simulator.
-        variant: ``private``, ``no_privacy``, ``no_clip`` or ``mopo``.
-        private: whether the privacy statement promises anything.
-        epsilon: of this run, by privacy loss distributions; None without a guarantee.
-        epsilon_rdp: the same by Rényi differential privacy.
-        delta: that ε holds at.
-        unit: the privacy unit.
-        units: K, the declared number of private units.
-        void: reasons for which the statement is void.
-        spent_on_dataset: what all runs had spent on the same units when the model was made.
-        seed: of params.yaml.
-        return_mean: mean return of the final policies; None if nothing could be measured.
-        return_ci95: its 95% interval.
-        normalized_score: of the mean return; None if the dataset declares no score.
-        episodes: measured for each final policy.
-        model_value: value in the released model, where nothing can be measured.
-        model_value_range: the least and the most that a member of the ensemble says.
-        model_value_members: members of the ensemble.
-        model_value_rollouts: in each member.
-        model_value_horizon: steps of a rollout.
-        model_value_note: what the value is worth.
-        seeds: of params.yaml's ``policy.seeds``.
-        by_seed: the same figures for each seed.
-        policy_sha256: digest of the final policy's file (of the first seed).
-        seconds: wall time of each stage.
-    """
+    """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
     FORMAT: ClassVar[int] = 1
 
-    dataset: str
-    env_id: str | None
-    variant: str
-    private: bool
-    epsilon: float | None
-    epsilon_rdp: float | None
-    delta: float
-    unit: str
-    units: int
-    void: list[str]
-    spent_on_dataset: Mapping[str, Any]
-    seed: int
-    return_mean: float | None
-    return_ci95: list[float] | None
-    normalized_score: float | None
-    episodes: int | None
-    policy_sha256: str
-    seconds: Mapping[str, float]
-    model_value: float | None = None
-    model_value_range: list[float] | None = None
-    model_value_members: int | None = None
-    model_value_rollouts: int | None = None
-    model_value_horizon: int | None = None
-    model_value_note: str | None = None
-    seeds: list[int] | None = None
-    by_seed: list[dict[str, Any]] | None = None
+    dataset: Annotated[str, "Name in params.yaml."]
+    env_id: Annotated[str | None, "Gymnasium id; `null`: there is no simulator."]
+    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
+    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
+    epsilon: Annotated[float | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
+    epsilon_rdp: Annotated[float | None, "ε by the RDP accountant."]
+    delta: Annotated[float | None, "δ at which ε is read."]
+    unit: Annotated[str, "What one unit of privacy is."]
+    units: Annotated[int, "K, the number of private units; public."]
+    void: Annotated[tuple[str, ...], "Reasons not to rely on the statement."]
+    spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."]
+    seed: Annotated[int, "`seed` of params.yaml."]
+    return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    episodes: Annotated[int | None, "Episodes measured for each final policy."]
+    policy_sha256: Annotated[str, "SHA-256 of the final policy's file (of the first seed)."]
+    seconds: Annotated[dict[str, float], "Wall time of each stage."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value_members: Annotated[int | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[int | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[int | None, "Steps of a rollout."] = None
+    model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
+    seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
+    by_seed: Annotated[tuple[dict[str, Any], ...] | None, "The same results for each seed."] = None
 
     @classmethod
     def of(
@@ -90,6 +63,7 @@ class Summary:
         *,
         score: Score | None,
         seeds: Sequence[int] | None,
+        statement: Statement,
         **others: Any,
     ) -> Self:
         """Summarise an evaluation.
@@ -99,19 +73,19 @@ class Summary:
             folders: one a seed.
             score: of the dataset, if it declares one.
             seeds: of params.yaml; None if it lists none.
-            others: the fields that come from elsewhere.
+            statement: of the policies.
+            others: the other fields.
         """
-        listed = None
-        if seeds:
-            listed = [
-                {"seed": seed, **_value(result.final, score), "policy_sha256": _digest(folder)}
-                for seed, result, folder in zip(seeds, evaluation.by_seed, folders, strict=True)
-            ]
+        listed = tuple(
+            {"seed": seed, **_value(result.final, score), "policy_sha256": _digest(folder)}
+            for seed, result, folder in zip(seeds or (), evaluation.by_seed, folders, strict=seeds is not None)
+        )
         return cls(
+            **{key: getattr(statement, key) for key in _STATED},
             **_value(evaluation.overall.final, score),
             **evaluation.method,
-            seeds=list(seeds) if seeds else None,
-            by_seed=listed,
+            seeds=tuple(seeds) if seeds else None,
+            by_seed=listed or None,
             policy_sha256=_digest(folders[0]),
             **others,
         )
@@ -119,29 +93,20 @@ class Summary:
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
         optional = {entry.name for entry in fields(self) if entry.default is not MISSING}
-        content = {key: value for key, value in asdict(self).items() if key not in optional or value is not None}
-        return {"format": self.FORMAT, **content}
+        return {key: value for key, value in to_json(self).items() if key not in optional or value is not None}
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""
         write_json(path, self.to_json())
 
     @classmethod
-    def read(cls, path: Path) -> Self:
+    def read(cls, path: Path) -> "Summary":
         """Read the file.
 
         Raises:
-            PipelineError: if it is missing, broken, of another format, or lacks keys.
+            PipelineError: if it is missing, of another format version, or not as declared. One line.
         """
-        content = read_json(path)
-        remedy = "run `dvc repro evaluate`"
-        if (found := content.pop("format", 1)) != cls.FORMAT:
-            named = found if isinstance(found, int) else "an unknown one"
-            raise PipelineError(f"{path}: found format {named}, this version reads {cls.FORMAT}; {remedy}")
-        known = {entry.name: entry.default is MISSING for entry in fields(cls)}
-        if missing := [key for key, needed in known.items() if needed and key not in content]:
-            raise PipelineError(f"{path}: no {', '.join(missing)}; {remedy}")
-        return cls(**{key: value for key, value in content.items() if key in known})
+        return read_record(path, cls, _REMEDY)
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
@@ -168,7 +133,7 @@ def log_summary(
     fingerprint: str,
     score: Score | None,
     artifacts: Sequence[Path],
-    statement: Path,
+    statement_file: Path,
 ) -> None:
     """Log an evaluation.
 
@@ -180,12 +145,12 @@ def log_summary(
         fingerprint: keyed, of the dataset.
         score: of the dataset.
         artifacts: files for the stage's run.
-        statement: the privacy statement's file, for both runs.
+        statement_file: ``privacy.json``, for both runs.
     """
     overall, plain = evaluation.overall, summary.to_json()
     for log in (run, pipeline):
         _log_choices(log, plain, fingerprint)
-        log.artifact(statement)
+        log.artifact(statement_file)
         if summary.epsilon is not None:
             log.metric("epsilon", summary.epsilon)
     _log_result(run, overall, score)
@@ -220,10 +185,10 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
     """The summary's keys for the value of a policy: its measured return, or its value in the model."""
     if isinstance(final, ModelValue):
         unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
-        return unmeasured | {"model_value": final.mean, "model_value_range": [final.low, final.high]}
+        return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
     return {
         "return_mean": final.mean,
-        "return_ci95": [final.low, final.high],
+        "return_ci95": (final.low, final.high),
         "normalized_score": _score(final.mean, score),
     }
 

@@ -2,19 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from torch import Tensor
 
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
+from primorl.policy.config import PolicyPointer, Variant
 from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, replaced_directory, write_json
+from primorl.project.files import replaced_directory
 from primorl.project.logs import StageLog
 from primorl.project.progress import progress_bar
 
@@ -30,17 +33,17 @@ class Released:
         variant: of the model.
         environment: Gymnasium id; None if there is no simulator.
         statement: the privacy statement.
-        names: ``observation_names`` and ``action_names``, if the data name their columns and actions.
+        names: of the dimensions of observations, and of the actions; None if the data do not name them.
     """
 
     folder: Path
-    variant: str
+    variant: Variant
     environment: str | None
-    statement: dict[str, Any]
-    names: dict[str, list[str]] = field(default_factory=dict)
+    statement: Statement
+    names: exported.Names | None = None
 
     @classmethod
-    def read(cls, folder: Path, *, variant: str, environment: str | None) -> "Released":
+    def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":
         """Read the folder of a released model.
 
         Args:
@@ -52,20 +55,14 @@ class Released:
             PipelineError: if a file is missing or broken, or the model is of another variant or environment, so that
                 its statement would not be about what is made here.
         """
-        config, statement = read_json(folder / "config.json"), read_json(folder / "privacy.json")
-        asked = {"variant": variant, "environment": environment}
-        found = {key: config.get(key) for key in asked}
-        if found != asked:
+        config, statement = ModelConfig.read(folder), Statement.read(folder)
+        if (config.variant, config.environment) != (variant, environment):
             raise PipelineError(
-                f"{folder / 'config.json'}: found variant {found['variant']!r} for environment "
-                f"{found['environment']!r}, params.yaml asks for {variant!r} for {environment!r}; "
-                "run `dvc repro train_model`"
+                f"{folder / 'config.json'}: found variant {config.variant!r} for environment {config.environment!r}, "
+                f"params.yaml asks for {variant!r} for {environment!r}; run `dvc repro train_model`"
             )
-        missing = [key for key in _TAGS if key not in statement]
-        if missing:
-            raise PipelineError(f"{folder / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
-        names = {key: config[key] for key in ("observation_names", "action_names") if config.get(key)}
-        return cls(folder, variant, environment, statement, names)
+        observation, action = config.observation_names, config.action_names
+        return cls(folder, variant, environment, statement, (observation, action) if observation and action else None)
 
 
 def write_trained(
@@ -117,7 +114,7 @@ def write_trained(
         for log, own in ((run, seed), *zip(of_seeds, trained, strict=False)):
             log.params({"seed": own, "policy": settings})
             for key in _TAGS:
-                log.tag(key, str(released.statement[key]))
+                log.tag(key, str(getattr(released.statement, key)))
         for epoch in train(model, starts, config, sampler, seeds=trained, reset_fraction=reset_fraction):
             means = {name: fmean(one[name] for one in epoch.metrics) for name in epoch.metrics[0]}
             for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
@@ -127,33 +124,32 @@ def write_trained(
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
 
-    about: dict[str, Any] = {
-        "variant": released.variant,
-        "policy": output.as_posix(),
-        "environment": released.environment,
-    }
-    about |= released.names | _observation_range(model)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, trained)):
             folder.mkdir(parents=True, exist_ok=True)
-            which = {"seeds": list(trained)} if seeds and folder == fresh else {}
-            exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
-            write_json(folder / "privacy.json", released.statement)
+            exported.save(
+                folder,
+                [epoch.one(number) for epoch in policies],
+                variant=released.variant,
+                environment=released.environment,
+                seeds=trained if seeds and folder == fresh else None,
+                names=released.names,
+                observation_range=_public_range(model),
+            )
+            released.statement.write(folder)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
 
 
-def write_pointer(output: Path, variant: str, policy: Path, statement: dict[str, Any] | None = None) -> None:
+def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:
     """Write a folder without a policy: its ``config.json`` names the folder where the variant's policy lies."""
     with replaced_directory(output) as fresh:
-        write_json(fresh / "config.json", {"variant": variant, "policy": policy.as_posix()})
+        pointer.write(fresh)
         if statement is not None:
-            write_json(fresh / "privacy.json", statement)
+            statement.write(fresh)
 
 
-def _observation_range(model: PessimisticModel) -> dict[str, list[float]]:
-    """The public range of observations, if it is finite."""
+def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
+    """The bounds of observations; None if the model has no finite ones."""
     low, high = model.observation_low, model.observation_high
-    if not bool(low.isfinite().all() and high.isfinite().all()):
-        return {}
-    return {"observation_low": low.tolist(), "observation_high": high.tolist()}
+    return (low, high) if bool(low.isfinite().all() and high.isfinite().all()) else None

@@ -1,17 +1,15 @@
 """The project's ledger, what a stage asks of it, and the private units that were charged."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from primorl.config.params import Params
-from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
+from primorl.config.params import Params, Reading
+from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite, home
+from primorl.project.files import home
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
@@ -19,7 +17,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
 
-def project_ledger(params: Params) -> Ledger:
+def project_ledger(params: Params | Reading) -> Ledger:
     """Open the project's ledger, or begin it: ``ledger.url``, by default ``.primorl/ledger.db`` in the project.
 
     A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
@@ -32,7 +30,7 @@ def project_ledger(params: Params) -> Ledger:
     return Ledger.open(own, secret=project_secret(), anchor=_own("ledger.head"))
 
 
-def begun_ledger(params: Params) -> Ledger | None:
+def begun_ledger(params: Params | Reading) -> Ledger | None:
     """Open the project's ledger to read it; None where none was begun yet, and then nothing is created.
 
     Raises:
@@ -137,21 +135,6 @@ def open_private(
     return store
 
 
-def account(params: Params, ledger: Ledger, charge: Charge, version: Version) -> Mapping[str, Any]:
-    """What a statement says of the ledger: its charge, and what was spent so far on the same units, itself included."""
-    delta = params.privacy.budget.delta
-    spent = ledger.spent_on(version, delta)
-    return {
-        "charge": charge.id,
-        "spent_on_dataset": {
-            "epsilon": finite(spent.epsilon_pld),
-            "epsilon_rdp": finite(spent.epsilon_rdp),
-            "delta": delta,
-            "charges": len(ledger.sharing(version)),
-        },
-    }
-
-
 def _digests(file: Path, units: int, several: bool) -> bytes:
     """The digests of ``units`` units: two of a trajectory, and more where a unit may have ``several``."""
     content = file.read_bytes() if file.exists() else b""
@@ -168,7 +151,7 @@ def _own(name: str) -> Path:
     return home() / ".primorl" / name
 
 
-def _sqlite_file(params: Params) -> Path | None:
+def _sqlite_file(params: Params | Reading) -> Path | None:
     """The ledger's SQLite file; None if it is somewhere else."""
     if params.ledger.url is None:
         return _own("ledger.db")

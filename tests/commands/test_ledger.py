@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from dp_accounting import dp_event
 
 from primorl.commands import main as cli
@@ -71,7 +72,26 @@ def test_an_empty_ledger_says_so_and_nothing_is_created(project: Project, capsys
         assert primorl(*words) == 0
         assert capsys.readouterr().out == "the ledger is empty: nothing was charged yet\n"
     assert shown(capsys) == []
-    assert [entry.name for entry in Path().iterdir()] == ["params.yaml"]
+    assert {entry.name for entry in Path().iterdir()} == {"params.yaml", "datasets"}
+
+
+@pytest.mark.usefixtures("ledger")
+def test_settings_of_a_run_may_be_wrong_where_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a half-made edit leaves, such as both ways to choose the noise; the ledger's own keys must be right."""
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    raw["privacy"] |= {"target_epsilon": 0.5, "noise_multiplier": 4.6, "rounds": "many"}
+    raw["dynamics"] = None
+    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert cli.main(["check"]) == 1
+    assert capsys.readouterr().err.startswith("error: params.yaml: ")
+    assert len(shown(capsys)) == 4
+    for words in (("show",), ("verify",), ("export", "out.jsonl")):
+        assert primorl(*words) == 0
+    capsys.readouterr()
+    raw["ledger"] = {"url": 3}
+    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert primorl("show") == 1
+    assert capsys.readouterr().err.startswith("error: params.yaml: ledger.url")
 
 
 def test_json_holds_every_charge_and_the_running_total(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,10 +20,11 @@ from primorl.project.files import write_json
 from primorl.setup.accounts import project_ledger
 from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.pipeline.tiny_policy import write_partition
 from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import INFO
+from tests.trajectories.builders import INFO, episode, table
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("epsilon_pld", "epsilon_rdp", "delta", "sampling_probability", "noise_multiplier", "rounds")
@@ -356,16 +357,18 @@ def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pyt
 
 
 def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
-    """A query drowned in noise, and a target that no noise reaches; without a project there is nothing to refuse."""
+    """A query that is nothing but noise, and a target that no noise reaches."""
     statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 1000.0}
     write_params(statistics=statistics)
     chosen = load(Path("params.yaml"))
     assert cli.main(["plan", "--json"]) == 0, "before there are partitions, nobody knows the number of units"
     capsys.readouterr()
     write_partitions()
+    names = ["a", "b"]
+    write_partition(Path("data/partitions/public"), table([episode(20, i) for i in range(2)], units=names, names=names))
     with pytest.raises(PipelineError) as refused:
         refused_by_training(chosen)
-    assert "drowns the normaliser's answer" in str(refused.value)
+    assert "leaves nothing of the normaliser's answer" in str(refused.value)
     for words in ([], ["--json"]):
         assert cli.main(["plan", *words]) == 1
         assert capsys.readouterr().err == f"error: {refused.value}\n"

@@ -131,6 +131,17 @@ def large(folder: Path) -> None:
         file.truncate(1 << 30)
 
 
+def other_range(folder: Path) -> None:
+    low = read_json(folder / "policy/config.json")["observation_low"]
+    edit(folder / "policy/config.json", observation_low=[low[0] - 1.0, *low[1:]])
+    relist(folder)
+
+
+def other_names(folder: Path) -> None:
+    edit(folder / "policy/config.json", observation_names=["a", "b", "c"])
+    relist(folder)
+
+
 def other_rounds(folder: Path) -> None:
     edit(folder / "dynamics/config.json", rounds=4)
     relist(folder)
@@ -159,6 +170,8 @@ def other_rounds(folder: Path) -> None:
         (script_in_card, "card.html: holds markup that is not ours"),
         (link_in_card, "card.md: holds markup that is not ours"),
         (large, "card.md is larger"),
+        (other_range, "policy/config.json: observation_low: not the bound in dynamics/model.safetensors"),
+        (other_names, "policy/config.json: observation_names: differs from dynamics/config.json"),
         (other_rounds, "dynamics/config.json: rounds: more than the 3"),
     ],
 )

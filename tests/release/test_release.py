@@ -13,13 +13,14 @@ import torch
 from dp_accounting import dp_event
 from safetensors.torch import load_file
 
+import primorl
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.privacy.ledger.ledger import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, LEDGER, MANIFEST
+from primorl.release.contents import FILES, LEDGER, MANIFEST
 from primorl.setup.accounts import project_ledger
 from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, made
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
@@ -47,6 +48,22 @@ def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> 
         assert (released / name).read_bytes() == (trained / "models" / name).read_bytes()
     statement = read_json(released / "policy/privacy.json")
     assert f"| ε, exactly | {json.dumps(statement['epsilon'])} |" in (released / "card.md").read_text(encoding="utf-8")
+
+
+def test_the_released_policy_knows_its_columns_and_their_public_range(released: Path) -> None:
+    """From the data through the model; the card names columns that have names of their own."""
+    policy = primorl.load_policy(released / "policy")
+    bounds = primorl.load_model(released / "dynamics").bounds
+    assert policy.saved.observation_range is not None
+    for found, expected in zip(
+        policy.saved.observation_range, (bounds.observation_low, bounds.observation_high), strict=True
+    ):
+        assert found.tolist() == expected.tolist()
+    assert (len(policy.observation_names), len(policy.action_names)) == (3, 1)
+    with pytest.raises(ValueError, match="lies far outside the public range"):
+        policy.act([1e6, 0.0, 0.0])
+    statement = read_json(released / "policy/privacy.json")
+    assert f"Not protected: {statement['public_units']} traject" in (released / "card.md").read_text(encoding="utf-8")
 
 
 def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> None:
