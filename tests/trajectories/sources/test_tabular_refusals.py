@@ -210,9 +210,12 @@ BAD_CSV: dict[str, tuple[bytes, str]] = {
     "a row too short": (HEADER.encode() + b"2,0,0,1,A,0.5,1,0,0\n2,0,1\n", "row 2: found another number of fields"),
     "a word for a number": (
         HEADER.encode() + f"2,0,0,1,A,0.5,1,0,0\n2,0,1,1,A,{SECRET},1,0,1\n".encode(),
-        "row 2, column 'dose': found what is no double",
+        "row 2, column 'dose': found a value that is not a double",
     ),
-    "a word for a flag": (HEADER.encode() + b"2,0,0,1,A,0.5,1,0,perhaps\n", "row 1, column 'left': found what is no b"),
+    "a word for a flag": (
+        HEADER.encode() + b"2,0,0,1,A,0.5,1,0,perhaps\n",
+        "row 1, column 'left': found a value that is not",
+    ),
     "a word for the order": (HEADER.encode() + b"2,0,Monday,1,A,0.5,1,0,1\n", "column 'time': found string"),
     "not UTF-8": (HEADER.encode() + b"2,0,0,1,\xff,0.5,1,0,1\n", "not readable as CSV in UTF-8"),
     "no unit": (HEADER.encode() + b",0,0,1,A,0.5,1,0,1\n", "row 1: column 'user': found a missing id"),
@@ -267,7 +270,7 @@ def test_no_files(project: Path, files: str) -> None:
 def test_a_pattern_that_finds_what_is_no_log(project: Path) -> None:
     write(rows())
     text("{}", "log/part.json")
-    assert "found 1 of 2 files at 'log/*' with a name that is none of a log" in refusal(entry(files="log/*"))
+    assert "found 1 of 2 files at 'log/*' with an unsupported name" in refusal(entry(files="log/*"))
 
 
 # Sorting

@@ -1,7 +1,7 @@
 """Log files in Parquet or CSV, read in batches whose columns have one meaning and one type whatever the file's.
 
-Errors name the file and the row (from 1, a CSV's header apart), and quote no value: not of a row, and not of a first
-line either, which is data where the header was forgotten.
+Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
+line either: if the header was forgotten, that line is data.
 """
 
 import csv
@@ -54,7 +54,7 @@ class Log:
         paths: the files, in the order they are read.
 
     Raises:
-        PipelineError: no file, an unreadable one, a column that is missing, there twice or of a wrong type.
+        PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
     def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat):
@@ -77,11 +77,11 @@ class Log:
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
         """All rows, file by file as they lie there; only the named fields where told.
 
-        Text of a number of an id's digits keeps its form here. A missing number is NaN, a missing action -1: the last
-        row of a trajectory may have none.
+        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
+        trajectory may have none.
 
         Raises:
-            PipelineError: a file cannot be decoded, or a value is none of its field's.
+            PipelineError: if a file cannot be decoded, or a value does not fit its field.
         """
         schema = self.schema(only)
         fields = [field for field in self._fields if self._wanted(field, only)]
@@ -285,8 +285,8 @@ class Log:
                         text = pc.replace_substring(text, ",", ".")
                     if (bad := _first_unfit(text, kind)) is not None:
                         raise PipelineError(
-                            f"{path}: row {rows + bad + 1}, column {name!r}: found what is no {kind}; allowed: one in "
-                            "every row; correct the log, or options.csv and options.columns"
+                            f"{path}: row {rows + bad + 1}, column {name!r}: found a value that is not a {kind}; "
+                            "allowed: one in every row; correct the log, or options.csv and options.columns"
                         )
                 rows += batch.num_rows
         except _UNREADABLE:
