@@ -24,7 +24,9 @@ from primorl.evaluation.figure import Estimate, draw_returns
 from primorl.evaluation.model_value import NOTE, ModelValue, values_by_member
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file, write_json
 from primorl.tracking import Log, StageRun
@@ -42,12 +44,9 @@ def body(params: Params, run: StageRun) -> None:
     """Evaluate the final policy and those of every epoch; write the summary, the curve and its figure."""
     started = time.perf_counter()
     folder = Path("models/mopo" if params.dynamics.variant == "mopo" else "models/policy")
-    statement = read_json(folder / "privacy.json")
-    missing = [key for key in (*_STATED, "dataset_fingerprint") if key not in statement]
-    if missing:
-        raise PipelineError(f"{folder / 'privacy.json'}: no {', '.join(missing)}; run `dvc checkout` or `dvc repro`")
-    config = read_json(folder / "config.json")
-    made_for, seeds = config.get("variant"), config.get("seeds")
+    statement = Statement.read(folder).to_json()
+    config = PolicyConfig.read(folder)
+    made_for, seeds = config.variant, config.seeds
     if made_for != params.dynamics.variant:
         raise PipelineError(
             f"{folder / 'config.json'}: found a policy of variant {made_for!r}, params.yaml asks for "

@@ -9,13 +9,14 @@ import torch
 from dp_accounting import dp_event
 from torch import Tensor
 
-from pipeline.policy_training import Released, load_model, pointer, write_trained
+from pipeline.policy_training import Released, load_model, write_trained
 from pipeline.runner import run_stage
 from primorl.config.params import Params
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.policy.sac import Sampler
-from primorl.project.files import replaced_directory, write_json
+from primorl.project.files import replaced_directory
 from primorl.setup import accounts
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.tracking import StageRun
@@ -31,7 +32,7 @@ def body(params: Params, run: StageRun) -> None:
     """Train and write ``models/mopo`` for variant mopo; for the others read no data and point to their policy."""
     if params.dynamics.variant != "mopo":
         with replaced_directory(OUTPUT) as fresh:
-            write_json(fresh / "config.json", pointer(params, _POLICY))
+            PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
         return
     released = Released.read(params)
     model, device = load_model(params)

@@ -8,13 +8,14 @@ import torch
 from gymnasium.vector import SyncVectorEnv
 from torch import Tensor
 
-from pipeline.policy_training import MODEL, Released, load_model, pointer, write_trained
+from pipeline.policy_training import MODEL, Released, load_model, write_trained
 from pipeline.runner import run_stage
 from primorl.config.params import Params
 from primorl.dynamics.starts import StartModel
+from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.project.errors import PipelineError
-from primorl.project.files import replaced_directory, write_json
+from primorl.project.files import replaced_directory
 from primorl.simulators import environments
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.store import UnitStore
@@ -30,8 +31,8 @@ def body(params: Params, run: StageRun) -> None:
     released = Released.read(params)
     if params.dynamics.variant == "mopo":
         with replaced_directory(OUTPUT) as fresh:
-            write_json(fresh / "config.json", pointer(params, _MOPO))
-            write_json(fresh / "privacy.json", released.statement)
+            PolicyPointer(variant="mopo", policy="models/mopo").write(fresh)
+            released.statement.write(fresh)
         return
     model, device = load_model(params)
     chosen = params.policy

@@ -1,20 +1,21 @@
 """What both policy stages share: SAC with the choices of params.yaml, its log, and the folder it writes."""
 
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from primorl.config.params import Params, plain
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
 from primorl.policy.sac import Sampler, train
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, replaced_directory, write_json
+from primorl.project.files import replaced_directory
 from primorl.project.progress import progress_bar
 from primorl.setup.compute import chosen_device
 from primorl.tracking import StageRun
@@ -31,12 +32,12 @@ class Released:
     Attributes:
         environment: its id; None: there is no simulator.
         statement: the privacy statement.
-        names: ``observation_names`` and ``action_names``, where the data name their columns and actions.
+        names: of the dimensions of observations, and of the actions.
     """
 
     environment: str | None
-    statement: dict[str, Any]
-    names: dict[str, list[str]] = field(default_factory=dict)
+    statement: Statement
+    names: exported.Names | None
 
     @classmethod
     def read(cls, params: Params) -> "Released":
@@ -46,20 +47,17 @@ class Released:
             PipelineError: a file is missing or broken, or the model is another variant's, so that its statement
                 would be no statement about what is made here.
         """
-        config, statement = read_json(MODEL / "config.json"), read_json(MODEL / "privacy.json")
+        config, statement = ModelConfig.read(MODEL), Statement.read(MODEL)
         asked = {"variant": params.dynamics.variant, "environment": params.chosen.environment}
-        found = {key: config.get(key) for key in asked}
+        found = {key: getattr(config, key) for key in asked}
         if found != asked:  # an environment's id may name a module to import: params.yaml's only
             raise PipelineError(
                 f"{MODEL / 'config.json'}: found variant {found['variant']!r} for environment "
                 f"{found['environment']!r}, params.yaml asks for {asked['variant']!r} for {asked['environment']!r}; "
                 "run `dvc repro train_model`"
             )
-        missing = [key for key in _TAGS if key not in statement]
-        if missing:
-            raise PipelineError(f"{MODEL / 'privacy.json'}: no {', '.join(missing)}; run `dvc repro train_model`")
-        names = {key: config[key] for key in ("observation_names", "action_names") if config.get(key)}
-        return cls(config["environment"], statement, names)
+        observation, action = config.observation_names, config.action_names
+        return cls(config.environment, statement, (observation, action) if observation and action else None)
 
 
 def load_model(params: Params) -> tuple[PessimisticModel, torch.device]:
@@ -112,7 +110,7 @@ def write_trained(
         for log, seed in ((run, params.seed), *zip(of_seeds, seeds, strict=False)):
             log.params({"seed": seed, "policy": plain(params.policy)})
             for key in _TAGS:
-                log.tag(key, str(released.statement[key]))
+                log.tag(key, str(getattr(released.statement, key)))
         for epoch in train(model, starts, params.policy, sampler, seeds=seeds, reset_fraction=reset_fraction):
             means = {name: fmean(own[name] for own in epoch.metrics) for name in epoch.metrics[0]}
             for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
@@ -122,29 +120,27 @@ def write_trained(
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
 
-    about = pointer(params, output) | {"environment": released.environment} | _observations(model, released)
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, seeds)):
             folder.mkdir(parents=True, exist_ok=True)
-            which = {"seeds": list(seeds)} if params.policy.seeds and folder == fresh else {}
-            exported.save(folder, [epoch.one(number) for epoch in policies], **about, **which)
-            write_json(folder / "privacy.json", released.statement)
+            exported.save(
+                folder,
+                [epoch.one(number) for epoch in policies],
+                variant=params.dynamics.variant,
+                environment=released.environment,
+                seeds=seeds if params.policy.seeds and folder == fresh else None,
+                names=released.names,
+                observation_range=_public_range(model),
+            )
+            released.statement.write(folder)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
 
 
-def _observations(model: PessimisticModel, released: Released) -> dict[str, Any]:
-    """The public range of observations, and the names of columns and actions where the model has them."""
-    about: dict[str, Any] = dict(released.names)
-    if bool(model.observation_low.isfinite().all() and model.observation_high.isfinite().all()):
-        about["observation_low"] = model.observation_low.tolist()
-        about["observation_high"] = model.observation_high.tolist()
-    return about
-
-
-def pointer(params: Params, target: Path) -> dict[str, Any]:
-    """The ``config.json`` of a folder without a policy: it names the folder where this variant's policy lies."""
-    return {"variant": params.dynamics.variant, "policy": target.as_posix()}
+def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
+    """The bounds of observations; None where the model has no finite ones."""
+    low, high = model.observation_low, model.observation_high
+    return (low, high) if bool(low.isfinite().all() and high.isfinite().all()) else None
 
 
 def _device(params: Params) -> torch.device:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from primorl.dynamics.loaded import load_model
     from primorl.policy.loaded import load_policy
-    from primorl.release.bundle import Statement
+    from primorl.privacy.statement import Statement
 
 __version__ = "0.1.0"
 __all__ = ["Statement", "__version__", "load_model", "load_policy"]
@@ -28,9 +28,9 @@ os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in torch for 
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
     "load_model": "primorl.dynamics.loaded",
-    "Statement": "primorl.release.bundle",
+    "Statement": "primorl.privacy.statement",
 }
-_EXTRAS = {"load_model": "model", "Statement": "pipeline"}
+_EXTRAS = {"load_model": "model"}
 
 
 def __getattr__(name: str) -> Any:

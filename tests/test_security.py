@@ -7,6 +7,7 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.ledger import checkpoint
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
+from primorl.project.records import to_json
 from primorl.release import bundle
 from primorl.release.making import release
 from primorl.tracking import stage_run
-from primorl.training import checkpoint
+from primorl.training.training import Progress
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict
@@ -193,7 +196,8 @@ PAYLOADS: dict[str, Callable[[], bytes]] = {
 
 def read_checkpoint() -> None:
     (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    checkpoint.read(file, Architecture(3, 1, 3, (8,), -10.0, 0.5), file.stem)
+    shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
+    checkpoint.read_checkpoint(file, partial(Progress.restore, shape), file.stem)
 
 
 def load_params() -> params.Params:
@@ -228,7 +232,7 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
     for payload, content in PAYLOADS.items():
         path.write_bytes(content())
         if name.startswith("out/") and not name.endswith(bundle.MANIFEST):
-            write_json(project / "out" / bundle.MANIFEST, bundle.manifest_of(project / "out"))
+            write_json(project / "out" / bundle.MANIFEST, to_json(bundle.manifest_of(project / "out")))
         with pytest.raises(PipelineError) as refused:
             READERS[name]()
         assert "\n" not in str(refused.value), payload

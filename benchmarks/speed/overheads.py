@@ -5,7 +5,7 @@ python -m benchmarks.speed.overheads
 The rounds are the stage's own: `train` with the stage's checkpoint (on the disk before every round), its MLflow run in
 a fresh SQLite store, its progress bar and its reports of ε, in a project in a temporary folder beside this one. Shares
 are told twice. The median over rounds of each round's own share is that of a usual round; accounting and evaluations,
-which come now and then, are hardly in it. The total over the total has them, and every time another program held up the disk.
+which come now and then, are hardly in it. The total over the total has them, and every delay by another program.
 """
 
 import os

@@ -40,6 +40,6 @@ def _run(
     else:
         statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok)
     done = "sound" if check else "made and checked"
-    print(f"{directory}: {done}; {guarantee(statement.model_dump())}")
+    print(f"{directory}: {done}; {guarantee(statement.to_json())}")
     if check:
         print("not checked: the returns that the cards quote, and who made the bundle")

@@ -1,12 +1,10 @@
 """A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
 
 import itertools
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -14,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
 
@@ -293,25 +292,49 @@ class GaussianEnsemble:
         ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
         return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
 
-    def save(self, folder: Path, **about: Any) -> None:
-        """Write ``model.safetensors`` and ``config.json`` (with ``about`` added) into ``folder``."""
+    def save(
+        self,
+        folder: Path,
+        *,
+        environment: str | None,
+        variant: Variant,
+        rounds: int,
+        observation_names: tuple[str, ...] | None = None,
+        action_names: tuple[str, ...] | None = None,
+        engine_version: int | None = None,
+        public_loss: PublicLosses | None = None,
+    ) -> None:
+        """Write ``model.safetensors`` and ``config.json`` into ``folder``.
+
+        Args:
+            folder: is there.
+            environment: id of the Gymnasium environment; None: no simulator.
+            variant: ``dynamics.variant`` of params.yaml.
+            rounds: rounds (or epochs) in the weights.
+            observation_names: of the dimensions of observations, ``[S]``.
+            action_names: of the dimensions of actions, or of the discrete actions, ``[A]``.
+            engine_version: of the engine that trained the weights.
+            public_loss: on the public split; None: there is none.
+        """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
             tensors |= {name: value for name, value in vars(part).items() if isinstance(value, Tensor)}
         save_file({k: v.detach().float().cpu().contiguous() for k, v in tensors.items()}, folder / "model.safetensors")
         shape = self.architecture
-        config = {
-            "format": 1,
+        ModelConfig(
             **{name: value for name, value in vars(shape).items() if name != "learned_termination"},
-            "hidden": list(shape.hidden),
-            "reward_low": self.bounds.reward_low,
-            "reward_high": self.bounds.reward_high,
-            "discrete_actions": self.bounds.discrete_actions,
-            "termination": self.termination,
-            **about,
-        }
-        text = json.dumps(config, indent=2, allow_nan=False) + "\n"
-        (folder / "config.json").write_text(text, encoding="utf-8")
+            reward_low=self.bounds.reward_low,
+            reward_high=self.bounds.reward_high,
+            discrete_actions=self.bounds.discrete_actions,
+            termination=self.termination,
+            environment=environment,
+            variant=variant,
+            rounds=rounds,
+            observation_names=observation_names,
+            action_names=action_names,
+            engine_version=engine_version,
+            public_loss=public_loss,
+        ).write(folder)
 
     @classmethod
     def load(cls, folder: Path, device: torch.device) -> "GaussianEnsemble":
@@ -321,7 +344,7 @@ class GaussianEnsemble:
             PipelineError: a file is missing, broken, or does not fit the other.
         """
         try:
-            config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+            config = ModelConfig.read(folder)
             tensors = load_file(folder / "model.safetensors", device=str(device))
             return cls._assemble(config, tensors)
         except FileNotFoundError as missing:
@@ -336,15 +359,15 @@ class GaussianEnsemble:
             ) from None
 
     @classmethod
-    def _assemble(cls, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
+    def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
         shape = Architecture(
-            observation_size=int(config["observation_size"]),
-            action_size=int(config["action_size"]),
-            members=int(config["members"]),
-            hidden=tuple(int(size) for size in config["hidden"]),
-            log_variance_low=float(config["log_variance_low"]),
-            log_variance_high=float(config["log_variance_high"]),
-            learned_termination=config["termination"] == LEARNED,
+            observation_size=config.observation_size,
+            action_size=config.action_size,
+            members=config.members,
+            hidden=config.hidden,
+            log_variance_low=config.log_variance_low,
+            log_variance_high=config.log_variance_high,
+            learned_termination=config.termination == LEARNED,
         )
         sizes: dict[str, tuple[int, ...]] = {}
         for i, (inputs, outputs) in enumerate(shape.layers):
@@ -370,12 +393,12 @@ class GaussianEnsemble:
             tensors["observation_high"],
             tensors["action_low"],
             tensors["action_high"],
-            float(config["reward_low"]),
-            float(config["reward_high"]),
-            bool(config["discrete_actions"]),
+            config.reward_low,
+            config.reward_high,
+            config.discrete_actions,
         )
         weights = tuple(tensors[name] for name in weight_names)
-        return cls(shape, weights, normaliser, bounds, str(config["termination"]))
+        return cls(shape, weights, normaliser, bounds, config.termination)
 
 
 class _MismatchError(ValueError):

@@ -3,16 +3,17 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.policy.saved import CONFIG, EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
-from primorl.project.files import write_json
+from primorl.policy.config import PolicyConfig, Variant
+from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 
+Names = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of the dimensions of an observation, and of those of an action or of the discrete actions."""
 Layers = tuple[Tensor, ...]
 """Weights ``[.., out, in]`` and biases ``[.., 1, out]`` in turn, first layer first.
 
@@ -107,19 +108,49 @@ class DeterministicPolicy:
         return cls(layers, **scales, discrete_actions=saved.discrete_actions)
 
 
-def save(folder: Path, epochs: Sequence[DeterministicPolicy], **about: Any) -> None:
-    """Write one policy an epoch, and the last again as the final one.
+def save(
+    folder: Path,
+    epochs: Sequence[DeterministicPolicy],
+    *,
+    variant: Variant,
+    environment: str | None,
+    seeds: Sequence[int] | None = None,
+    names: Names | None = None,
+    observation_range: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Write one policy for each epoch, and the last one again as the final policy.
 
     Makes ``policy.safetensors``, ``epochs.safetensors`` (normaliser and action bounds inside both) and ``config.json``
-    (sizes, and ``about``) in ``folder``.
+    in ``folder``.
+
+    Args:
+        folder: is there.
+        epochs: the policies at the end of every epoch.
+        variant: ``dynamics.variant`` of params.yaml.
+        environment: id of the Gymnasium environment; None: no simulator.
+        seeds: of the policies that were trained together, where params.yaml lists them.
+        names: of the dimensions of observations, then of the actions; None: without names.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
-    hidden = [weight.shape[1] for weight in last.layers[:-2:2]]
-    sizes = {"observation_size": last.observation_size, "action_size": last.action_size, "hidden": hidden}
-    kind = {"discrete_actions": last.discrete_actions}
-    write_json(folder / CONFIG, {"format": 1, **about, **sizes, **kind, "epochs": len(epochs)})
+    low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
+    PolicyConfig(
+        variant=variant,
+        policy="models/mopo" if variant == "mopo" else "models/policy",
+        environment=environment,
+        seeds=None if seeds is None else tuple(seeds),
+        observation_size=last.observation_size,
+        action_size=last.action_size,
+        hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),
+        discrete_actions=last.discrete_actions,
+        observation_names=names[0] if names else None,
+        action_names=names[1] if names else None,
+        observation_low=low,
+        observation_high=high,
+        epochs=len(epochs),
+    ).write(folder)
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The files of a policy, and how they are read. Needs numpy and safetensors alone, and runs nothing from the files."""
+"""The files of a policy, and how they are read. Needs numpy, safetensors and pydantic; runs nothing from the files."""
 
 import itertools
 from collections.abc import Mapping
@@ -11,8 +11,8 @@ import numpy.typing as npt
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from primorl.policy.config import PolicyConfig
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
 
 FINAL, EPOCHS, CONFIG = "policy.safetensors", "epochs.safetensors", "config.json"
 SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
@@ -64,10 +64,10 @@ def read_epochs(folder: Path) -> SavedPolicy:
 
 def _read(folder: Path, name: str, policies: int | None) -> SavedPolicy:
     path = folder / name
-    config = read_json(folder / CONFIG)
+    config = PolicyConfig.read(folder)
     try:
         tensors = load_file(path)
-        shapes, discrete = _shapes(config, policies), bool(config["discrete_actions"])
+        shapes, discrete = _shapes(config, policies), config.discrete_actions
         _check(tensors, shapes)
         scales = {name: tensors[name] for name in SCALES}
         return SavedPolicy(
@@ -75,8 +75,8 @@ def _read(folder: Path, name: str, policies: int | None) -> SavedPolicy:
             **scales,
             discrete_actions=discrete,
             observation_range=_range(config, len(scales["observation_mean"])),
-            observation_names=_names(config, "observation_names", len(scales["observation_mean"])),
-            action_names=_names(config, "action_names", len(scales["action_low"])),
+            observation_names=_names(config.observation_names, len(scales["observation_mean"])),
+            action_names=_names(config.action_names, len(scales["action_low"])),
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
@@ -90,11 +90,11 @@ def layer_names(layers: int) -> list[str]:
     return [f"layers.{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
 
 
-def _shapes(config: Mapping[str, Any], policies: int | None) -> dict[str, tuple[int, ...]]:
+def _shapes(config: PolicyConfig, policies: int | None) -> dict[str, tuple[int, ...]]:
     """The shape that ``config.json`` gives to every tensor, layers first and in order."""
-    S, A = int(config["observation_size"]), int(config["action_size"])
-    P = int(config["epochs"]) if policies is None else policies
-    sizes = (S, *(int(size) for size in config["hidden"]), A)
+    S, A = config.observation_size, config.action_size
+    P = config.epochs if policies is None else policies
+    sizes = (S, *config.hidden, A)
     layers = [
         shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
     ]
@@ -115,20 +115,19 @@ def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[i
         raise _MismatchError("a scale that is not positive")
 
 
-def _range(config: Mapping[str, Any], size: int) -> tuple[Array, Array] | None:
-    if config.get("observation_low") is None:
+def _range(config: PolicyConfig, size: int) -> tuple[Array, Array] | None:
+    if config.observation_low is None or config.observation_high is None:
         return None
-    low, high = (np.asarray(config[f"observation_{side}"], dtype=np.float32) for side in ("low", "high"))
+    low, high = (np.asarray(side, dtype=np.float32) for side in (config.observation_low, config.observation_high))
     if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
         raise _MismatchError(f"observation_low and observation_high in {CONFIG} are not {size} ranges")
     return low, high
 
 
-def _names(config: Mapping[str, Any], key: str, size: int) -> tuple[str, ...]:
-    names = tuple(config.get(key) or ())
-    if names and (len(names) != size or not all(isinstance(name, str) for name in names)):
-        raise _MismatchError(f"{key} in {CONFIG} are not {size} names")
-    return names
+def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
+    if names and len(names) != size:
+        raise _MismatchError(f"{CONFIG} has {len(names)} names for {size} dimensions")
+    return names or ()
 
 
 class _MismatchError(ValueError):

@@ -270,35 +270,50 @@ def read_json(path: Path) -> dict[str, Any]:
         PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every key once).
     """
     try:
-        content = json.loads(
-            path.read_text(encoding="utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite_only,
-            object_pairs_hook=_keys_once,
-        )
+        text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro` to make it") from None
+    except UnicodeDecodeError as broken:
+        raise _not_json(path, broken) from None
+    return parse_json(text, path)
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """`read_json` of a text that was read from ``path``."""
+    try:
+        content = json.loads(
+            text, parse_constant=_refuse_constant, parse_float=_finite_only, object_pairs_hook=_keys_once
+        )
     except (ValueError, RecursionError) as broken:  # RecursionError: thousands of brackets
-        raise PipelineError(f"{path}: not JSON ({type(broken).__name__}); run the stage that writes it again") from None
+        raise _not_json(path, broken) from None
     if not isinstance(content, dict):
         raise PipelineError(f"{path}: found a JSON {type(content).__name__}, expected an object")
     return content
 
 
+def _not_json(path: Path, broken: Exception) -> PipelineError:
+    reason = str(broken) if isinstance(broken, _RefusedError) else type(broken).__name__
+    return PipelineError(f"{path}: not JSON ({reason}); run the stage that writes it again")
+
+
+class _RefusedError(ValueError):
+    """What Python's reader would take and JSON does not allow."""
+
+
 def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
+    raise _RefusedError(f"found {constant}")
 
 
 def _finite_only(number: str) -> float:
     if math.isinf(value := float(number)):
-        raise ValueError(f"{number} is larger than any number")
+        raise _RefusedError(f"found {number[:40]}, which is too large for a number")
     return value
 
 
 def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     content = dict(pairs)
     if len(content) != len(pairs):  # of two, one reader takes the first and another the last
-        raise ValueError("a key is given twice")
+        raise _RefusedError("a key is given twice")
     return content
 
 

@@ -1,8 +1,7 @@
-"""The bundle that may leave: which files and keys it has, and the check that nothing else is in it.
+"""The check of a bundle: it holds what `primorl.release.contents` declares and nothing else, and its parts agree.
 
-Every JSON key is declared here, and with it where its value comes from: the mechanism's output, params.yaml, the
-environment, the public split, what is declared public, or the ledger. A file is sound when our writer would write
-exactly these bytes for what our reader finds in it: there is no room for an extra key, tensor, comment or padding.
+A file is sound when our writer would write exactly these bytes for what our reader finds in it. So there is no room for
+an extra key, tensor, comment or padding.
 """
 
 import hashlib
@@ -12,30 +11,30 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from dp_accounting import dp_event
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from primorl.dynamics import starts
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.policy import exported
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.queries import GaussianQuery, query_types
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
+from primorl.project.records import printable, read_record, to_json
 from primorl.release.card import is_inert, stated_epsilon
+from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Manifest
+from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
+from primorl.training.start_query import STARTS as STARTS_QUERY
 
-MANIFEST, LEDGER, CARDS = "MANIFEST.json", "ledger-statement.json", ("card.md", "card.html")
-MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
-POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
-FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER))
-"""What a bundle holds beside its manifest."""
-STARTS = f"dynamics/{starts.FILE}"
-"""And what it holds besides where a query for first states was paid for."""
+Content = TypeVar("Content")
+Value = TypeVar("Value")
 
 _MOST_ROUNDS, _LEAST_NOISE = 10**6, 0.1
 _LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
@@ -46,179 +45,20 @@ _PATH = re.compile(
     r"|(?<!\w)(?:data/(?:raw|trajectories|partitions)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
 )
 
-Text = Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$")]
-Hexadecimal = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-Count = Annotated[int, Field(ge=1)]
-Delta = Annotated[float, Field(gt=0, lt=1)]
-NonNegative = Annotated[float, Field(ge=0)]
-Names = tuple[Text, ...]
-Variant = Literal["private", "no_privacy", "no_clip"]
-"""Not ``mopo``: its policy is made of raw private transitions."""
 
-
-def _accountable(content: dict[str, Any]) -> dict[str, Any]:
-    """Refuse what the accountant would not take, or would take for ever with."""
+def _accountable(content: dict[str, Any]) -> bool:
+    """Whether the accountant takes the event, and in a bounded time."""
     try:
         same = event_to_json(event_from_json(content)) == content
     except (TypeError, ValueError, AttributeError, RecursionError):
         same = False
-    if not (same and _bounded(content)):
-        raise ValueError("not an event that this project accounts")
-    return content
+    return same and _bounded(content)
 
 
 def _bounded(event: dict[str, Any]) -> bool:
     inner = [event["event"]] if "event" in event else event.get("events", [])
     bounded = event.get("count", 1) <= _MOST_ROUNDS and event.get("noise_multiplier", 1) >= _LEAST_NOISE
     return bounded and all(_bounded(part) for part in inner)
-
-
-Event = Annotated[dict[str, Any], AfterValidator(_accountable)]
-
-
-class _Strict(BaseModel):
-    """Unknown keys, other types and numbers that are not finite are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
-
-
-class ModelConfig(_Strict):
-    """``dynamics/config.json``. Sizes and bounds: the environment's, params.yaml's or the public split's."""
-
-    format: Literal[1]
-    observation_size: Count
-    action_size: Count
-    members: Count
-    hidden: tuple[Count, ...]
-    log_variance_low: float
-    log_variance_high: float
-    reward_low: float
-    reward_high: float
-    discrete_actions: bool
-    termination: Text
-    environment: Text | None
-    observation_names: Names | None = None
-    """Of the columns, as declared; absent where nothing names them. So are the names of actions."""
-    action_names: Names | None = None
-    variant: Variant
-    rounds: Count
-    """After early stopping, which looks at the public split and released weights only."""
-
-
-class PolicyConfig(_Strict):
-    """``policy/config.json``: params.yaml, and the sizes of the model."""
-
-    format: Literal[1]
-    variant: Variant
-    policy: Literal["models/policy"]
-    environment: Text | None
-    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] | None = None
-    """Of the policies that were trained together, where params.yaml lists them; only the first one's leaves."""
-    observation_size: Count
-    action_size: Count
-    hidden: tuple[Count, ...]
-    discrete_actions: bool
-    observation_names: Names | None = None
-    """Of the columns, and those of the actions: the model's."""
-    action_names: Names | None = None
-    observation_low: tuple[float, ...] | None = None
-    """The public range of observations: the model's bounds."""
-    observation_high: tuple[float, ...] | None = None
-    epochs: Count
-
-
-class Accountant(_Strict):
-    """Who did the sums."""
-
-    name: Text
-    version: Text
-
-
-class SpentOnDataset(_Strict):
-    """What the ledger had when the model was written."""
-
-    epsilon: NonNegative | None
-    epsilon_rdp: NonNegative | None
-    delta: Delta
-    charges: Count
-
-
-class Query(_Strict):
-    """What was asked of all private units before the rounds; its ε is that of the query alone."""
-
-    what: Literal["normaliser", "starts"]
-    noise_multiplier: NonNegative
-    sensitivity: Annotated[float, Field(gt=0)]
-    epsilon: NonNegative | None
-
-
-class Statement(_Strict):
-    """``privacy.json``: the plan's words and the ledger's; ``units`` is declared public, the fingerprint is keyed."""
-
-    private: bool
-    epsilon: NonNegative | None
-    delta: Delta
-    unit: Text
-    neighboring_relation: Literal["add_or_remove_one"]
-    accountant: Accountant
-    epsilon_rdp: NonNegative | None
-    event: Event
-    sampling_probability: Annotated[float, Field(gt=0, le=1)]
-    noise_multiplier: NonNegative
-    clipping_norm: Annotated[float, Field(gt=0)] | None
-    clipping: Literal["flat", "per_layer"]
-    rounds: Annotated[int, Field(ge=1, le=_MOST_ROUNDS)]
-    queries: tuple[Query, ...]
-    termination: Text
-    """``none``, ``learned`` (inside the clipped vector) or a declared rule, which is then a public assumption."""
-    units: Count
-    public_units: Annotated[int, Field(ge=0)] | None = None
-    """Units that are declared public, and so not protected."""
-    public_assumptions: tuple[Text, ...]
-    dataset_fingerprint: Hexadecimal
-    void: tuple[Text, ...]
-    charge: Text
-    spent_on_dataset: SpentOnDataset
-
-
-class ChargeRecord(_Strict):
-    """One charge in ``ledger-statement.json``: nothing of git, MLflow or other datasets, and no time of day."""
-
-    id: Text
-    stage: Text
-    event: Event
-    epsilon: NonNegative | None
-    delta: Delta
-    state: Literal["reserved", "committed", "aborted"]
-    day: Annotated[str, Field(pattern=r"^\d{4}-\d\d-\d\d$")]
-    same_version: bool
-    """False: of another version of the data that shares a unit with this one, a relation that is declared public."""
-
-
-class LedgerStatement(_Strict):
-    """``ledger-statement.json``: everything spent so far on the units of this version of the data, composed."""
-
-    format: Literal[1]
-    dataset_fingerprint: Hexadecimal
-    unit: Text
-    neighboring_relation: Literal["add_or_remove_one"]
-    accountant: Accountant
-    epsilon: NonNegative | None
-    epsilon_rdp: NonNegative | None
-    delta: Delta
-    charges: Count
-    records: tuple[ChargeRecord, ...]
-
-
-class Manifest(_Strict):
-    """``MANIFEST.json``: SHA-256 of every other file. It tells whether a bundle is whole, not who made it."""
-
-    format: Literal[1]
-    kind: Literal["primorl release"]
-    files: dict[str, Hexadecimal]
-
-
-Content = TypeVar("Content", bound=_Strict)
 
 
 def is_bundle(folder: Path) -> bool:
@@ -268,27 +108,28 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     """Read one JSON file of a bundle strictly.
 
     Raises:
-        PipelineError: missing, not JSON, another set of keys or types, or not written as `write_json` writes.
+        PipelineError: missing, not JSON, another set of keys or types, an event that this project does not account, or
+            not written as `write_record` writes.
     """
     path = folder / name
-    try:
-        text = path.read_text(encoding="utf-8")
-        content = kind.model_validate_json(text)
-        if text != json.dumps(json.loads(text), indent=2, allow_nan=False) + "\n":
-            raise PipelineError(f"{path}: keys given twice, or not written as this project writes JSON; make it again")
-        return content
-    except ValidationError as wrong:
-        keys = sorted({_shown(".".join(map(str, error["loc"]))) + f" ({error['type']})" for error in wrong.errors()})
-        raise PipelineError(f"{path}: not as declared: {'; '.join(keys[:5])}; nothing else may be in it") from None
-    except (OSError, ValueError, RecursionError) as broken:
-        raise PipelineError(f"{path}: not readable as JSON ({type(broken).__name__})") from None
+    found = read_record(path, kind, "a bundle holds nothing else")
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
+        raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
+    events = {"event": found.event} if isinstance(found, Statement) else {}
+    if isinstance(found, LedgerStatement):
+        events = {f"records.{number}.event": record.event for number, record in enumerate(found.records)}
+    for key, event in events.items():
+        if not _accountable(event):
+            raise PipelineError(f"{path}: not as declared: {key} (not an event that this project accounts)")
+    return found
 
 
-def manifest_of(folder: Path) -> dict[str, Any]:
+def manifest_of(folder: Path) -> Manifest:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
     names = FILES | {STARTS} if (folder / STARTS).exists() else FILES
-    hashes = {name: _sha256(folder / name) for name in sorted(names)}
-    return {"format": 1, "kind": "primorl release", "files": hashes}
+    return Manifest(kind="primorl release", files={name: _sha256(folder / name) for name in sorted(names)})
 
 
 def _check_names_and_hashes(folder: Path) -> set[str]:
@@ -299,7 +140,7 @@ def _check_names_and_hashes(folder: Path) -> set[str]:
     allowed = needed | {STARTS}
     for names, what in ((found - allowed, "does not belong in a bundle"), (needed - found, "is missing")):
         if names:
-            raise PipelineError(f"{folder}: {_shown(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
+            raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
     listed = read(folder, MANIFEST, Manifest).files
     if set(listed) != found - {MANIFEST}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
@@ -316,11 +157,11 @@ def _files(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
         name = path.relative_to(folder).as_posix()
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PipelineError(f"{folder}: {_shown(name)} is a link or a special file; a bundle holds plain files")
+            raise PipelineError(f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files")
         if path.is_file() and path.stat().st_size > (
             _LARGEST_MODEL if path.suffix == ".safetensors" else _LARGEST_TEXT
         ):
-            raise PipelineError(f"{folder}: {_shown(name)} is larger than any of ours")
+            raise PipelineError(f"{folder}: {printable(name)} is larger than any of ours")
         if path.is_file() or name not in ("dynamics", "policy"):
             yield name
 
@@ -332,7 +173,7 @@ def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
         again = Path(name)
         ensemble.save(again, environment=config.environment, variant=config.variant, rounds=config.rounds)
-        exported.save(again, [policy])
+        exported.save(again, [policy], variant=config.variant, environment=config.environment)
         for file in (MODEL[0], POLICY[0]):
             if (again / Path(file).name).read_bytes() != (folder / file).read_bytes():
                 raise PipelineError(
@@ -349,7 +190,7 @@ def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -
 def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
     """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
     path = folder / STARTS
-    if there != any(query.what == "starts" for query in statement.queries):
+    if there != any(query.what == STARTS_QUERY for query in statement.queries):
         raise PipelineError(f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}")
     if not there:
         return
@@ -364,6 +205,11 @@ def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
 
 
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
+    if "mopo" in (model.variant, policy.variant) or policy.policy != "models/policy":
+        raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
+    loss = model.public_loss
+    if loss is not None and not loss.final < min(loss.initial, loss.constant):
+        raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
     for key in (
         *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
         *("observation_names", "action_names"),
@@ -376,41 +222,56 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
         raise PipelineError(f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}")
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
-    if model.rounds > statement.rounds:
-        raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {statement.rounds} that were paid for")
+    rounds = _given(folder, "rounds", statement.rounds)
+    if model.rounds > rounds:
+        raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for")
 
 
 def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     path = folder / MODEL[2]
-    if (not statement.private or statement.void) and not void_ok:
+    if not statement.sound and not void_ok:
         reason = "; ".join(statement.void) or "nothing is guaranteed"
         raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
-    largest = max(statement.delta, statement.spent_on_dataset.delta)
+    delta = _given(folder, "delta", statement.delta)
+    largest = max(delta, _given(folder, "spent_on_dataset", statement.spent_on_dataset).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
         raise PipelineError(f"{path}: delta: {largest:g} is not below one over the units, and void does not say so")
+    for place, query in enumerate(statement.queries):
+        if query.what not in query_types():
+            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
+    multiplier = _given(folder, "noise_multiplier", statement.noise_multiplier)
+    q = _given(folder, "sampling_probability", statement.sampling_probability)
+    rounds = _given(folder, "rounds", statement.rounds)
+    if rounds > _MOST_ROUNDS:
+        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {_MOST_ROUNDS}")
     if not statement.private:
         expected: dp_event.DpEvent = dp_event.NonPrivateDpEvent()
         numbers: tuple[float | None, float | None] = (None, None)
     else:
-        if statement.noise_multiplier < _LEAST_NOISE or statement.clipping_norm is None or statement.epsilon is None:
-            raise PipelineError(f"{path}: private: true, yet without noise (≥ {_LEAST_NOISE:g}), clipping norm or ε")
+        if multiplier < _LEAST_NOISE:
+            raise PipelineError(f"{path}: private: true, yet without noise (≥ {_LEAST_NOISE:g})")
         queries = tuple(query.noise_multiplier for query in statement.queries)
         if min(queries, default=_LEAST_NOISE) < _LEAST_NOISE:
             raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {_LEAST_NOISE:g})")
-        whole = accounting.Training(
-            statement.sampling_probability, statement.noise_multiplier, statement.rounds, queries
-        )
-        spent, expected = whole.spent(statement.delta), whole.event
+        whole = accounting.Training(q, multiplier, rounds, queries)
+        spent, expected = whole.spent(delta), whole.event
         numbers = (spent.epsilon_pld, spent.epsilon_rdp)
         for query in statement.queries:
-            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(statement.delta)
-            if query.epsilon is None or not _covers(query.epsilon, alone["epsilon"]):
+            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
+            if query.epsilon is None or not _covers(query.epsilon, alone.epsilon):
                 raise PipelineError(f"{path}: queries: {query.what}: less ε than the accountant makes of it")
     if statement.event != event_to_json(expected):
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
             raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
+
+
+def _given(folder: Path, key: str, value: Value | None) -> Value:
+    """A value of the statement that is null for other mechanisms, and never for a dynamics model."""
+    if value is None:
+        raise PipelineError(f"{folder / MODEL[2]}: not as declared: {key} (null); a model's statement has it")
+    return value
 
 
 def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -> None:
@@ -427,7 +288,8 @@ def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -
     events = [event_from_json(record.event) for record in ledger.records]
     if not _covers_all(ledger, events):
         raise PipelineError(f"{path}: epsilon: less than the accountant makes of its records together")
-    if not _covers_all(statement.spent_on_dataset, events[: places[0] + 1]):  # oldest first; its own the last of them
+    account = _given(folder, "spent_on_dataset", statement.spent_on_dataset)
+    if not _covers_all(account, events[: places[0] + 1]):  # oldest first; its own the last of them
         raise PipelineError(f"{folder / MODEL[2]}: spent_on_dataset: less than the accountant makes of {LEDGER}")
 
 
@@ -441,11 +303,6 @@ def _covers(stated: float | None, accounted: float | None) -> bool:
     if stated is None:
         return True
     return accounted is not None and accounted <= stated * (1 + _TOLERANCE)
-
-
-def _shown(name: str) -> str:
-    """A stranger's name or key, fit for one line on a terminal."""
-    return re.sub(r"[^ -~]", "?", name)[:100]
 
 
 def _text(path: Path) -> str:

@@ -12,11 +12,22 @@ import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite, home, read_json, replaced_directory, write_json
+from primorl.project.files import finite, home, read_json, replaced_directory
+from primorl.project.records import write_record
 from primorl.release import bundle
-from primorl.release.bundle import FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Statement
 from primorl.release.card_content import make_card
+from primorl.release.contents import (
+    FILES,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    POLICY,
+    STARTS,
+    ChargeRecord,
+    LedgerStatement,
+)
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -45,7 +56,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
-    summary, stated = read_json(SUMMARY), statement.model_dump(mode="json")
+    summary, stated = read_json(SUMMARY), statement.to_json()
     for key in _SAME_AS_SUMMARY:
         if summary.get(key) != stated[key]:
             raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
@@ -62,12 +73,12 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
         for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
             (fresh / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(MODELS / name, fresh / name)
-        write_json(fresh / LEDGER, ledger.model_dump(mode="json"))
+        write_record(fresh / LEDGER, ledger)
         configs = (read_json(fresh / MODEL[1]), read_json(fresh / POLICY[1]))
         card = make_card(read_json(fresh / POLICY[2]), *configs, summary, read_json(fresh / LEDGER))
         (fresh / "card.md").write_text(card.markdown(), encoding="utf-8")
         (fresh / "card.html").write_text(card.html(), encoding="utf-8")
-        write_json(fresh / MANIFEST, bundle.manifest_of(fresh))
+        write_record(fresh / MANIFEST, bundle.manifest_of(fresh))
         try:
             bundle.check(fresh, void_ok=void_ok)
         except PipelineError as wrong:  # name the file to mend, not its copy
@@ -86,6 +97,8 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
     """What was spent on the units of this version of the data, without names, times of day or other data."""
+    if statement.spent_on_dataset is None:
+        raise PipelineError(f"{MODELS / MODEL[2]}: spent_on_dataset: found null; run `dvc repro train_model`")
     version = dataset_version(manifest, PARTITIONS)
     delta = statement.spent_on_dataset.delta
     opened = begun_ledger(params)
@@ -99,31 +112,29 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         charges, spent = ledger.sharing(version), ledger.spent_on(version, delta)
     if statement.charge not in {charge.id for charge in charges}:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
-    content = {
-        "format": 1,
-        "dataset_fingerprint": statement.dataset_fingerprint,
-        "unit": statement.unit,
-        "neighboring_relation": statement.neighboring_relation,
-        "accountant": accounting.ACCOUNTANT,
-        "epsilon": finite(spent.epsilon_pld),
-        "epsilon_rdp": finite(spent.epsilon_rdp),
-        "delta": delta,
-        "charges": len(charges),
-        "records": tuple(
-            {
-                "id": charge.id,
-                "stage": charge.stage,
-                "event": charge.event,
-                "epsilon": charge.epsilon,
-                "delta": charge.delta,
-                "state": charge.state,
-                "day": charge.time[:10],
-                "same_version": charge.dataset_fingerprint == statement.dataset_fingerprint,
-            }
+    return LedgerStatement(
+        dataset_fingerprint=statement.dataset_fingerprint,
+        unit=statement.unit,
+        neighboring_relation=statement.neighboring_relation,
+        accountant=Accountant(**accounting.ACCOUNTANT),
+        epsilon=finite(spent.epsilon_pld),
+        epsilon_rdp=finite(spent.epsilon_rdp),
+        delta=delta,
+        charges=len(charges),
+        records=tuple(
+            ChargeRecord(
+                id=charge.id,
+                stage=charge.stage,
+                event=charge.event,
+                epsilon=charge.epsilon,
+                delta=charge.delta,
+                state=charge.state,
+                day=charge.time[:10],
+                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
+            )
             for charge in charges
         ),
-    }
-    return LedgerStatement.model_validate(content)
+    )
 
 
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:

@@ -1,17 +1,15 @@
 """The project's ledger, what a stage asks of it, and the private units that were charged."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params, Reading
-from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
+from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite, home
+from primorl.project.files import home
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
@@ -135,21 +133,6 @@ def open_private(
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
     return store
-
-
-def account(params: Params, ledger: Ledger, charge: Charge, version: Version) -> Mapping[str, Any]:
-    """What a statement says of the ledger: its charge, and what was spent so far on the same units, itself included."""
-    delta = params.privacy.budget.delta
-    spent = ledger.spent_on(version, delta)
-    return {
-        "charge": charge.id,
-        "spent_on_dataset": {
-            "epsilon": finite(spent.epsilon_pld),
-            "epsilon_rdp": finite(spent.epsilon_rdp),
-            "delta": delta,
-            "charges": len(ledger.sharing(version)),
-        },
-    }
 
 
 def _digests(file: Path, units: int, several: bool) -> bytes:

@@ -1,18 +1,17 @@
 """``models/dynamics``: the released model with its privacy statement."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from primorl.config.params import Params
+from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.project.files import replaced_directory, write_json
+from primorl.privacy.statement import Statement
+from primorl.project.files import replaced_directory
 from primorl.setup.paid_training import PaidModel
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import privacy_statement
 from primorl.tracking import StageRun
 from primorl.training.setup import TrainingSetup
-from primorl.trajectories.storage.schema import Spaces
 
 
 def write_model(
@@ -28,30 +27,34 @@ def write_model(
         paid: the trained model and its charge.
         run: gets the statement as tags, and both JSON files.
     """
+    loss = paid.trained.public_loss
     info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
     plan = None if variant == "mopo" else setup.plan
-    statement = privacy_statement(plan, partitions.manifest) | paid.account
+    statement = privacy_statement(plan, partitions.manifest, params).with_payment(paid.charge, paid.spent)
     ensemble = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds, info.termination)
     with replaced_directory(folder) as fresh:
-        names = _names(info.spaces)
-        ensemble.save(fresh, environment=info.environment, variant=variant, rounds=trained.rounds, **names)
+        ensemble.save(
+            fresh,
+            environment=info.environment,
+            variant=variant,
+            rounds=trained.rounds,
+            observation_names=info.spaces.observation_names,
+            action_names=info.spaces.action_names,
+            engine_version=paid.engine_version,
+            public_loss=PublicLosses(**vars(loss)) if loss else None,
+        )
         starts = setup.start_model(trained.answers)
         if starts is not None:
             starts.save(fresh)
-        write_json(fresh / "privacy.json", statement)
+        statement.write(fresh)
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
     log_statement(run, statement)
 
 
-def _names(spaces: Spaces) -> dict[str, list[str]]:
-    """The names of columns and actions, which the data declare."""
-    return {"observation_names": list(spaces.observation_names), "action_names": list(spaces.action_names)}
-
-
-def log_statement(run: StageRun, statement: Mapping[str, Any]) -> None:
+def log_statement(run: StageRun, statement: Statement) -> None:
     """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
     for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
-        run.tag(key, str(statement[key]))
-    if statement["epsilon"] is not None:
-        run.metric("epsilon", statement["epsilon"])
+        run.tag(key, str(getattr(statement, key)))
+    if statement.epsilon is not None:
+        run.metric("epsilon", statement.epsilon)

@@ -8,13 +8,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import dp_event
 
 from primorl.config.params import Params, plain
-from primorl.privacy.ledger.charges import Payment, pay_or_resume
+from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import SECRET
@@ -43,12 +43,14 @@ class PaidModel:
 
     Attributes:
         trained: weights, normaliser, answers to the queries.
-        account: its charge, and what was spent so far on the same units (`accounts.account`).
+        charge: id of the charge that paid for it.
+        spent: on the same units so far, this charge included.
         engine_version: of the engine that began the training.
     """
 
     trained: Trained
-    account: dict[str, Any]
+    charge: str
+    spent: SpentOnDataset
     engine_version: int
 
 
@@ -102,8 +104,9 @@ def paid_training(
             with TrainingReport(run, setup, started, threads.update) as report:
                 trained = _train(params, setup, partitions, payment, place, report)
         _check(trained, ledger, payment)
-        account = accounts.account(params, ledger, payment.charge, partitions.version)
-        yield PaidModel(trained, dict(account), payment.state.engine if payment.state else ENGINE_VERSION)
+        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+        engine = payment.state.engine if payment.state else ENGINE_VERSION
+        yield PaidModel(trained, payment.charge.id, spent, engine)
         ledger.commit(payment.charge.id)
 
 
@@ -267,9 +270,9 @@ def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) ->
     if loss is not None and loss.diverged:
         ledger.commit(payment.charge.id)
         raise PipelineError(
-            f"params.yaml: dynamics: the trained model is no better than no model: its public loss is {loss.final:.4g}; "
-            f"the initial weights have {loss.initial:.4g}, a constant prediction {loss.constant:.4g}; lower "
-            "dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
+            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
+            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
             "dynamics.hidden. The last good model is untouched; what was paid for is kept, and the same settings cost "
             "nothing again"
         )

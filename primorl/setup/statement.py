@@ -1,28 +1,35 @@
 """``privacy.json`` of a model: what is promised, and what that takes for granted."""
 
-from typing import Any
+from dataclasses import replace
 
+from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
-from primorl.privacy.accounting.events import no_guarantee
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import Statement
 from primorl.trajectories.consent import PUBLIC_BY
 from primorl.trajectories.storage.manifest import Manifest
 
 
-def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:
-    """``privacy.json``; a run without a plan (variant mopo) states that nothing is guaranteed."""
-    fingerprint = manifest.info.dataset_fingerprint
-    termination = manifest.info.termination
+def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:
+    """The statement of a model, before payment; without a plan (variant mopo) it guarantees nothing."""
+    fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
     if plan is not None:
-        statement = plan.statement(dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest))
-        return statement | {"termination": termination, "public_units": manifest.public_units}
-    statement = no_guarantee(
-        unit=manifest.info.unit,
-        units=manifest.private_units,
-        dataset_fingerprint=fingerprint,
-        reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+        statement = plan.statement(
+            dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest), termination=termination
+        )
+    else:
+        statement = Statement.no_guarantee(
+            unit=manifest.info.unit,
+            units=manifest.private_units,
+            dataset_fingerprint=fingerprint,
+            reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+        )
+    return replace(
+        statement,
+        termination=termination,
+        public_units=manifest.public_units,
+        settings_origin={key: params.origins[key] for key in params.suggested()},
     )
-    return statement | {"termination": termination, "public_units": manifest.public_units}
 
 
 def _assumptions(manifest: Manifest) -> list[str]:

@@ -22,7 +22,7 @@ def ensemble(shape: Architecture) -> GaussianEnsemble:
 
 
 def test_round_trip(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
-    ensemble.save(tmp_path, environment="Pendulum-v1")
+    ensemble.save(tmp_path, environment="Pendulum-v1", variant="private", rounds=3)
     loaded = GaussianEnsemble.load(tmp_path, CPU)
     assert loaded.architecture == ensemble.architecture
     observation, action = torch.randn(7, 3), torch.randn(7, 1)
@@ -48,7 +48,7 @@ def test_a_learned_termination_is_saved_with_its_head(ensemble: GaussianEnsemble
     """The head's output is one more of the last layer, and begins at a probability of 1% whatever the input."""
     shape = replace(ensemble.architecture, learned_termination=True)
     learned = replace(ensemble, architecture=shape, weights=shape.initial_weights(1), termination="learned")
-    learned.save(tmp_path)
+    learned.save(tmp_path, environment=None, variant="private", rounds=3)
     loaded = GaussianEnsemble.load(tmp_path, CPU)
     assert (loaded.termination, loaded.architecture) == ("learned", shape)
     mean, std, ends = loaded.predict(torch.randn(7, 3), torch.randn(7, 1))
@@ -60,7 +60,7 @@ def test_a_learned_termination_is_saved_with_its_head(ensemble: GaussianEnsemble
 
 def test_a_rule_and_discrete_actions_are_saved_by_name(ensemble: GaussianEnsemble, tmp_path: Path) -> None:
     ruled = replace(ensemble, termination="hopper", bounds=replace(ensemble.bounds, discrete_actions=True))
-    ruled.save(tmp_path)
+    ruled.save(tmp_path, environment=None, variant="private", rounds=3)
     loaded = GaussianEnsemble.load(tmp_path, CPU)
     assert (loaded.termination, loaded.bounds.discrete_actions) == ("hopper", True)
 
@@ -103,11 +103,11 @@ def drop_a_key(folder: Path) -> None:
     [
         (truncate, "not a dynamics model"),
         (lie_about_size, r"layers.0.weight has shape \(3, 4, 16\), config.json says \(5, 4, 16\)"),
-        (drop_a_key, "not a dynamics model"),
+        (drop_a_key, "config.json: not as declared: hidden .missing."),
         (rename_the_rule, "not a dynamics model"),
         (claim_a_head, r"layers.2.weight has shape \(3, 12, 8\), config.json says \(3, 12, 9\)"),
         (lambda folder: (folder / "config.json").unlink(), "config.json: not there"),
-        (lambda folder: (folder / "config.json").write_text("{"), "not a dynamics model"),
+        (lambda folder: (folder / "config.json").write_text("{"), "config.json: not JSON"),
     ],
 )
 def test_broken_files_are_refused_in_one_line(
@@ -116,7 +116,7 @@ def test_broken_files_are_refused_in_one_line(
     damage,  # type: ignore[no-untyped-def]
     says: str,
 ) -> None:
-    ensemble.save(tmp_path)
+    ensemble.save(tmp_path, environment=None, variant="private", rounds=3)
     damage(tmp_path)
     with pytest.raises(PipelineError, match=says) as refused:
         GaussianEnsemble.load(tmp_path, CPU)

@@ -28,23 +28,13 @@ from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.projects import project_settings
+from tests.statements import NOT_PRIVATE
+from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
 PUBLIC = table(episodes(3), names=["p0", "p1", "p2"])
-STATEMENT = {
-    "private": True,
-    "epsilon": 1.19,
-    "epsilon_rdp": 1.31,
-    "delta": 1e-5,
-    "unit": "trajectory",
-    "units": 2970,
-    "dataset_fingerprint": "keyed",
-    "void": [],
-    "spent_on_dataset": {"epsilon": 2.5, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3},
-}
-NOT_PRIVATE = STATEMENT | {"private": False, "epsilon": None, "epsilon_rdp": None, "void": ["no noise"]}
 
 
 @pytest.fixture
@@ -65,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
 
 def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPolicy] = EPOCHS) -> None:
     folder.mkdir(parents=True)
-    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private")
+    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", environment="Pendulum-v1")
     write_json(folder / "privacy.json", statement)
 
 
@@ -156,7 +146,7 @@ def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
             "epsilon": "1.19",
             "delta": "1e-05",
         }
-        assert logged.data.tags["dataset_fingerprint"] == "keyed"
+        assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
         assert "privacy.json" in [file.path for file in store.list_artifacts(logged.info.run_id)]
     assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
     assert {file.path for file in store.list_artifacts(stage.info.run_id)} > {
@@ -185,7 +175,7 @@ def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
     for number, (seed, epochs) in enumerate(seeds.items()):
         folder = Path("models/policy") if number == 0 else Path(f"models/policy/seeds/{seed}")
         folder.mkdir(parents=True, exist_ok=True)
-        save(folder, epochs, variant="private", **({"seeds": list(seeds)} if number == 0 else {}))
+        save(folder, epochs, variant="private", environment="Pendulum-v1", seeds=list(seeds) if number == 0 else None)
 
 
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
@@ -426,6 +416,6 @@ def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
 
 
 def test_a_statement_without_its_keys_is_refused(project: Path) -> None:
-    write_json(Path("models/policy/privacy.json"), {"private": True})
-    with pytest.raises(PipelineError, match=r"privacy.json: no epsilon, epsilon_rdp"):
+    write_json(Path("models/policy/privacy.json"), {"format": 2, "private": True})
+    with pytest.raises(PipelineError, match=r"privacy.json: not as declared: accountant .missing."):
         evaluate.body(chosen(), FakeRun())  # type: ignore[arg-type]

@@ -17,15 +17,8 @@ from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.storage.store import UnitStore
-from tests.pipeline.tiny_policy import (
-    NOT_PRIVATE,
-    PRIVATE,
-    RememberingRun,
-    tiny,
-    write_model,
-    write_partition,
-    write_partitions,
-)
+from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition, write_partitions
+from tests.statements import NOT_PRIVATE, PRIVATE
 from tests.trajectories.builders import episodes, table
 
 OUTPUT = Path("models/mopo")

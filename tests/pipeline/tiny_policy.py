@@ -10,7 +10,6 @@ import torch
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from primorl.privacy.accounting.events import no_guarantee
 from primorl.project.files import write_json
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
@@ -19,8 +18,6 @@ from primorl.trajectories.storage.parquet import PartWriter
 from tests.pipeline.fakes import FakeRun
 from tests.trajectories.builders import INFO, SPACES
 
-PRIVATE = {"private": True, "epsilon": 1.2, "delta": 1e-5, "unit": "trajectory", "dataset_fingerprint": "keyed"}
-NOT_PRIVATE = no_guarantee(unit="trajectory", units=9, dataset_fingerprint="keyed", reason="variant mopo")
 _TINY = {
     "epochs": 2,
     "updates_per_epoch": 6,
@@ -88,7 +85,7 @@ def write_model(
         ensemble.bounds.action_high.fill_(action_high)
     folder = Path("models/dynamics")
     folder.mkdir(parents=True)
-    ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)
+    ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)  # type: ignore[arg-type]
     write_json(folder / "privacy.json", statement)
     return ensemble
 

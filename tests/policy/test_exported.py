@@ -27,7 +27,7 @@ EPOCHS = [policy(seed) for seed in range(4)]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    save(tmp_path, EPOCHS, variant="private")
+    save(tmp_path, EPOCHS, variant="private", environment=None)
     return tmp_path
 
 
@@ -46,6 +46,9 @@ def test_the_folder_says_what_it_holds(folder: Path) -> None:
     assert json.loads((folder / "config.json").read_text(encoding="utf-8")) == {
         "format": 1,
         "variant": "private",
+        "policy": "models/policy",
+        "environment": None,
+        "seeds": None,
         "observation_size": 3,
         "action_size": 2,
         "hidden": [16, 8],
@@ -109,7 +112,7 @@ def test_a_broken_config_is_named(folder: Path, content: str) -> None:
 
 
 def test_epochs_that_config_does_not_count_are_refused(tmp_path: Path) -> None:
-    save(tmp_path, EPOCHS)
+    save(tmp_path, EPOCHS, variant="private", environment=None)
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     (tmp_path / "config.json").write_text(json.dumps(config | {"epochs": 3}), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"has shape .4, 16, 3., config.json says .3, 16, 3."):
@@ -119,7 +122,7 @@ def test_epochs_that_config_does_not_count_are_refused(tmp_path: Path) -> None:
 def test_a_discrete_policy_is_saved_as_one(tmp_path: Path) -> None:
     """It answers with one-hot vectors, before and after, alone and among others."""
     discrete = [replace(one, discrete_actions=True) for one in EPOCHS]
-    save(tmp_path, discrete)
+    save(tmp_path, discrete, variant="private", environment=None)
     observation = torch.randn(4, 30, 3, generator=torch.Generator().manual_seed(9))
     found = DeterministicPolicy.load_epochs(tmp_path).act(observation)
     assert torch.equal(found.sum(-1), torch.ones(4, 30))

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from primorl.config import params
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, MANIFEST
+from primorl.release.contents import FILES, MANIFEST
 from primorl.release.making import release
 
 TEXTS = sorted((FILES | {MANIFEST}) - {"dynamics/model.safetensors", "policy/policy.safetensors"})

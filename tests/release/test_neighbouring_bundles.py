@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, LEDGER, MANIFEST
+from primorl.release.contents import FILES, LEDGER, MANIFEST
 from tests.release.bundles import edit, made, relist
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot

@@ -20,7 +20,7 @@ from primorl.privacy.ledger.ledger import Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, LEDGER, MANIFEST
+from primorl.release.contents import FILES, LEDGER, MANIFEST
 from primorl.setup.accounts import project_ledger
 from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, made
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params

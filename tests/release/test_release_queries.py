@@ -15,8 +15,9 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
+from primorl.project.records import to_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, MANIFEST, STARTS
+from primorl.release.contents import FILES, MANIFEST, STARTS
 from primorl.release.making import release
 from tests.release.released_project import inside, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
@@ -128,7 +129,7 @@ def pickled_starts(folder: Path) -> None:
 def test_a_forged_one_is_refused(received: Path, forge: Callable[[Path], None], says: str) -> None:
     """Each alone, after which the forger lists all hashes anew."""
     forge(received)
-    write_json(received / MANIFEST, bundle.manifest_of(received))
+    write_json(received / MANIFEST, to_json(bundle.manifest_of(received)))
     with pytest.raises(PipelineError) as refused:
         bundle.check(received, void_ok=False)
     assert says in str(refused.value)
@@ -139,7 +140,7 @@ def test_forgetting_the_queries_and_their_file_is_seen_by_the_ledger(received: P
     """The statement agrees with itself then; the charge in the ledger's statement is of another event."""
     forget_queries(received)
     no_starts(received)
-    write_json(received / MANIFEST, bundle.manifest_of(received))
+    write_json(received / MANIFEST, to_json(bundle.manifest_of(received)))
     with pytest.raises(PipelineError, match="no committed charge with the id and event"):
         bundle.check(received, void_ok=False)
 

@@ -12,7 +12,7 @@ from dp_accounting import dp_event, pld, rdp
 
 Relation = Literal["add_or_remove_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-RELATION_NAME: Relation = "add_or_remove_one"
+RELATION_NAME: Literal["add_or_remove_one"] = "add_or_remove_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 

@@ -7,8 +7,6 @@ from typing import Any
 import attrs
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME
-
 _MOST_PARTS = 16  # of a composed event
 
 
@@ -104,27 +102,3 @@ def _known(name: Any) -> tuple[type[dp_event.DpEvent], dict[str, Callable[[Any],
     if not isinstance(name, str) or name not in _READERS:
         raise ValueError(f"unknown event type {name!r}, allowed: {sorted(_READERS)}")
     return getattr(dp_event, name), _READERS[name]
-
-
-def no_guarantee(*, unit: str, units: int, dataset_fingerprint: str, reason: str) -> dict[str, Any]:
-    """The ``privacy.json`` of something made from private data without any mechanism."""
-    return {
-        "private": False,
-        "epsilon": None,
-        "delta": None,
-        "unit": unit,
-        "neighboring_relation": RELATION_NAME,
-        "accountant": ACCOUNTANT,
-        "epsilon_rdp": None,
-        "event": event_to_json(dp_event.NonPrivateDpEvent()),
-        "sampling_probability": None,
-        "noise_multiplier": None,
-        "clipping_norm": None,
-        "clipping": None,
-        "rounds": None,
-        "queries": [],
-        "units": units,
-        "public_assumptions": [],
-        "dataset_fingerprint": dataset_fingerprint,
-        "void": [reason],
-    }

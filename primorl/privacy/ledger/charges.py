@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Generic
 
 from primorl.privacy.ledger.checkpoint import Restore, S, read_checkpoint, write_checkpoint
-from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, new_charge_id
-from primorl.project.files import locked
+from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
+from primorl.privacy.statement import SpentOnDataset
+from primorl.project.files import finite, locked
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,23 @@ def pay_or_resume(
                 yield payment
                 return
         yield _reserved(ledger, request, budget, checkpoints, begin, locks)
+
+
+def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
+    """What was spent on the same units so far, for the privacy statement.
+
+    Args:
+        ledger: holds the charges.
+        version: whose units.
+        delta: at which ε is read.
+    """
+    spent = ledger.spent_on(version, delta)
+    return SpentOnDataset(
+        epsilon=finite(spent.epsilon_pld),
+        epsilon_rdp=finite(spent.epsilon_rdp),
+        delta=delta,
+        charges=len(ledger.sharing(version)),
+    )
 
 
 def _resumed(ledger: Ledger, charge: Charge, file: Path, restore: Restore[S], locks: ExitStack) -> Payment[S] | None:

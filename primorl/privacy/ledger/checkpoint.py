@@ -5,7 +5,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -33,13 +33,34 @@ class State(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the state lacks a release that the charge pays for only once, so that the run cannot resume."""
-        return False
 
     def tensors(self) -> Mapping[str, Tensor]:
         """The tensors to write, by name."""
 
     def facts(self) -> Mapping[str, Any]:
         """Everything else, as strict JSON."""
+
+
+class DataclassState:
+    """Base of a `State` that is a frozen dataclass of tensors and plain values: it needs no code to be written.
+
+    The subclass has the fields ``started`` and ``finished``.
+    """
+
+    lost: ClassVar[bool] = False
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The fields that are tensors."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+
+    def facts(self) -> dict[str, Any]:
+        """The other fields."""
+        return {name: value for name, value in vars(self).items() if not isinstance(value, Tensor)}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Self:
+        """Rebuild the state."""
+        return cls(**tensors, **facts)
 
 
 S = TypeVar("S", bound=State)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from dp_accounting import dp_event
@@ -16,6 +15,8 @@ from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.statement import Accountant, Statement
+from primorl.project.files import finite
 
 
 @dataclass(frozen=True)
@@ -198,25 +199,34 @@ class Plan:
         }
         return [reason for reason, holds in reasons.items() if holds]
 
-    def statement(self, *, dataset_fingerprint: str, public_assumptions: Sequence[str]) -> dict[str, Any]:
-        """The content of ``privacy.json`` (see docs/privacy.md for every key)."""
+    def statement(
+        self, *, dataset_fingerprint: str, public_assumptions: Sequence[str], termination: str | None = None
+    ) -> Statement:
+        """What the plan guarantees, for ``privacy.json``; the ledger's part is added when it is paid for.
+
+        Args:
+            dataset_fingerprint: keyed, of the dataset version.
+            public_assumptions: what the guarantee takes as public.
+            termination: how a dynamics model ends episodes; None for other mechanisms.
+        """
         spent = self.spent()
-        return {
-            "private": self.is_private,
-            "epsilon": spent.epsilon_pld if spent else None,
-            "delta": self.delta,
-            "unit": self.unit,
-            "neighboring_relation": accounting.RELATION_NAME,
-            "accountant": accounting.ACCOUNTANT,
-            "epsilon_rdp": spent.epsilon_rdp if spent else None,
-            "event": event_to_json(self.event),
-            "sampling_probability": self.sampling_probability,
-            "noise_multiplier": self.noise_multiplier,
+        return Statement(
+            private=self.is_private,
+            epsilon=spent.epsilon_pld if spent else None,
+            delta=self.delta,
+            unit=self.unit,
+            neighboring_relation=accounting.RELATION_NAME,
+            accountant=Accountant(**accounting.ACCOUNTANT),
+            epsilon_rdp=finite(spent.epsilon_rdp) if spent else None,
+            event=event_to_json(self.event),
+            sampling_probability=self.sampling_probability,
+            noise_multiplier=self.noise_multiplier,
             **self.clip.describe(),
-            "rounds": self.rounds,
-            "queries": [query.statement(self.delta) for query in self.queries],
-            "units": self.units,
-            "public_assumptions": list(public_assumptions),
-            "dataset_fingerprint": dataset_fingerprint,
-            "void": self.void(),
-        }
+            rounds=self.rounds,
+            queries=tuple(query.statement(self.delta) for query in self.queries),
+            units=self.units,
+            public_assumptions=tuple(public_assumptions),
+            dataset_fingerprint=dataset_fingerprint,
+            void=tuple(self.void()),
+            termination=termination,
+        )

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import torch
 from dp_accounting import dp_event
@@ -22,6 +22,7 @@ from torch import Tensor
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.mechanism.entropy import Entropy
 from primorl.privacy.mechanism.noise import normals
+from primorl.privacy.statement import QueryStatement
 
 if TYPE_CHECKING:
     from primorl.privacy.accounting.epsilon import Relation
@@ -125,15 +126,15 @@ class GaussianQuery:
         noise = normals(entropy, exact.numel()).view(exact.shape) * self.standard_deviation
         return exact + noise.to(exact.device)
 
-    def statement(self, delta: float) -> dict[str, Any]:
+    def statement(self, delta: float) -> QueryStatement:
         """The entry in ``privacy.json``; its ε is that of this query alone."""
         alone = accounting.spent(self.event, delta, rounds=1) if self.noise_multiplier else None
-        return {
-            "what": self.what,
-            "noise_multiplier": self.noise_multiplier,
-            "sensitivity": self.sensitivity,
-            "epsilon": alone.epsilon_pld if alone else None,
-        }
+        return QueryStatement(
+            what=self.what,
+            noise_multiplier=self.noise_multiplier,
+            sensitivity=self.sensitivity,
+            epsilon=alone.epsilon_pld if alone else None,
+        )
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.trajectories.storage.schema import Spaces
 
-
 _SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
 
 

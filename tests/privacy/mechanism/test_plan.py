@@ -101,7 +101,7 @@ def test_contradictory_plans_are_refused() -> None:
 
 def test_statement_is_complete_and_plain_json() -> None:
     p = plan()
-    statement = p.statement(dataset_fingerprint="abc", public_assumptions=["K"])
+    statement = p.statement(dataset_fingerprint="abc", public_assumptions=["K"]).to_json()
     assert json.loads(json.dumps(statement, allow_nan=False)) == statement
     assert statement["private"] is True
     assert statement["epsilon"] == p.spent().epsilon_pld  # type: ignore[union-attr]
@@ -119,7 +119,7 @@ def test_statement_is_complete_and_plain_json() -> None:
     ],
 )
 def test_a_broken_guarantee_is_called_void(changes: dict[str, object], reason: str) -> None:
-    statement = plan(**changes).statement(dataset_fingerprint="abc", public_assumptions=[])
+    statement = plan(**changes).statement(dataset_fingerprint="abc", public_assumptions=[]).to_json()
     json.dumps(statement, allow_nan=False)
     assert reason in statement["void"]
     assert statement["private"] is (reason == "noise is seeded")
@@ -130,7 +130,7 @@ def test_fewer_rounds_do_not_lower_the_stated_epsilon() -> None:
     p = plan()
     curve = [p.spent(r).epsilon_pld for r in (1, 5, 10, 20)]  # type: ignore[union-attr]
     assert curve == sorted(curve)
-    assert p.statement(dataset_fingerprint="a", public_assumptions=[])["epsilon"] == curve[-1]
+    assert p.statement(dataset_fingerprint="a", public_assumptions=[]).to_json()["epsilon"] == curve[-1]
 
 
 QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 30.0))
@@ -139,7 +139,7 @@ QUERIES = (GaussianQuery("normaliser", 3.0, 20.0), GaussianQuery("starts", 2.0, 
 def test_queries_are_part_of_what_is_stated() -> None:
     """Event, ε and its curve hold them; the twin is the plan without."""
     with_them, without = plan(queries=QUERIES), plan()
-    said = with_them.statement(dataset_fingerprint="a", public_assumptions=[])
+    said = with_them.statement(dataset_fingerprint="a", public_assumptions=[]).to_json()
     assert event_from_json(said["event"]) == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).event
     assert said["epsilon"] == accounting.Training(0.1, 2.0, 20, (20.0, 30.0)).spent(1e-5).epsilon_pld
     assert said["epsilon"] > without.spent().epsilon_pld * 1.005  # type: ignore[union-attr]
@@ -148,7 +148,7 @@ def test_queries_are_part_of_what_is_stated() -> None:
         ("starts", 30.0),
     ]
     assert with_them.spent(1).epsilon_pld > without.spent(1).epsilon_pld  # type: ignore[union-attr]
-    assert without.statement(dataset_fingerprint="a", public_assumptions=[])["queries"] == []
+    assert without.statement(dataset_fingerprint="a", public_assumptions=[]).to_json()["queries"] == []
 
 
 def test_an_answer_is_a_noisy_mean_over_the_declared_units() -> None:
@@ -164,9 +164,11 @@ def test_noise_of_the_rounds_covers_no_query_without() -> None:
     silent = GaussianQuery("starts", 2.0, 0.0)
     with pytest.raises(ValueError, match="covers no query"):
         plan(queries=(silent,))
-    assert plan(queries=(silent,), noise_multiplier=0.0).statement(dataset_fingerprint="a", public_assumptions=[])[
-        "void"
-    ]
+    assert (
+        plan(queries=(silent,), noise_multiplier=0.0)
+        .statement(dataset_fingerprint="a", public_assumptions=[])
+        .to_json()["void"]
+    )
 
 
 def test_the_plan_never_shows_its_entropy() -> None:

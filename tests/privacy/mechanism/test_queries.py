@@ -160,12 +160,12 @@ def test_without_noise_the_sum_leaves_and_nothing_is_claimed() -> None:
         query.release(torch.tensor([3 * ONE]), SystemEntropy()), torch.tensor([3.0], dtype=torch.float64)
     )
     assert type(query.event).__name__ == "NonPrivateDpEvent"
-    assert query.statement(1e-5)["epsilon"] is None
+    assert query.statement(1e-5).epsilon is None
 
 
 def test_its_statement_is_the_accountants() -> None:
     """ε of one Gaussian: δ(ε) in closed form; the twin is the ε of two thirds of the noise."""
-    stated = GaussianQuery("starts", 2.0, 10.0).statement(1e-5)["epsilon"]
+    stated = GaussianQuery("starts", 2.0, 10.0).statement(1e-5).epsilon
 
     def delta(z: float) -> float:
         mu = 1 / z

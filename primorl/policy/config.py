@@ -1,0 +1,61 @@
+"""``config.json`` of an exported policy. These classes are the file's only writer and reader."""
+
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from primorl.project.records import Line, read_record, record, write_record
+from primorl.project.values import Within
+
+FILE = "config.json"
+Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
+
+_Count = Annotated[int, Within(ge=1)]
+
+
+@record
+class PolicyConfig:
+    """Sizes and facts of an exported policy that its weights do not tell; from params.yaml and the model."""
+
+    FORMAT: ClassVar[int] = 1
+
+    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
+    policy: Annotated[Literal["models/policy", "models/mopo"], "Folder of the policy."]
+    environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
+    seeds: Annotated[
+        tuple[Annotated[int, Within(ge=0)], ...] | None,
+        "Seeds of the policies that were trained together, the first one's in the folder itself; `null`: one seed.",
+    ] = None
+    observation_size: Annotated[_Count, "Dimensions of an observation."]
+    action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
+    hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
+    discrete_actions: Annotated[bool, "Whether actions are discrete."]
+    observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."] = None
+    action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
+    observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
+    observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
+    epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
+
+    def write(self, folder: Path) -> None:
+        """Write ``config.json`` in ``folder``."""
+        write_record(folder / FILE, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> "PolicyConfig":
+        """Read ``config.json`` in ``folder``.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(folder / FILE, cls, "run `dvc repro optimize_policy` to make it again")
+
+
+@record
+class PolicyPointer:
+    """``config.json`` of a folder without a policy: it names the folder where this variant's policy is."""
+
+    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
+    policy: Annotated[Literal["models/policy", "models/mopo"], "Folder of the policy."]
+
+    def write(self, folder: Path) -> None:
+        """Write ``config.json`` in ``folder``."""
+        write_record(folder / FILE, self)

@@ -1,0 +1,156 @@
+"""The privacy statement: the content of ``privacy.json``. This class is the file's only writer and reader."""
+
+from dataclasses import field, replace
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal
+
+from primorl.project.records import Hexadecimal, Line, Matching, read_record, record, to_json, write_record
+from primorl.project.values import Within
+
+FILE = "privacy.json"
+
+_Epsilon = Annotated[float, Within(ge=0)]
+_Delta = Annotated[float, Within(gt=0, lt=1)]
+_Multiplier = Annotated[float, Within(ge=0)]
+_Count = Annotated[int, Within(ge=1)]
+_NEEDED = ("epsilon", "delta", "sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
+
+
+@record
+class Accountant:
+    """The software that computed ε."""
+
+    name: Annotated[Line, "Class of the accountant."]
+    version: Annotated[Line, "Version of its package."]
+
+
+@record
+class QueryStatement:
+    """One query over all private units, answered before the rounds."""
+
+    what: Annotated[str, Matching("[a-z][a-z0-9_]*", 40), "Name of the query type, such as `normaliser` or `starts`."]
+    noise_multiplier: Annotated[_Multiplier, "z of the query."]
+    sensitivity: Annotated[float, Within(gt=0), "L2 sensitivity of the sum."]
+    epsilon: Annotated[_Epsilon | None, "ε of this query alone, at `delta`; `null`: no guarantee."]
+
+
+@record
+class SpentOnDataset:
+    """What the ledger had recorded for the same units when the statement was written."""
+
+    epsilon: Annotated[_Epsilon | None, "ε of all charges on the same units together; `null`: no guarantee is left."]
+    epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
+    delta: Annotated[_Delta, "δ of both: `privacy.budget.delta`."]
+    charges: Annotated[_Count, "Number of charges, this one included."]
+
+
+@record
+class Statement:
+    """What a release guarantees, and under which assumptions (``privacy.json``).
+
+    Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
+    null for other mechanisms. The ledger adds ``charge`` and ``spent_on_dataset``.
+
+    Raises:
+        ValueError: private, yet a number that a guarantee needs is null.
+    """
+
+    FORMAT: ClassVar[int] = 2
+
+    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
+    epsilon: Annotated[
+        _Epsilon | None, "ε of this release, by the PLD accountant, for all `rounds`; `null`: no guarantee."
+    ]
+    delta: Annotated[_Delta | None, "δ at which ε is read; it must be below one over `units`."]
+    unit: Annotated[Line, "What one unit of privacy is: one trajectory, or everything of one value of a column."]
+    neighboring_relation: Annotated[
+        Literal["add_or_remove_one"], "How neighbouring datasets differ: one unit is added or removed."
+    ]
+    accountant: Annotated[Accountant, "Name and version of the accountant."]
+    epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."]
+    event: Annotated[dict[str, Any], "The accounted event, as `dp_accounting` would rebuild it."]
+    sampling_probability: Annotated[
+        Annotated[float, Within(gt=0, le=1)] | None, "q, the probability with which a unit joins a round."
+    ]
+    noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
+    clipping_norm: Annotated[
+        Annotated[float, Within(gt=0)] | None,
+        "C: L2 norm that one unit's contribution is clipped to; `null`: contributions are not clipped.",
+    ]
+    rounds: Annotated[Annotated[int, Within(ge=1)] | None, "T, the rounds that were paid for; fewer may have been run."]
+    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
+    units: Annotated[_Count, "K, the number of private units; public."]
+    public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
+    dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."]
+    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement; empty for a sound release."]
+    clipping: Annotated[Line | None, "How contributions are clipped: `flat` or `per_layer`."] = None
+    termination: Annotated[
+        Line | None,
+        "How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or the name of a declared "
+        "rule, which is then a public assumption.",
+    ] = None
+    public_units: Annotated[
+        Annotated[int, Within(ge=0)] | None, "Units that are declared public, and so are not protected."
+    ] = None
+    settings_origin: Annotated[
+        dict[Line, Line], "Settings that were taken from a dataset's suggestion: dotted key, then the file."
+    ] = field(default_factory=dict)
+    charge: Annotated[Line | None, "Id of the ledger's charge that paid for the release."] = None
+    spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a guarantee without its numbers."""
+        missing = [key for key in _NEEDED if getattr(self, key) is None]
+        if self.private and missing:
+            raise ValueError(f"private: true, yet {', '.join(missing)} is null")
+
+    @property
+    def sound(self) -> bool:
+        """Whether the statement may be relied on: it is private and nothing is void."""
+        return self.private and not self.void
+
+    @classmethod
+    def no_guarantee(cls, *, unit: str, units: int, dataset_fingerprint: str, reason: str) -> "Statement":
+        """The statement of something that was made from private data without any mechanism."""
+        from primorl.privacy.accounting.epsilon import ACCOUNTANT, RELATION_NAME
+
+        return cls(
+            private=False,
+            epsilon=None,
+            delta=None,
+            unit=unit,
+            neighboring_relation=RELATION_NAME,
+            accountant=Accountant(**ACCOUNTANT),
+            epsilon_rdp=None,
+            event={"type": "NonPrivateDpEvent"},
+            sampling_probability=None,
+            noise_multiplier=None,
+            clipping_norm=None,
+            rounds=None,
+            queries=(),
+            units=units,
+            public_assumptions=(),
+            dataset_fingerprint=dataset_fingerprint,
+            void=(reason,),
+        )
+
+    def with_payment(self, charge: str, spent: SpentOnDataset) -> "Statement":
+        """The same statement with the ledger's part."""
+        return replace(self, charge=charge, spent_on_dataset=spent)
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of ``privacy.json``."""
+        return to_json(self)
+
+    def write(self, folder: Path) -> None:
+        """Write ``privacy.json`` in ``folder``, atomically."""
+        write_record(folder / FILE, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> "Statement":
+        """Read ``privacy.json`` in ``folder``.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(folder / FILE, cls, "run `dvc checkout` or `dvc repro`")

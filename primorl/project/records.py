@@ -1,0 +1,154 @@
+"""JSON files with a format version: one class each, which is the file's only writer and reader, and its documentation.
+
+A record class is a frozen dataclass made with `record`. Its fields are the keys of the file; an annotation
+``Annotated[type, "text"]`` documents the key, and `documented_keys` lists them. Unknown keys, missing keys, other types
+and files of another format version are refused with one line each.
+
+Pydantic checks the types. It is imported when a file is read, so that the engine's modules can declare records.
+"""
+
+import json
+import re
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+
+from primorl.project.errors import PipelineError
+from primorl.project.files import parse_json, write_json
+
+_MOST_KEYS_NAMED = 5
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Matching:
+    """Text that matches a pattern as a whole; a type of a key, as in ``Annotated[str, Matching(...)]``."""
+
+    pattern: str
+    longest: int = 1000
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook: how a value of the type is checked."""
+        from pydantic import Field
+
+        checked = Field(min_length=1, max_length=self.longest, pattern=f"^(?:{self.pattern})$")
+        return handler.generate_schema(Annotated[source, checked])
+
+
+Line = Annotated[str, Matching(r"[^\x00-\x1f\x7f-\x9f\u2028\u2029]*")]
+"""One line of text without control characters, 1 to 1,000 characters."""
+Hexadecimal = Annotated[str, Matching("[0-9a-f]{64}")]
+"""A SHA-256 digest."""
+
+
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def record(cls: type[R]) -> type[R]:
+    """Class decorator: a frozen dataclass that JSON files hold; unknown keys are refused.
+
+    The class may set ``FORMAT``, the version of the file's format. Files then begin with a key ``format``; a file
+    without it counts as format 1. Raise it when a key is added, removed or changes its meaning.
+    """
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    made.__pydantic_config__ = {"extra": "forbid", "strict": True, "allow_inf_nan": False}  # type: ignore[attr-defined]
+    return made
+
+
+def to_json(value: Any) -> dict[str, Any]:
+    """The content of the file of a record: plain JSON types, keys in the order of the fields, ``format`` first."""
+    version = getattr(type(value), "FORMAT", None)
+    content = _plain(asdict(value))
+    return content if version is None else {"format": version, **content}
+
+
+def write_record(path: Path, value: Any) -> None:
+    """Write a record as strict JSON, atomically."""
+    write_json(path, to_json(value))
+
+
+def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to make it again") -> R:
+    """Read a record of class ``kind``.
+
+    Args:
+        path: the file.
+        kind: a class made with `record`.
+        remedy: what an error advises.
+
+    Raises:
+        PipelineError: the file is missing, is not strict JSON, is of another format version, or has other keys or
+            types than ``kind`` declares. One line.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: not there; {remedy}") from None
+    except (OSError, UnicodeDecodeError) as broken:
+        raise PipelineError(f"{path}: not readable ({type(broken).__name__}); {remedy}") from None
+    return parse_record(text, kind, path, remedy)
+
+
+def parse_record(text: str, kind: type[R], path: Path, remedy: str = "run `dvc repro` to make it again") -> R:
+    """`read_record` of a text that was read from ``path``."""
+    from pydantic import TypeAdapter, ValidationError
+
+    content = parse_json(text, path)
+    version = getattr(kind, "FORMAT", None)
+    if version is not None:
+        found = content.pop("format", 1)
+        if type(found) is not int or found != version:
+            named = found if type(found) is int and abs(found) < 10**6 else "an unknown one"
+            raise PipelineError(f"{path}: found format {named}, this version reads {version}; {remedy}")
+    try:
+        # From JSON, where strict checks take a list for a tuple.
+        return TypeAdapter(kind).validate_json(json.dumps(content))
+    except ValidationError as wrong:
+        keys = sorted({f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})" for error in wrong.errors()})
+        more = f" and {len(keys) - _MOST_KEYS_NAMED} more" if len(keys) > _MOST_KEYS_NAMED else ""
+        raise PipelineError(f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}") from None
+
+
+def printable(text: str) -> str:
+    """A stranger's text, made fit for one line on a terminal."""
+    return re.sub(r"[^ -~]", "?", text)[:100]
+
+
+def documented_keys(kind: type) -> list[tuple[str, str]]:
+    """Every key of a record class and what it means, nested keys after their parent (``queries[].what``)."""
+    hints, found = get_type_hints(kind, include_extras=True), []
+    for field in fields(kind):
+        hint = hints[field.name]
+        texts = [part for part in get_args(hint)[1:] if isinstance(part, str)] if get_origin(hint) is Annotated else []
+        optional = "" if field.default is MISSING and field.default_factory is MISSING else " Optional."
+        found.append((field.name, f"{' '.join(texts)}{optional}"))
+        for inner in _inner_records(hint):
+            mark = "[]" if "tuple" in str(hint) else ""
+            found += [(f"{field.name}{mark}.{key}", text) for key, text in documented_keys(inner)]
+    return found
+
+
+def keys_table(kind: type) -> str:
+    """The keys of a record class as a Markdown table, for the docs."""
+    rows = [f"| `{key}` | {text} |" for key, text in documented_keys(kind)]
+    version = getattr(kind, "FORMAT", None)
+    first = [] if version is None else [f"| `format` | Version of this format: {version}. |"]
+    return "\n".join(["| Key | Meaning |", "|---|---|", *first, *rows])
+
+
+def _inner_records(hint: Any) -> list[type]:
+    if isinstance(hint, type) and is_dataclass(hint):
+        return [hint]
+    return [inner for part in get_args(hint) for inner in _inner_records(part)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(part) for key, part in value.items()}
+    return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _reason(error: Any) -> str:
+    if error["type"] == "missing":
+        return "missing"
+    if error["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        return "unknown key"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    return printable(message[:1].lower() + message[1:])

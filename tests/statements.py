@@ -1,0 +1,32 @@
+"""Privacy statements to write beside a model or policy."""
+
+from primorl.privacy.statement import Accountant, SpentOnDataset, Statement
+
+PRIVATE = Statement(
+    private=True,
+    epsilon=1.19,
+    delta=1e-5,
+    unit="trajectory",
+    neighboring_relation="add_or_remove_one",
+    accountant=Accountant(name="an.Accountant", version="0.6.0"),
+    epsilon_rdp=1.31,
+    event={"type": "NonPrivateDpEvent"},
+    sampling_probability=0.1,
+    noise_multiplier=9.4,
+    clipping_norm=0.35,
+    rounds=150,
+    queries=(),
+    units=2970,
+    public_assumptions=("the number of private units, 2970",),
+    dataset_fingerprint="d473" * 16,
+    void=(),
+    clipping="flat",
+    termination="none",
+    charge="5f0c1d2e",
+    spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_rdp=2.75, delta=1e-5, charges=3),
+).to_json()
+NOT_PRIVATE = (
+    Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
+    .with_payment("feedbeef", SpentOnDataset(epsilon=None, epsilon_rdp=None, delta=1e-5, charges=1))
+    .to_json()
+)
