@@ -5,22 +5,18 @@ from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
 
 
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged."""
-    fraction = params.partition.public_fraction
-    if fraction is None:
-        raise PipelineError("params.yaml: partition.public: not supported yet; give partition.public_fraction")
     manifest = partition(
         Path("data/trajectories"),
         Path("data/partitions"),
-        public_fraction=fraction,
+        public_fraction=params.partition.public_fraction,
         salt=params.partition.salt,
-        public=getattr(params.partition, "public", None),
+        public=params.partition.public,
     )
     run.params({"public_by": manifest.public_by, "salt": params.partition.salt})
     if manifest.public_by == "hash":

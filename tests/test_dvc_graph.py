@@ -52,6 +52,7 @@ EDGES = (
 )
 CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
+ALONE = ("privacy.budget.", "privacy.draw.", "dynamics.variant.", "partition.public.")
 METHODS = {"of", "entropy_of"}
 
 
@@ -222,7 +223,7 @@ def test_a_stage_that_reads_the_variant_alone_does_not_follow_how_a_model_is_tra
 
 
 def suggestible() -> set[str]:
-    return {key for key in leaves() if not f"{key}.".startswith(("privacy.budget.", "dynamics.variant."))}
+    return {key for key in leaves() if not f"{key}.".startswith(ALONE)}
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:

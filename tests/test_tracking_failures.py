@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
 
 
 def with_uri(chosen: Params, uri: str) -> Params:
-    return chosen.model_copy(update={"tracking": chosen.tracking.model_copy(update={"uri": uri})})
+    return replace(chosen, tracking=replace(chosen.tracking, uri=uri))
 
 
 def test_an_unreachable_store_is_one_clear_error_without_credentials(

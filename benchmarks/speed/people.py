@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import machine, write
-from primorl.config.datasets import TabularDataset
+from primorl.config.datasets import TabularDataset, checked
 
 HERE = Path(__file__).resolve().parents[2]
 WORK = ("ingest", "partition", "open")
@@ -147,20 +147,20 @@ def _dataset(columns: int) -> TabularDataset:
         "next_observation": [f"n{i}" for i in range(columns)],
     }
     options = {"files": "log.parquet", "csv": {"delimiter": ",", "decimal_point": "."}, "columns": named}
-    return TabularDataset.model_validate(
+    return checked(
+        TabularDataset,
         {
             "source": "tabular",
             "environment": None,
             "unit": "trajectory",
             "horizon": None,
             "termination": "none",
-            "duplicates": "refuse",
-            "exclude_units": None,
+            "ingestion": {},
             "options": options | {"trajectory_ids": "global", "end": "flags", "sorted": True},
             "bounds": {"observation": "public", "reward": "public"},
             "score": None,
-            "settings": {block: {} for block in ("partition", "privacy", "dynamics", "policy", "evaluation")},
-        }
+            "suggested": {block: {} for block in ("partition", "privacy", "dynamics", "policy", "evaluation")},
+        },
     )
 
 

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from primorl.config.texts import Block, Category, Column, InnerPath, Range, Seeds, StoreUrl, Text, Variant
+from primorl.config.texts import Block, Column, ConsentValue, InnerPath, Range, Seeds, StoreUrl, Text, Variant
 from primorl.policy.settings import SacConfig
 from primorl.project.values import (
     AtLeastTwo,
@@ -30,10 +30,10 @@ from primorl.training.settings import LocalTraining, PooledTraining, ServerTrain
 
 @dataclass(frozen=True, kw_only=True)
 class PublicColumn(Block):
-    """Units are public where a column of the source has one of these values, in every row of the unit."""
+    """Units are public where a column of the log has one of these values; true and false mean their words."""
 
     column: Column
-    values: Annotated[tuple[Category, ...], Field(min_length=1, max_length=10_000)]
+    values: Annotated[tuple[ConsentValue, ...], Field(min_length=1, max_length=10_000)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -49,6 +49,10 @@ def _text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _word(value: Any) -> Any:
+    return str(value).lower() if isinstance(value, bool) else _text(value)
+
+
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("found one twice; every category stands once")
@@ -74,5 +78,6 @@ Seeds = Annotated[tuple[Seed, ...], Field(max_length=1000), AfterValidator(_once
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
+ConsentValue = Annotated[str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)]
 Categories = Annotated[tuple[Category, ...], Field(min_length=2, max_length=10_000), AfterValidator(_different)]
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]

@@ -139,17 +139,20 @@ def test_exactly_one_of_target_and_noise_is_used(
         assert (privacy.target_epsilon, privacy.noise_multiplier) == expected
 
 
-def test_a_dataset_may_say_who_consented(project: Path) -> None:
-    suggest("csv-log", {"partition": {"public": {"column": "consent", "values": ["yes", 1]}}})
-    suggest("pendulum-replay", {"partition": {"public": {"file": "data/public.txt"}}})
-    by_column = params.parse(with_keys(dataset="csv-log", policy__starts="public")).partition
+def test_consent_takes_the_place_of_a_draw(project: Path) -> None:
+    """Whatever share a dataset suggests; a share that is given beside it is refused."""
+    consent = {"column": "consent", "values": ["yes", 1, True]}
+    by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent)).partition
     assert (by_column.public_fraction, by_column.public.column, by_column.public.values) == (  # type: ignore[union-attr]
         None,
         "consent",
-        ("yes", "1"),
+        ("yes", "1", "true"),
     )
-    by_file = params.parse(AUTO).partition
-    assert (by_file.public_fraction, by_file.public.file) == (None, "data/public.txt")  # type: ignore[union-attr]
+    by_file = params.parse(with_keys(partition__public={"file": "data/consent/a.txt"})).partition
+    assert (by_file.public_fraction, by_file.public.file) == (None, "data/consent/a.txt")  # type: ignore[union-attr]
+    assert "found both of public_fraction and public" in refusal(
+        with_keys(partition__public=consent, partition__public_fraction=0.1)
+    )
     drawn = params.parse(with_keys(partition__public_fraction=0.1)).partition
     assert (drawn.public_fraction, drawn.public) == (0.1, None)
 
@@ -199,7 +202,7 @@ def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> 
     assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
 
 
-@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant"])
+@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw"])
 def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> None:
     assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 

@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pytest
 
-from primorl.config.datasets import TabularDataset
+from primorl.config.datasets import TabularDataset, checked
+from primorl.config.params import plain
 from primorl.project.errors import PipelineError
 from primorl.trajectories.consent import FOLDER
 from primorl.trajectories.identity.id_list import IdList
@@ -75,7 +76,7 @@ def log(consent: dict[str, str] | None = None, spoil: bool = False, exclude: str
         "environment": None,
         "unit": "who",
         "termination": "none",
-        "exclude_units": exclude,
+        "ingestion": {"exclude_units": exclude},
         "options": {
             "files": "raw/log.csv",
             "csv": {"delimiter": ",", "decimal_point": "."},
@@ -85,7 +86,7 @@ def log(consent: dict[str, str] | None = None, spoil: bool = False, exclude: str
             "sorted": False,
         },
     }
-    return TabularDataset.model_validate(entry().model_dump() | changes)
+    return checked(TabularDataset, plain(entry()) | changes)
 
 
 def units(side: str) -> set[str]:

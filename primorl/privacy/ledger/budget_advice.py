@@ -1,25 +1,56 @@
-"""What of a refused run would still fit: more noise, or fewer rounds."""
+"""What to run instead of a refused run: the same run with more noise, or with fewer rounds.
+
+Every command that names a run that fits takes the figure from here, so that one budget has one figure.
+"""
 
 import math
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import rounded_up
+from primorl.privacy.ledger.requests import Budget, composed
 
-_SECONDS = 2.0  # of search each; what was found by then fits, it may only not be the best
-_LARGEST_FACTOR = 4.0**7
+_MOST_TRIES = 24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
 _PRECISION = 1.01
 _DIGITS = 3  # short enough to be typed
 
 Fits = Callable[[dp_event.DpEvent], bool]
 
 
+def advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, budget: Budget) -> str:
+    """What still fits the budget, with the words to paste behind ``dvc exp run``.
+
+    The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
+    same for every dataset.
+
+    Args:
+        earlier: what was spent on the same units.
+        event: the refused run.
+        budget: what it would exceed.
+    """
+    if isinstance(event, dp_event.NonPrivateDpEvent):
+        return "a run without a guarantee fits no budget"
+    if composed(earlier, budget.delta).epsilon_pld >= budget.epsilon:
+        return "nothing fits any more"
+
+    def fits(other: dp_event.DpEvent) -> bool:
+        return composed([*earlier, other], budget.delta).epsilon_pld <= budget.epsilon
+
+    run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
+    found = []
+    if run is not None and multiplier is not None:
+        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {_settings(multiplier)}")
+    if run is not None and rounds is not None:
+        same = f"{run.noise_multiplier:.6g}"
+        found.append(f"{rounds} rounds with this noise_multiplier {same}: {_settings(run.noise_multiplier, rounds)}")
+    return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
+
+
 def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
-    """About the smallest noise multiplier with which the rounds of ``event`` would fit (three digits, rounded up).
+    """The smallest noise multiplier, to about 1%, with which the rounds of ``event`` fit (three digits, rounded up).
 
     Queries before the rounds stay as they are.
 
@@ -33,18 +64,19 @@ def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
     run = Training.of(event)
     if run is None:
         return None
+    tries = _MOST_TRIES
 
     def would_fit(multiplier: float) -> bool:
+        nonlocal tries
+        tries -= 1
         return fits(replace(run, noise_multiplier=multiplier).event)
 
-    deadline = time.monotonic() + _SECONDS
-    low = start = float(run.noise_multiplier)
-    high = rounded_up(4 * low, _DIGITS)
+    low, high = float(run.noise_multiplier), rounded_up(4 * float(run.noise_multiplier), _DIGITS)
     while not would_fit(high):
         low, high = high, rounded_up(4 * high, _DIGITS)
-        if high > start * _LARGEST_FACTOR or time.monotonic() > deadline:
+        if tries < _MOST_TRIES // 2:
             return None
-    while high > low * _PRECISION and time.monotonic() < deadline:
+    while high > low * _PRECISION and tries > 0:
         middle = rounded_up(math.sqrt(low * high), _DIGITS)
         if middle >= high:
             break
@@ -53,7 +85,7 @@ def multiplier_that_fits(event: dp_event.DpEvent, fits: Fits) -> float | None:
 
 
 def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
-    """About the largest number of rounds of ``event``'s own mechanism that would fit, after the same queries.
+    """The largest number of rounds of ``event``'s own mechanism that fits, after the same queries.
 
     Args:
         event: the refused one.
@@ -69,11 +101,19 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
     def would_fit(rounds: int) -> bool:
         return fits(replace(run, rounds=rounds).event)
 
-    deadline = time.monotonic() + _SECONDS
     if not would_fit(1):
         return None
     low, high = 1, run.rounds
-    while high - low > 1 and time.monotonic() < deadline:
+    for _ in range(_MOST_TRIES):
+        if high - low <= 1:
+            break
         middle = (low + high) // 2
         low, high = (middle, high) if would_fit(middle) else (low, middle)
     return low
+
+
+def _settings(multiplier: float, rounds: int | None = None) -> str:
+    """The words for ``dvc exp run`` that make it so."""
+    words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
+    words += [] if rounds is None else [f"privacy.rounds={rounds}"]
+    return " ".join(f"-S {word}" for word in words)

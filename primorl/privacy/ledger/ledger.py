@@ -1,33 +1,29 @@
-"""The ledger: what every run spends on private data is written down before it begins, and counted for ever.
+"""The ledger: it records what every run spends on private data before the run begins, and never forgets it.
 
-Append-only and hash-chained (`ledger_chain`), in SQLite or PostgreSQL (`ledger_store`), its head remembered outside
-(`ledger_anchor`). What was ever reserved counts as spent, whatever became of the run: a process that dies says nothing.
+Append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). The last record is also remembered in a file
+outside the database (`anchor`). Everything that was ever reserved counts as spent, whatever became of the run.
 """
 
-import functools
-import json
 import math
 import random
 import secrets
 import time
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from dp_accounting import dp_event
-
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, Spent, Training, compose
-from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, Spent
+from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.anchor import Anchor, Head
-from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
-from primorl.privacy.ledger.chain import Chain, canonical
+from primorl.privacy.ledger.budget_advice import advice
+from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.history import Charge, History, Registered
 from primorl.privacy.ledger.members import DIGEST_BYTES, Members
+from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, composed, written
 from primorl.privacy.ledger.store import Store
 from primorl.project.errors import PipelineError
+from primorl.project.files import finite
 
 __all__ = ["Budget", "BudgetExceeded", "Charge", "Ledger", "Request", "Version"]
 
@@ -35,53 +31,8 @@ _ATTEMPTS = 200
 _LONGEST_PAUSE = 0.25  # seconds
 
 
-class BudgetExceeded(PipelineError):  # noqa: N818 - what happened, in Tumult's word too
-    """A run was refused: with it, the budget would be passed. Nothing was written and nothing is spent."""
-
-
-@dataclass(frozen=True)
-class Budget:
-    """What all runs on the same units may spend together: ε, read at δ."""
-
-    epsilon: float
-    delta: float
-
-
-@dataclass(frozen=True)
-class Version:
-    """A dataset version as the ledger knows it.
-
-    ``members`` (who is private here) and ``public`` (who is not) are 16-byte keyed digests in any order. Two versions
-    *share units* if their members have a digest in common; which versions do is declared public.
-    """
-
-    fingerprint: str
-    unit: str
-    units: int
-    members: bytes
-    public: bytes = b""
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a run asks to do.
-
-    ``identity`` is equal for two runs exactly if they are the same paid work; ``delta`` is where the run's own ε is
-    read.
-    """
-
-    version: Version
-    dataset: str
-    stage: str
-    identity: str
-    event: dp_event.DpEvent
-    delta: float
-    git_commit: str | None
-    mlflow_run: str | None
-
-
 class Ledger:
-    """Grants charges and remembers them.
+    """Grants charges and records them.
 
     Formal property: let a unit belong to some versions. Whatever processes run at once, die or are killed, the
     composition (PLD, at the budget's δ) of the events of all charges on these versions is at most the budget that the
@@ -126,16 +77,16 @@ class Ledger:
 
         Args:
             request: what the run will do to which units.
-            budget: what must not be passed; None counts without a limit.
-            charge_id: its name, where something was kept under it already (`new_charge_id`).
+            budget: the limit; None counts without one.
+            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`).
 
         Raises:
-            BudgetExceeded: it would be passed; says what would still fit. Nothing was written.
+            BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
             PipelineError: a unit that was charged for as private is public now, and so no longer protected.
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
-        event = _written(request.event)
+        event = written(request.event)
         if not request.version.members or len(request.version.members) % DIGEST_BYTES:
             raise PipelineError(
                 f"dataset {request.dataset!r}: members: found {len(request.version.members)} bytes, allowed are whole "
@@ -157,7 +108,7 @@ class Ledger:
                 "stage": request.stage,
                 "identity": request.identity,
                 "event": event,
-                "epsilon": _finite(_composed([request.event], request.delta).epsilon_pld),
+                "epsilon": finite(composed([request.event], request.delta).epsilon_pld),
                 "delta": request.delta,
                 "accountant": ACCOUNTANT,
                 "git_commit": request.git_commit,
@@ -170,16 +121,16 @@ class Ledger:
         raise self._busy()
 
     def take(self, charge_id: str, known: int) -> bool:
-        """Take an open charge up again: once for every time its checkpoint knows of.
+        """Resume an open charge: once for every time that its checkpoint knows of.
 
-        So of several copies of a checkpoint, on whatever machines, one at most is gone on with.
+        So of several copies of a checkpoint, on whatever machines, at most one may resume.
 
         Args:
             charge_id: of the charge.
-            known: how often the checkpoint says that it was taken up.
+            known: how often the checkpoint says that it was resumed.
 
         Returns:
-            False if a copy was taken up already, or the charge has ended.
+            False if a copy was resumed before, or the charge has ended.
         """
         for attempt in range(_ATTEMPTS):
             self._refresh()
@@ -191,7 +142,7 @@ class Ledger:
         raise self._busy()
 
     def commit(self, charge_id: str) -> None:
-        """Say that a run ended well. Saying it twice is saying it once.
+        """Record that a run ended well. Doing so twice has no further effect.
 
         Raises:
             PipelineError: no such charge, or it was aborted.
@@ -199,7 +150,7 @@ class Ledger:
         self._end(charge_id, {"kind": "committed", "charge": charge_id})
 
     def abort(self, charge_id: str, note: str) -> None:
-        """Say that a run ended badly. What it reserved stays spent.
+        """Record that a run failed. What it reserved stays spent.
 
         Raises:
             PipelineError: no such charge, or it has ended already.
@@ -228,8 +179,8 @@ class Ledger:
         return [other for other in shared if other.sequence <= charge.sequence]
 
     def spent_on(self, version: Version, delta: float) -> Spent:
-        """What was done to the units of a version so far, composed, at ``delta``."""
-        return _composed([event_from_json(charge.event) for charge in self.sharing(version)], delta)
+        """ε at ``delta`` of everything that was done to the units of a version so far."""
+        return composed([event_from_json(charge.event) for charge in self.sharing(version)], delta)
 
     def versions(self) -> list[Version]:
         """Every dataset version that was ever charged, oldest first."""
@@ -274,7 +225,7 @@ class Ledger:
         return [vars(record) for record in self._store.read()[:verified]]
 
     def close(self) -> None:
-        """Let the database go."""
+        """Close the database."""
         self._store.close()
 
     def _end(self, charge_id: str, content: Mapping[str, Any]) -> None:
@@ -379,74 +330,28 @@ class Ledger:
     def _refuse_beyond(self, budget: Budget, request: Request) -> None:
         charges = self._sharing(self._as_members(request.version.members))
         earlier = [event_from_json(charge.event) for charge in charges]
-        wanted = _composed([*earlier, request.event], budget.delta).epsilon_pld
+        wanted = composed([*earlier, request.event], budget.delta).epsilon_pld
         if wanted <= budget.epsilon:
             return
-        spent = _composed(earlier, budget.delta).epsilon_pld
+        spent = composed(earlier, budget.delta).epsilon_pld
         raise BudgetExceeded(
             f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
             f"{_shown(spent)} is spent ({len(charges)} charged) and {max(0.0, budget.epsilon - spent):.6g} is left; "
-            f"with this run it would be {_shown(wanted)}; {_advice(earlier, request.event, spent, budget)}"
+            f"with this run it would be {_shown(wanted)}; {advice(earlier, request.event, budget)}"
         )
 
     def _busy(self) -> PipelineError:
-        return PipelineError(f"ledger {self._store.shown}: others wrote first {_ATTEMPTS} times in a row; try again")
-
-
-def _written(event: dp_event.DpEvent) -> dict[str, Any]:
-    """An event as records hold it, once it is sure that it can be read back."""
-    content = event_to_json(event)
-    if event_from_json(content) != event or event_from_json(json.loads(canonical(content))) != event:
-        raise ValueError("the event does not survive being written down")
-    return content
-
-
-def _composed(events: Iterable[dp_event.DpEvent], delta: float) -> Spent:
-    counted = Counter(events)
-    return _compose_counted(tuple(sorted(counted.items(), key=repr)), delta)
-
-
-@functools.lru_cache(maxsize=4096)
-def _compose_counted(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> Spent:
-    return compose([event for event, count in counted for _ in range(count)], delta)
-
-
-def _advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, spent: float, budget: Budget) -> str:
-    if isinstance(event, dp_event.NonPrivateDpEvent):
-        return "a run without a guarantee fits no budget"
-    if spent >= budget.epsilon:
-        return "nothing fits any more"
-
-    def fits(other: dp_event.DpEvent) -> bool:
-        return _composed([*earlier, other], budget.delta).epsilon_pld <= budget.epsilon
-
-    run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
-    found = []
-    if run is not None and multiplier is not None:
-        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {_settings(multiplier)}")
-    if run is not None and rounds is not None:
-        kept = f"{run.noise_multiplier:.6g}"
-        found.append(f"{rounds} rounds with this noise_multiplier {kept}: {_settings(run.noise_multiplier, rounds)}")
-    return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
-
-
-def _settings(multiplier: float, rounds: int | None = None) -> str:
-    """The words for `dvc exp run` that make it so."""
-    words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
-    words += [] if rounds is None else [f"privacy.rounds={rounds}"]
-    return " ".join(f"-S {word}" for word in words)
+        return PipelineError(
+            f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
+        )
 
 
 def _shown(epsilon: float) -> str:
     return f"{epsilon:.6g}" if math.isfinite(epsilon) else "∞ (a run without a guarantee)"
 
 
-def _finite(epsilon: float) -> float | None:
-    return epsilon if math.isfinite(epsilon) else None
-
-
 def new_charge_id() -> str:
-    """A name for a charge that nobody has."""
+    """A random id for a new charge."""
     return secrets.token_hex(8)
 
 

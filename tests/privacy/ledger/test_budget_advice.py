@@ -6,7 +6,7 @@ import pytest
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import training_event
-from primorl.privacy.ledger import budget_advice as headroom
+from primorl.privacy.ledger import budget_advice
 from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
 
 REFUSED = training_event(0.1, 4.0, 150)
@@ -57,7 +57,7 @@ def test_nothing_is_suggested_where_nothing_fits_or_there_is_nothing_to_vary() -
 
 
 def test_a_search_cut_short_still_suggests_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headroom, "_SECONDS", -1.0)
+    monkeypatch.setattr(budget_advice, "_MOST_TRIES", 0)
     multiplier = multiplier_that_fits(REFUSED, lambda event: cost(event) <= 2.0)
     assert multiplier is not None
     assert cost(training_event(0.1, multiplier, 150)) <= 2.0

@@ -1,0 +1,96 @@
+"""What the ledger is asked for: a dataset version, a request to spend on it, and a budget."""
+
+import functools
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from dp_accounting import dp_event
+
+from primorl.privacy.accounting.epsilon import Spent, compose
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.ledger.chain import canonical
+from primorl.project.errors import PipelineError
+
+
+class BudgetExceeded(PipelineError):  # noqa: N818 - Tumult's name for it
+    """A run was refused because it would exceed the budget. Nothing was written and nothing is spent."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What all runs on the same units may spend together: ε, read at δ."""
+
+    epsilon: float
+    delta: float
+
+
+@dataclass(frozen=True)
+class Version:
+    """A dataset version as the ledger knows it.
+
+    Two versions *share units* if their members have a digest in common; which versions do is declared public.
+
+    Attributes:
+        fingerprint: keyed fingerprint of the content.
+        unit: what one unit is.
+        units: number of private units.
+        members: 16-byte keyed digests of the private units, in any order.
+        public: the same of the public units.
+    """
+
+    fingerprint: str
+    unit: str
+    units: int
+    members: bytes
+    public: bytes = b""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a run asks to do.
+
+    Attributes:
+        version: whose budget is spent.
+        dataset: name of the dataset.
+        stage: who asks.
+        identity: equal for two runs exactly if they are the same paid work.
+        event: what the run will do.
+        delta: at which the run's own ε is read.
+        git_commit: of the project, for the record.
+        mlflow_run: for the record.
+    """
+
+    version: Version
+    dataset: str
+    stage: str
+    identity: str
+    event: dp_event.DpEvent
+    delta: float
+    git_commit: str | None
+    mlflow_run: str | None
+
+
+def composed(events: Iterable[dp_event.DpEvent], delta: float) -> Spent:
+    """ε of all events together; the last 4,096 results are remembered."""
+    counted = Counter(events)
+    return _composed_counts(tuple(sorted(counted.items(), key=repr)), delta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _composed_counts(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> Spent:
+    return compose([event for event, count in counted for _ in range(count)], delta)
+
+
+def written(event: dp_event.DpEvent) -> dict[str, Any]:
+    """An event as records hold it.
+
+    Raises:
+        ValueError: it could not be read back as the same event.
+    """
+    content = event_to_json(event)
+    if event_from_json(content) != event or event_from_json(json.loads(canonical(content))) != event:
+        raise ValueError("the event does not survive being written down")
+    return content

@@ -1,0 +1,53 @@
+"""The statement is read as it was written, refuses what it cannot mean, and is documented by its class."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from primorl.privacy.statement import Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
+from primorl.project.records import keys_table
+from tests.statements import NOT_PRIVATE, PRIVATE
+
+PAGE = Path(__file__).resolve().parents[2] / "docs/privacy.md"
+CONTRACT = (
+    *("private", "epsilon", "delta", "unit", "neighboring_relation", "accountant", "epsilon_rdp", "event"),
+    *("sampling_probability", "noise_multiplier", "clipping_norm", "rounds", "public_assumptions"),
+    *("dataset_fingerprint", "void"),
+)
+
+
+@pytest.mark.parametrize("content", [PRIVATE, NOT_PRIVATE])
+def test_it_comes_back_as_it_was(tmp_path: Path, content: dict[str, object]) -> None:
+    write_json(tmp_path / "privacy.json", content)
+    found = Statement.read(tmp_path)
+    found.write(tmp_path / "again")
+    assert json.loads((tmp_path / "again/privacy.json").read_text(encoding="utf-8")) == content
+    assert found.to_json() == content
+    assert set(CONTRACT) <= set(content)
+    assert found.sound is bool(content["private"])
+
+
+def test_a_statement_of_another_format_gets_one_clear_line(tmp_path: Path) -> None:
+    """Before the class there was no version: such a file counts as format 1."""
+    write_json(tmp_path / "privacy.json", {key: value for key, value in PRIVATE.items() if key != "format"})
+    with pytest.raises(PipelineError, match=r"privacy.json: found format 1, this version reads 2; run `dvc checkout`"):
+        Statement.read(tmp_path)
+
+
+@pytest.mark.parametrize("key", ["epsilon", "delta", "sampling_probability", "clipping_norm", "rounds"])
+def test_a_guarantee_without_its_numbers_is_refused(tmp_path: Path, key: str) -> None:
+    write_json(tmp_path / "privacy.json", PRIVATE | {key: None})
+    with pytest.raises(PipelineError, match=f"private: true, yet {key} is null"):
+        Statement.read(tmp_path)
+    write_json(tmp_path / "privacy.json", NOT_PRIVATE | {key: None})
+    assert not Statement.read(tmp_path).private
+
+
+def test_the_page_shows_the_table_that_the_class_prints() -> None:
+    shown = re.search(r"keys of privacy.json: begin -->\n(.*?)\n<!--", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == keys_table(Statement), "paste what `keys_table(Statement)` prints"
