@@ -1,4 +1,4 @@
-"""A trained policy, ready for use. Needs numpy and safetensors alone."""
+"""A trained policy, ready for use. Needs numpy, safetensors and pydantic, and no torch."""
 
 import os
 import re

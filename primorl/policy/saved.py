@@ -1,4 +1,4 @@
-"""The files of a policy, and how they are read. Needs numpy and safetensors alone, and runs nothing from the files."""
+"""The files of a policy, and how they are read. Needs numpy, safetensors and pydantic; runs nothing from the files."""
 
 import itertools
 from collections.abc import Mapping

@@ -96,7 +96,7 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
-    """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
+    """What was spent on the units of this version of the data, without names, times of day or other data."""
     if statement.spent_on_dataset is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: spent_on_dataset: found null; run `dvc repro train_model`")
     version = dataset_version(manifest, PARTITIONS)
