@@ -62,4 +62,5 @@ def _register_dm_control() -> None:
     os.environ.setdefault("MUJOCO_GL", "disable")
     if find_spec("dm_control") is None or find_spec("shimmy") is None:
         raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
+    import primorl.simulators.gym_notice  # noqa: F401, I001  before Shimmy, which imports Gym
     import shimmy  # noqa: F401
