@@ -24,11 +24,12 @@ from primorl.evaluation.figure import Estimate, draw_returns
 from primorl.evaluation.model_value import NOTE, ModelValue, values_by_member
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.summary import SeedSummary, Summary
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, replaced_file, write_json
+from primorl.project.files import read_json, replaced_file
 from primorl.setup.horizon import declared_horizon
 from primorl.tracking import Log, StageRun
 from primorl.trajectories.storage.manifest import Manifest
@@ -36,7 +37,6 @@ from primorl.trajectories.storage.store import UnitStore
 
 PARTITIONS, MODEL = Path("data/partitions"), Path("models/dynamics")
 SUMMARY, CURVES, FIGURE = Path("metrics/summary.json"), Path("plots/curves.csv"), Path("plots/return.png")
-_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _STARTS = 4096  # drawn from the released first states
 _STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
 
@@ -45,7 +45,7 @@ def body(params: Params, run: StageRun) -> None:
     """Evaluate the final policy and those of every epoch; write the summary, the curve and its figure."""
     started = time.perf_counter()
     folder = Path("models/mopo" if params.dynamics.variant == "mopo" else "models/policy")
-    statement = Statement.read(folder).to_json()
+    statement = Statement.read(folder)
     config = PolicyConfig.read(folder)
     made_for, seeds = config.variant, config.seeds
     if made_for != params.dynamics.variant:
@@ -61,38 +61,37 @@ def body(params: Params, run: StageRun) -> None:
         else _in_the_environment(params, params.chosen.environment, manifest, folders)
     )
     over_seeds = Result.over(results)
-    of_seeds = {
-        "seeds": seeds,
-        "by_seed": [
-            {"seed": seed, **_worth(params, result.final), "policy_sha256": _digest(where)}
-            for seed, result, where in zip(seeds or (), results, folders, strict=False)
-        ],
-    }
-    summary = {
-        "dataset": params.dataset,
-        "env_id": params.chosen.environment,
-        "variant": params.dynamics.variant,
-        **{key: statement[key] for key in _STATED},
-        "seed": params.seed,
-        **_worth(params, over_seeds.final),
+    by_seed = tuple(
+        SeedSummary(seed=seed, **_value(params, result.final), policy_sha256=_digest(where))
+        for seed, result, where in zip(seeds or (), results, folders, strict=False)
+    )
+    found = Summary.of(
+        statement,
+        dataset=params.dataset,
+        env_id=params.chosen.environment,
+        variant=params.dynamics.variant,
+        seed=params.seed,
+        **_value(params, over_seeds.final),
         **said,
-        **(of_seeds if seeds else {}),
-        "policy_sha256": _digest(folder),
-        "seconds": {
+        seeds=seeds,
+        by_seed=by_seed or None,
+        policy_sha256=_digest(folder),
+        seconds={
             **{stage: read_json(Path(f"metrics/seconds/{stage}.json"))["seconds"] for stage in _STAGES},
             "evaluate": round(time.perf_counter() - started, 3),
         },
-    }
+    )
+    summary = found.to_json()
     with replaced_file(CURVES) as fresh:
         _write_curve(fresh, over_seeds.curve, params)
     with replaced_file(FIGURE) as fresh:
         draw_returns(fresh, over_seeds.final, over_seeds.curve, summary)
-    write_json(SUMMARY, summary)
+    found.write(SUMMARY)
     _log(run, summary, over_seeds, statement, folder)
     for seed, result in zip(seeds or (), results, strict=False):
         with run.nested(f"seed {seed}") as log:
             _log_choices(log, {**summary, "seed": seed}, statement)
-            _log_results(log, result, _worth(params, result.final)["normalized_score"])
+            _log_results(log, result, _value(params, result.final)["normalized_score"])
 
 
 @dataclass(frozen=True)
@@ -172,14 +171,14 @@ def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, Determinist
     return final, epochs
 
 
-def _worth(params: Params, final: Estimate) -> dict[str, Any]:
+def _value(params: Params, final: Estimate) -> dict[str, Any]:
     """What the summary says of a policy: what was measured, or the model's value and that nothing was."""
     if isinstance(final, ModelValue):
         nothing = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
-        return nothing | {"model_value": final.mean, "model_value_range": [final.low, final.high]}
+        return nothing | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
     return {
         "return_mean": final.mean,
-        "return_ci95": [final.low, final.high],
+        "return_ci95": (final.low, final.high),
         "normalized_score": _score(params, final.mean),
     }
 
@@ -213,7 +212,7 @@ def _write_curve(path: Path, curve: Sequence[Estimate], params: Params) -> None:
             rows.writerow([epoch, *([None] * len(measured) if of_model else []), *numbers, *score])
 
 
-def _log(run: StageRun, summary: dict[str, Any], result: Result, statement: dict[str, Any], folder: Path) -> None:
+def _log(run: StageRun, summary: dict[str, Any], result: Result, statement: Statement, folder: Path) -> None:
     """The stage's run gets everything; the pipeline's run gets what pipelines are compared by."""
     for log in (run, run.pipeline):
         _log_choices(log, summary, statement)
@@ -226,9 +225,9 @@ def _log(run: StageRun, summary: dict[str, Any], result: Result, statement: dict
         run.artifact(file)
 
 
-def _log_choices(log: Log, summary: dict[str, Any], statement: dict[str, Any]) -> None:
+def _log_choices(log: Log, summary: dict[str, Any], statement: Statement) -> None:
     log.params({key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")})
-    log.tag("dataset_fingerprint", statement["dataset_fingerprint"])
+    log.tag("dataset_fingerprint", statement.dataset_fingerprint)
 
 
 def _log_results(log: Log, result: Result, score: float | None) -> None:

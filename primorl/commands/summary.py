@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from primorl.evaluation.figure import account, guarantee
+from primorl.evaluation.summary import Summary
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
 
 
 def text(summary: dict[str, Any]) -> str:
@@ -50,10 +50,7 @@ def _seeds(summary: dict[str, Any]) -> str:
 def main() -> int:
     """Print the summary; return the exit status."""
     try:
-        print(text(read_json(Path("metrics/summary.json"))))
-    except KeyError as missing:
-        print(f"error: metrics/summary.json: no {missing.args[0]}; run `dvc repro evaluate`", file=sys.stderr)
-        return 1
+        print(text(Summary.read(Path("metrics/summary.json")).to_json()))
     except PipelineError as missing:
         print(f"error: {missing}", file=sys.stderr)
         return 1
