@@ -5,8 +5,8 @@ whether each canary is in the data. An adversary who sees the released rounds, a
 guesses them; the success of the guesses bounds ε from below. The audit runs the plan's own parts: `Plan.cohort`,
 `Clip.clip_pieces` and `Plan.release`, so it works for every plan.
 
-The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/training` and the
-one-run audit do. Nor does it see weaknesses that hardly change ε (fixed partitions in place of Poisson cohorts, the
+The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/training` and
+the one-run audit do. Nor does it see weaknesses that hardly change ε (fixed partitions in place of Poisson cohorts, the
 realised cohort size in the denominator): the tests compare `Observations` with their stated law instead.
 """
 
