@@ -23,15 +23,10 @@ def register(app: typer.Typer) -> None:
 def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
     import json
 
-    from primorl.project.errors import PipelineError
-    from primorl.project.files import read_json
+    from primorl.evaluation.summary import Summary
 
-    summary = read_json(_SUMMARY)
-    try:
-        print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
-    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
-        what = f"no {wrong.args[0]}" if isinstance(wrong, KeyError) else "not written by this version"
-        raise PipelineError(f"{_SUMMARY}: {what}; run `dvc repro evaluate`") from None
+    summary = Summary.read(_SUMMARY).to_json()
+    print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
 
 
 def text(summary: dict[str, Any]) -> str:

@@ -13,47 +13,64 @@ from primorl.policy.config import Variant
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import write_json
 from primorl.project.logs import Log, StageLog
-from primorl.project.records import read_record, record, to_json
+from primorl.project.records import Hexadecimal, Line, read_record, record, to_json
+from primorl.project.values import Within
 
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
-_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+"""Keys that the summary repeats from the privacy statement."""
+_Epsilon = Annotated[float, Within(ge=0)]
+_Count = Annotated[int, Within(ge=1)]
 _REMEDY = "run `dvc repro evaluate`"
+
+
+@record
+class SeedSummary:
+    """The result of one seed of several. Optional keys are left out of the file where they are null."""
+
+    seed: Annotated[int, "The seed."]
+    return_mean: Annotated[float | None, "Mean return of its episodes."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return."]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of its final policy's file."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
 
 
 @record
 class Summary:
     """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
-    dataset: Annotated[str, "Name in params.yaml."]
-    env_id: Annotated[str | None, "Gymnasium id; `null`: there is no simulator."]
+    dataset: Annotated[Line, "Name in params.yaml."]
+    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
-    epsilon: Annotated[float | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
-    epsilon_rdp: Annotated[float | None, "ε by the RDP accountant."]
-    delta: Annotated[float | None, "δ at which ε is read."]
-    unit: Annotated[str, "What one unit of privacy is."]
-    units: Annotated[int, "K, the number of private units; public."]
-    void: Annotated[tuple[str, ...], "Reasons not to rely on the statement."]
+    epsilon: Annotated[_Epsilon | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
+    epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant."]
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ at which ε is read."]
+    unit: Annotated[Line, "What one unit of privacy is."]
+    units: Annotated[_Count, "K, the number of private units; public."]
+    void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."]
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."]
     seed: Annotated[int, "`seed` of params.yaml."]
     return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
     normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
-    episodes: Annotated[int | None, "Episodes measured for each final policy."]
-    policy_sha256: Annotated[str, "SHA-256 of the final policy's file (of the first seed)."]
+    episodes: Annotated[_Count | None, "Episodes measured for each final policy."]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of the final policy's file (of the first seed)."]
     seconds: Annotated[dict[str, float], "Wall time of each stage."]
     model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
     model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
-    model_value_members: Annotated[int | None, "Members of the ensemble."] = None
-    model_value_rollouts: Annotated[int | None, "Rollouts in each member."] = None
-    model_value_horizon: Annotated[int | None, "Steps of a rollout."] = None
+    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
     model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
     seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
-    by_seed: Annotated[tuple[dict[str, Any], ...] | None, "The same results for each seed."] = None
+    by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
 
     @classmethod
     def of(
@@ -77,11 +94,11 @@ class Summary:
             others: the other fields.
         """
         listed = tuple(
-            {"seed": seed, **_value(result.final, score), "policy_sha256": _digest(folder)}
+            SeedSummary(seed=seed, **_value(result.final, score), policy_sha256=_digest(folder))
             for seed, result, folder in zip(seeds or (), evaluation.by_seed, folders, strict=seeds is not None)
         )
         return cls(
-            **{key: getattr(statement, key) for key in _STATED},
+            **{key: getattr(statement, key) for key in STATED},
             **_value(evaluation.overall.final, score),
             **evaluation.method,
             seeds=tuple(seeds) if seeds else None,
@@ -92,8 +109,9 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
-        optional = {entry.name for entry in fields(self) if entry.default is not MISSING}
-        return {key: value for key, value in to_json(self).items() if key not in optional or value is not None}
+        return _without_nulls(to_json(self), Summary) | (
+            {"by_seed": [_without_nulls(to_json(own), SeedSummary) for own in self.by_seed]} if self.by_seed else {}
+        )
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""
@@ -195,6 +213,11 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
 
 def _score(mean: float, score: Score | None) -> float | None:
     return None if score is None else score(mean)
+
+
+def _without_nulls(content: dict[str, Any], kind: type[Summary] | type[SeedSummary]) -> dict[str, Any]:
+    optional = {entry.name for entry in fields(kind) if entry.default is not MISSING}
+    return {key: value for key, value in content.items() if key not in optional or value is not None}
 
 
 def _digest(folder: Path) -> str:

@@ -9,7 +9,7 @@ Pydantic checks the types. It is imported when a file is read, so that the engin
 
 import json
 import re
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
@@ -54,9 +54,12 @@ def record(cls: type[R]) -> type[R]:
 
 
 def to_json(value: Any) -> dict[str, Any]:
-    """The content of the file of a record: plain JSON types, keys in the order of the fields, ``format`` first."""
+    """The content of the file of a record: plain JSON types, keys in the order of the fields, ``format`` first.
+
+    An optional key that holds its default is left out.
+    """
     version = getattr(type(value), "FORMAT", None)
-    content = _plain(asdict(value))
+    content: dict[str, Any] = _plain(value)
     return content if version is None else {"format": version, **content}
 
 
@@ -140,9 +143,18 @@ def _inner_records(hint: Any) -> list[type]:
 
 
 def _plain(value: Any) -> Any:
+    if is_dataclass(value):
+        found = ((field, getattr(value, field.name)) for field in fields(value))
+        return {field.name: _plain(part) for field, part in found if not _is_default(field, part)}
     if isinstance(value, dict):
         return {key: _plain(part) for key, part in value.items()}
     return [_plain(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _is_default(field: Field[Any], value: Any) -> bool:
+    if field.default_factory is not MISSING:
+        return bool(value == field.default_factory())
+    return field.default is not MISSING and bool(value == field.default)
 
 
 def _reason(error: Any) -> str:

@@ -91,7 +91,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "optimize_mopo": 5,
     }
     assert summary == {
-        "format": 1,
+        "format": 2,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",

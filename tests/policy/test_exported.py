@@ -48,7 +48,6 @@ def test_the_folder_says_what_it_holds(folder: Path) -> None:
         "variant": "private",
         "policy": "models/policy",
         "environment": None,
-        "seeds": None,
         "observation_size": 3,
         "action_size": 2,
         "hidden": [16, 8],

@@ -4,8 +4,8 @@ import math
 from collections.abc import Callable
 from functools import cache
 
+import dp_accounting
 from dp_accounting import dp_event, pld
-from scipy.optimize import brentq
 
 from primorl.privacy.accounting.epsilon import (
     LARGEST_TIGHT,
@@ -19,7 +19,7 @@ from primorl.privacy.accounting.epsilon import (
 from primorl.privacy.accounting.rounding import at_most
 
 _LARGEST_MULTIPLIER = 1e5
-_SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds: no guarantee worth the name
+_SMALLEST_MULTIPLIER = 0.1  # below it ε is in the hundreds, which guarantees nothing of use
 _MOST_ROUNDS = 1_000_000
 _PRECISION = 2e-5  # of a search, relative
 _ROUGH = 0.05
@@ -34,7 +34,7 @@ def solve_noise_multiplier(
     The ε is that of rounds and ``queries`` together; see `Training`.
 
     Raises:
-        ValueError: the queries alone cost more, or no multiplier below 100,000 reaches the target.
+        ValueError: the queries alone cost more, or no multiplier below 100,000 meets the target.
     """
     _refuse_costly(target_epsilon, delta, queries)
 
@@ -42,9 +42,10 @@ def solve_noise_multiplier(
         return training_event(sampling_probability, multiplier, rounds, queries)
 
     bounds = _SMALLEST_MULTIPLIER, _LARGEST_MULTIPLIER
-    rough = _crossing(lambda z: _rough_epsilon(event(z), delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
+    rough = _crossing(event, lambda e: _rough_epsilon(e, delta), target_epsilon, 1.0, *bounds, _ROUGH, rising=False)
     epsilon = _epsilon_near(target_epsilon, delta, rounds)
-    near = _crossing(lambda z: epsilon(event(z)), target_epsilon, rough, *bounds, _PRECISION, rising=False)
+    near = _crossing(event, epsilon, target_epsilon, rough, *bounds, _PRECISION, rising=False)
+    near *= 1 - _PRECISION  # `_crossing` may be above by so much, and `too_small` below corrects upwards only
     scale = 10 ** (4 - math.ceil(math.log10(near)))
 
     # The statement reads ε on a grid of its own, which may differ in the fifth digit: it must keep the target too.
@@ -83,12 +84,13 @@ def solve_rounds(
         return spent(event(rounds), delta, rounds=rounds + len(queries)).epsilon_pld <= target_epsilon
 
     bounds = 1, _MOST_ROUNDS
-    rough = _crossing(
-        lambda n: _rough_epsilon(event(round(n)), delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True
-    )
-    epsilon_near = _epsilon_near(target_epsilon, delta, round(rough))
-    epsilon = cache(lambda rounds: epsilon_near(event(rounds)))
-    near = round(_crossing(lambda n: epsilon(round(n)), target_epsilon, rough, *bounds, 1e-3, rising=True))
+
+    def about(rounds: float) -> dp_event.DpEvent:
+        return event(round(rounds))
+
+    rough = _crossing(about, lambda e: _rough_epsilon(e, delta), target_epsilon, 100.0, *bounds, _ROUGH, rising=True)
+    epsilon = _epsilon_near(target_epsilon, delta, round(rough))
+    near = round(_crossing(about, epsilon, target_epsilon, rough, *bounds, 1e-3, rising=True))
     rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
     if rounds == 0:
         raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
@@ -121,8 +123,28 @@ def _epsilon_near(target: float, delta: float, rounds: int) -> Callable[[dp_even
     return epsilon
 
 
+class _Accountant:
+    """The part of an accountant that `calibrate_dp_mechanism` uses, with ε from a function of the event."""
+
+    ledger = dp_event.NoOpDpEvent()
+
+    def __init__(self, epsilon: Callable[[dp_event.DpEvent], float]) -> None:
+        self._epsilon = epsilon
+        self._event: dp_event.DpEvent = self.ledger
+
+    def compose(self, event: dp_event.DpEvent) -> "_Accountant":
+        """Take the event."""
+        self._event = event
+        return self
+
+    def get_epsilon(self, delta: float) -> float:
+        """ε of the event; δ is the function's own."""
+        return self._epsilon(self._event)
+
+
 def _crossing(
-    epsilon: Callable[[float], float],
+    event: Callable[[float], dp_event.DpEvent],
+    epsilon: Callable[[dp_event.DpEvent], float],
     target: float,
     start: float,
     lowest: float,
@@ -131,26 +153,34 @@ def _crossing(
     *,
     rising: bool,
 ) -> float:
-    """Where ``epsilon``, rising or falling, passes ``target``: the nearer bound if it does so nowhere between them.
+    """The parameter at which ε, rising or falling in it, meets ``target``; the nearer bound if there is none.
 
-    It goes from ``start`` outwards in steps that stay short, as ε far on the expensive side of the target may take
-    minutes, and then along straight lines in logarithms, which ε nearly follows.
+    `calibrate_dp_mechanism` finds it, in the parameter's logarithm, within a bracket. The bracket is found here, from
+    ``start`` outwards in steps that stay short: dp_accounting's own search evaluates the far ends, and ε far on the
+    expensive side of the target may take minutes.
     """
+    known = cache(epsilon)
 
-    @cache
-    def excess(logarithm: float) -> float:
-        return math.log(max(epsilon(math.exp(logarithm)) / target, 1e-3))
+    def at(logarithm: float) -> dp_event.DpEvent:
+        return event(math.exp(logarithm))
+
+    def exceeds(logarithm: float) -> bool:
+        return known(at(logarithm)) > target
 
     ends = math.log(lowest), math.log(highest)
     here = min(max(math.log(start), ends[0]), ends[1])
-    up = (excess(here) > 0) != rising
+    up = exceeds(here) != rising
     stride = 0.1
     while True:
         there = min(here + stride, ends[1]) if up else max(here - stride, ends[0])
         if there == here:
             return highest if up else lowest
-        if (excess(here) > 0) != (excess(there) > 0):
-            return math.exp(brentq(excess, here, there, xtol=precision))
+        if exceeds(here) != exceeds(there):
+            bracket = dp_accounting.ExplicitBracketInterval(here, there)
+            found = dp_accounting.calibrate_dp_mechanism(
+                lambda: _Accountant(known), at, target, 0.5, bracket, tol=precision
+            )
+            return math.exp(found)
         here, stride = there, min(2 * stride, 0.7)
 
 

@@ -1,12 +1,13 @@
 """White-box audit of the mechanism: does it leak more than the plan states?
 
-Canary units with updates of exact norm C, in directions orthogonal to each other and to everybody else's, are in the
-data by fair coins. Whoever sees the released rounds and knows all but those coins guesses them; how well that can be
-done bounds ε from below. Everything the plan does is done by its own parts: `Plan.cohort`, `EnsembleClip.factors`
-and `finish`, `Plan.release`. What is not the plan's (local steps, chunks, what a stage writes) is not seen here:
-`tests/dynamics` and the one-run audit look at that. Nor are weaknesses that leave ε almost as it is (fixed partitions
-in place of Poisson cohorts, the realised cohort size in the denominator): the tests compare `Observations`
-with the law they should have, which tells those apart too.
+Canary units contribute vectors of norm exactly C, orthogonal to each other and to all others. A fair coin decides
+whether each canary is in the data. An adversary who sees the released rounds, and knows everything but the coins,
+guesses them; the success of the guesses bounds ε from below. The audit runs the plan's own parts: `Plan.cohort`,
+`Clip.clip_pieces` and `Plan.release`, so it works for every plan.
+
+The audit does not see what happens outside the plan (local steps, chunks, what a stage writes): `tests/training` and
+the one-run audit do. Nor does it see weaknesses that hardly change ε (fixed partitions in place of Poisson cohorts, the
+realised cohort size in the denominator): the tests compare `Observations` with their stated law instead.
 """
 
 import math
@@ -27,13 +28,13 @@ from primorl.project.errors import PipelineError
 
 Floats = NDArray[np.float64]
 
-# Raw updates are this many times C in every layer of every member: whatever a right clip holds them to, they reach.
+# Raw contributions are this many times C in every piece, so that after a correct clip they reach its bound.
 _EXCESS = 10.0
-# Coordinates of every layer that hold the updates of units that are no canaries.
+# Coordinates of every piece that hold the contributions of ordinary units.
 _SPARE = 16
-_FEWEST = 128  # canaries of all runs together; with fewer there is nothing to learn from
+_FEWEST = 128  # canaries of all runs together; fewer are too few to choose a statistic
 _THRESHOLDS = 256
-# Noise multipliers that explain what was seen are looked for within this factor of the plan's, on this grid of ε.
+# The search for the noise multiplier goes within this factor of the plan's, on this grid of ε.
 _WIDEST = 4.0
 _HALVINGS = 10
 _EPSILONS, _LARGEST_EPSILON = 100, 10.0
@@ -42,7 +43,7 @@ _GRID = 2e-3
 
 @dataclass(frozen=True)
 class Observations:
-    """What the releases say of every canary, as the adversary reads them. Run on canaries only, so not sensitive.
+    """What the releases show about every canary. The data are canaries only, so this is not sensitive.
 
     Attributes:
         included: whether the canary was in the data, ``[canaries]`` (those of all runs).
@@ -196,14 +197,14 @@ def lower_bound(plan: Plan, seen: Observations, claimed: float, confidence: floa
     scores = _statistics(plan, seen, learning)
 
     def judged(kind: Callable[[Floats, Floats], Floats]) -> tuple[str, float, float]:
-        """The statistic and the rates of the guess that is worth most on the learning half."""
+        """The statistic and the rates of the guess of the highest value on the learning half."""
         best, choice = -math.inf, ("", 0.0, 0)
         for name, score in scores.items():
             thresholds = np.quantile(score[learning], np.linspace(0, 1, _THRESHOLDS))
-            worth = kind(*_rates(score[learning], seen.included[learning], thresholds, confidence))
-            side, at = divmod(int(worth.argmax()), _THRESHOLDS)
-            if worth[side, at] > best:
-                best, choice = float(worth[side, at]), (name, float(thresholds[at]), side)
+            value = kind(*_rates(score[learning], seen.included[learning], thresholds, confidence))
+            side, at = divmod(int(value.argmax()), _THRESHOLDS)
+            if value[side, at] > best:
+                best, choice = float(value[side, at]), (name, float(thresholds[at]), side)
         name, threshold, side = choice
         one = np.array([threshold])
         hits, alarms = _rates(scores[name][judging], seen.included[judging], one, confidence)
@@ -261,7 +262,7 @@ def _discriminant(features: Floats, included: NDArray[np.bool_], learning: NDArr
 
 
 def _rates(scores: Floats, included: NDArray[np.bool_], thresholds: Floats, confidence: float) -> tuple[Floats, Floats]:
-    """What is surely right and at most wrong of two guesses at every threshold, ``[2, thresholds]``.
+    """Bounds on the rates of right and wrong guesses at every threshold, ``[2, thresholds]`` each.
 
     Row 0 guesses "in" above it: at least that share of those that are in, at most that share of those that are out. Row
     1 guesses "out" at or below it, the other way round. Both hold together with the confidence.

@@ -1,4 +1,9 @@
-"""Exact confidence bounds on probabilities from counts (Clopper and Pearson 1934)."""
+"""Exact confidence bounds on probabilities from counts (Clopper and Pearson 1934).
+
+The numbers are those of ``scipy.stats.binomtest(k, n).proportion_ci(method="exact")``, which takes one count at a time.
+The audit needs bounds for thousands of thresholds, so the quantiles are computed here, vectorised (`betaincinv`); the
+tests compare the two.
+"""
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,7 +19,7 @@ def clopper_pearson(successes: int, trials: int, confidence: float) -> tuple[flo
         confidence: in (0, 1), of both ends together.
 
     Returns:
-        Lower and upper bound. (0, 1) where there were no trials.
+        Lower and upper bound; (0, 1) without trials.
 
     Raises:
         ValueError: counts or confidence out of range.

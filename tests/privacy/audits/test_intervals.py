@@ -51,3 +51,9 @@ def test_many_at_once_are_the_ones_one_by_one() -> None:
 def test_impossible_counts_are_refused(successes: int, trials: int, confidence: float) -> None:
     with pytest.raises(ValueError, match="allowed"):
         clopper_pearson(successes, trials, confidence)
+
+
+@pytest.mark.parametrize(("successes", "trials"), [(0, 7), (7, 7), (3, 10), (1, 1000), (700, 1000)])
+def test_the_vectorised_bounds_are_scipys(successes: int, trials: int) -> None:
+    exact = stats.binomtest(successes, trials).proportion_ci(confidence_level=0.9, method="exact")
+    assert clopper_pearson(successes, trials, 0.9) == pytest.approx((exact.low, exact.high), rel=1e-9, abs=1e-12)
