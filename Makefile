@@ -10,13 +10,15 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
 SETUP := .venv/.ready
+# DVC deletes a stage's outputs before it finds a mistake in params.yaml. So the params are checked first.
+CHECK := .venv/bin/primorl check
 
 .PHONY: help setup run test bench lint types imports audit ui clean
 
-help: ## this list
+help: ## print this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
 
-setup: $(SETUP) ## install everything into .venv
+setup: $(SETUP) ## install the project and its tools into .venv
 
 # The stamp is touched last, so an interrupted set-up is done again.
 $(SETUP): pyproject.toml constraints.txt
@@ -28,33 +30,35 @@ $(SETUP): pyproject.toml constraints.txt
 	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	@touch $@
 
-run: $(SETUP) ## run what changed of the pipeline, then print its results
+run: $(SETUP) ## run the stages whose inputs changed, then print the results
+	@$(CHECK)
 	PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
-	@.venv/bin/python -m primorl.commands.summary
+	@.venv/bin/primorl summary
 
-test: $(SETUP) ## the whole test suite
+test: $(SETUP) ## run the test suite
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadscope
 
-bench: $(SETUP) ## the benchmarks of speed, their results and the tables of docs/performance.md
+bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
 	.venv/bin/python -m benchmarks.speed
 
-lint: $(SETUP) ## style
+lint: $(SETUP) ## check style and formatting
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
 
-types: $(SETUP) ## static types
+types: $(SETUP) ## check static types
 	.venv/bin/mypy
 
-imports: $(SETUP) ## which room may import which
+imports: $(SETUP) ## check which package may import which
 	.venv/bin/lint-imports
 
-audit: $(SETUP) ## known vulnerabilities of the pinned dependencies
+audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
 	.venv/bin/python tests/audit_dependencies.py
 
-ui: $(SETUP) ## MLflow on http://127.0.0.1:5000
+ui: $(SETUP) ## show MLflow on http://127.0.0.1:5000
 	@store="$$(.venv/bin/python -m primorl.tracking)"; \
-	MLFLOW_BACKEND_STORE_URI="$$store" .venv/bin/mlflow ui --host 127.0.0.1 --workers 1
+	MLFLOW_BACKEND_STORE_URI="$$store" MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
+		.venv/bin/mlflow ui --host 127.0.0.1 --workers 1
 
-clean: ## remove .venv and caches; data, models, results and MLflow's store stay
+clean: ## remove .venv and caches; keep data, models, results and the MLflow store
 	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find primorl pipeline tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,1 +1,3 @@
-"""One module per DVC stage: read params, call one function of the library, write files, log."""
+"""What DVC runs, one script a stage: read params, call the library, write files, log."""
+
+import primorl  # noqa: F401  first of all: it tells OpenMP how to wait, which torch reads when it is loaded

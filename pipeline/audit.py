@@ -1,34 +1,14 @@
-"""Stage ``audit``: does the plan of params.yaml leak more than it claims? Reads the public split alone."""
+"""``python -m pipeline.audit``: does the plan of params.yaml leak more than it claims? Reads the public split alone."""
 
-import dataclasses
 import sys
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
 
 from pipeline.runner import run_stage
-from pipeline.train_model import PARTITIONS
 from primorl.attacks.figure import draw_bounds
-from primorl.attacks.one_run import OneRun, audit_one_run
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture
-from primorl.privacy.audits.canaries import LowerBound, audit_mechanism
-from primorl.privacy.mechanism.plan import Plan
-from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file, write_json
-from primorl.project.progress import progress_bar
-from primorl.setup.compute import chosen_device, execution
-from primorl.setup.mechanism import architecture, make_plan
-from primorl.tracking import Log, StageRun
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining
-from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
-
-REPORT, FIGURE = Path("reports/audit.json"), Path("reports/audit.png")
-CONFIDENCE = 0.95
-MECHANISM_CANARIES, MECHANISM_RUNS = 256, 64
-ONE_RUN_CANARIES = 200
+from primorl.project.paths import AUDIT_FIGURE, AUDIT_REPORT
+from primorl.setup import audits
+from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -37,10 +17,11 @@ def body(params: Params, run: StageRun) -> None:
     Raises:
         PipelineError: a lower bound lies above the claim, after everything is written and logged.
     """
-    mechanism = of_mechanism(params, MECHANISM_CANARIES, MECHANISM_RUNS)
-    one_run = of_one_run(params, ONE_RUN_CANARIES)
-    write_json(REPORT, {"mechanism": mechanism_report(mechanism), "one_run": one_run_report(one_run)})
-    with replaced_file(FIGURE) as fresh:
+    mechanism = audits.of_mechanism(params, audits.MECHANISM_CANARIES, audits.MECHANISM_RUNS)
+    one_run = audits.of_one_run(params, audits.ONE_RUN_CANARIES)
+    report = {"mechanism": audits.mechanism_report(mechanism), "one_run": audits.one_run_report(one_run)}
+    write_json(AUDIT_REPORT, report)
+    with replaced_file(AUDIT_FIGURE) as fresh:
         draw_bounds(
             fresh,
             mechanism.claimed,
@@ -50,129 +31,14 @@ def body(params: Params, run: StageRun) -> None:
                 "one run, every round": one_run.rounds.epsilon,
                 "one run, released model": one_run.model.epsilon,
             },
-            f"Lower bounds on ε at δ = {mechanism.delta:g}, each audit at {CONFIDENCE:.0%}",
+            f"Lower bounds on ε at δ = {mechanism.delta:g}, each audit at {audits.CONFIDENCE:.0%}",
         )
-    log_mechanism(run, mechanism)
-    log_one_run(run, one_run)
-    for file in (REPORT, FIGURE):
+    audits.log_mechanism(run, mechanism)
+    audits.log_one_run(run, one_run)
+    for file in (AUDIT_REPORT, AUDIT_FIGURE):
         run.artifact(file)
-    refuse(mechanism)
-    refuse(one_run)
-
-
-def of_mechanism(params: Params, canaries: int, runs: int) -> LowerBound:
-    """Audit the plan that params.yaml and the manifest describe, on updates made for it; reads no data.
-
-    Raises:
-        PipelineError: the plan claims nothing, or has fewer units than canaries.
-    """
-    plan, _ = claimed_plan(params)
-    return audit_mechanism(plan, canaries=min(canaries, plan.units - 1), runs=runs, confidence=CONFIDENCE)
-
-
-def of_one_run(params: Params, canaries: int) -> OneRun:
-    """Train once, as ``train_model`` would, on the public split and canaries, all of them taken for private units.
-
-    K is theirs and the rest of the plan that of params.yaml; ε does not depend on K. Public data costs nothing, and the
-    model is dropped.
-
-    Raises:
-        PipelineError: the plan claims nothing, or no unit is public.
-    """
-    plan, shape = claimed_plan(params)
-    public = UnitStore.open(PARTITIONS / "public")
-    if public.units == 0:
-        raise PipelineError(
-            f"{PARTITIONS / 'public'}: no unit is public (partition.public_fraction), and the one-run audit trains on "
-            "public units only; the audit of the mechanism needs none"
-        )
-    device = chosen_device(params.compute)
-    chosen = params.dynamics
-    with progress_bar(plan.rounds, "one-run audit", "round") as bar:
-        return audit_one_run(
-            dataclasses.replace(plan, units=public.units + canaries),
-            shape,
-            public,
-            public.flat(),
-            canaries=canaries,
-            confidence=CONFIDENCE,
-            local=LocalTraining(chosen.learning_rate, chosen.batch_size, chosen.local_epochs, chosen.weight_decay),
-            server=ServerTraining(
-                momentum=chosen.server_momentum,
-                averaging=chosen.server_averaging,
-                look_every=chosen.early_stopping.every,
-                patience=chosen.early_stopping.patience,
-            ),
-            max_transitions=chosen.max_transitions_per_unit,
-            seed=params.seed,
-            execution=execution(params.compute, device),
-            on_round=bar.update,
-        )
-
-
-def claimed_plan(params: Params) -> tuple[Plan, Architecture]:
-    """The rounds under audit, without the queries before them, and the ensemble they are for.
-
-    Raises:
-        PipelineError: the variant claims nothing that could be refuted.
-    """
-    manifest = Manifest.load(PARTITIONS / "manifest.json")
-    shape = architecture(params, manifest)
-    if params.dynamics.variant != "private":
-        raise PipelineError(
-            f"params.yaml: dynamics.variant: found {params.dynamics.variant}, which claims no ε that an audit could "
-            "refute; allowed is private"
-        )
-    return dataclasses.replace(make_plan(params, manifest, shape), queries=()), shape
-
-
-def mechanism_report(found: LowerBound) -> dict[str, Any]:
-    """What the audit of the mechanism found, as plain data."""
-    return dataclasses.asdict(found) | {"refutes_the_claim": found.refutes_the_claim}
-
-
-def one_run_report(found: OneRun) -> dict[str, Any]:
-    """What the one-run audit found, as plain data."""
-    return {
-        "trained_on": "the public split and canaries, taken for private units; the model was dropped",
-        **dataclasses.asdict(found),
-        "refutes_the_claim": found.refutes_the_claim,
-    }
-
-
-def log_mechanism(log: Log, found: LowerBound) -> None:
-    """Log the numbers of the audit of the mechanism."""
-    _log(log, "mechanism", found.claimed, {"guesses": found.epsilon, "gaussian": found.epsilon_gaussian})
-
-
-def log_one_run(log: Log, found: OneRun) -> None:
-    """Log the numbers of the one-run audit."""
-    _log(log, "one_run", found.claimed, {"model": found.model.epsilon, "rounds": found.rounds.epsilon})
-
-
-def refuse(found: LowerBound | OneRun) -> None:
-    """Raise the alarm.
-
-    Raises:
-        PipelineError: the claim is refuted.
-    """
-    if found.refutes_the_claim:
-        name, bound = (
-            ("one run", found.epsilon)
-            if isinstance(found, OneRun)
-            else ("mechanism", max(found.epsilon, found.epsilon_gaussian))
-        )
-        raise PipelineError(
-            f"audit ({name}): ε is at least {bound:.3g} and {found.claimed:.3g} is claimed, both at δ = "
-            f"{found.delta:g}: the guarantee does not hold; release nothing and look for the bug"
-        )
-
-
-def _log(log: Log, audit: str, claimed: float | None, bounds: Mapping[str, float]) -> None:
-    if claimed is not None:
-        log.metric("audit.claimed_epsilon", claimed)
-    for name, value in bounds.items():
-        log.metric(f"audit.{audit}.{name}_lower_bound", value)
+    audits.refuse(mechanism)
+    audits.refuse(one_run)
 
 
 if __name__ == "__main__":

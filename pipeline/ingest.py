@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 from pipeline.runner import run_stage
+from primorl.config.blocks import PublicColumn
 from primorl.config.params import Params
 from primorl.tracking import StageRun
 from primorl.trajectories.ingestion import ingest
@@ -11,12 +12,13 @@ from primorl.trajectories.ingestion import ingest
 
 def body(params: Params, run: StageRun) -> None:
     """Validate and convert; only the keyed fingerprint is logged."""
-    chosen = params.chosen
+    chosen, public = params.chosen, params.partition.public
     info = ingest(
         Path("data/raw"),
         Path("data/trajectories"),
         params.dataset,
         chosen,
+        public_column=public.column if isinstance(public, PublicColumn) else None,
     )
     run.params({"dataset": params.dataset, "environment": chosen.environment, "unit": chosen.unit})
     run.tag("dataset_fingerprint", info.dataset_fingerprint)

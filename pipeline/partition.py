@@ -16,8 +16,11 @@ def body(params: Params, run: StageRun) -> None:
         Path("data/partitions"),
         public_fraction=params.partition.public_fraction,
         salt=params.partition.salt,
+        public=params.partition.public,
     )
-    run.params({"public_fraction": params.partition.public_fraction, "salt": params.partition.salt})
+    run.params({"public_by": manifest.public_by, "salt": params.partition.salt})
+    if manifest.public_by == "hash":
+        run.params({"public_fraction": params.partition.public_fraction})
     run.metric("private_units", manifest.private_units)
     run.metric("public_units", manifest.public_units)
     run.tag("dataset_fingerprint", manifest.info.dataset_fingerprint)

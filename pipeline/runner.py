@@ -4,79 +4,69 @@ import argparse
 import signal
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+import yaml
+
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
-from primorl.project.restoration import restore_outputs
+from primorl.project.files import check_writable, home, sweep_leftovers, workspace, write_json
+from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, seconds_of
+from primorl.project.reporting import exit_status
+from primorl.project.restoration import hint, restore_outputs
 from primorl.tracking import StageRun, stage_run
 
 Body = Callable[[Params, StageRun], None]
+
+_BYTES_NEEDED = 32 << 20  # less free space than this would not hold a stage's log, checkpoints and small outputs
 
 
 def run_stage(name: str, description: str, body: Body) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
-    Reads ``params.yaml``, opens the stage's MLflow run, calls ``body(params, run)`` in the
-    working directory and writes ``metrics/seconds/<name>.json``. Errors become one line on stderr; the message of
-    an exception nobody foresaw may quote private values, so only its type and place are shown.
+    Deletes what killed processes left, reads ``params.yaml``, checks that the stage's outputs can be written, opens
+    its MLflow run, calls ``body(params, run)`` in the working directory and writes ``metrics/seconds/<name>.json``. If
+    the stage fails, its last good outputs are put back.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, _interrupt)  # a scheduler's stop ends the MLflow run as Ctrl-C does
-    status = guarded(name, lambda: _run(name, body), debug=arguments.debug)
+    status = exit_status(name, lambda: _run(name, body), debug=arguments.debug)
     if status != 0:
         with suppress(OSError):  # a full disk may not have room for them; `dvc checkout` brings them back later
             restore_outputs(name)
+            if advice := hint(name):
+                print(advice, file=sys.stderr)
     return status
 
 
 def _run(name: str, body: Body) -> None:
-    checked = params.load(Path("params.yaml"))
+    for root in {workspace(), home()}:
+        sweep_leftovers(root)
+    checked = params.load(PARAMS)
+    check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
     started = time.perf_counter()
+    suggested = checked.suggestions_line()
+    if suggested is not None:
+        print(f"{name}: {suggested}", file=sys.stderr)
     with stage_run(name, checked) as run:
+        run.params({"suggested": checked.suggested()})
         body(checked, run)
-    write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": round(time.perf_counter() - started, 3)})
+    write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 
 
-def guarded(name: str, work: Callable[[], None], *, debug: bool) -> int:
-    """Do a stage's work; an error becomes one line on stderr. Returns the exit status."""
+def _outputs(stage: str) -> list[Path]:
+    """The outputs that ``dvc.yaml`` lists for a stage; none outside a DVC project."""
     try:
-        work()
-    except PipelineError as wrong:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {wrong}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print(
-            "error: interrupted; the last good outputs are untouched; what was paid for is taken up when run again",
-            file=sys.stderr,
-        )
-        return 130
-    except OSError as refused:
-        if debug:
-            traceback.print_exc()
-        print(f"error: {refused.filename or name}: {refused.strerror or type(refused).__name__}", file=sys.stderr)
-        return 1
-    except Exception as unforeseen:
-        if debug:
-            traceback.print_exc()
-        frame = traceback.extract_tb(unforeseen.__traceback__)[-1]
-        print(
-            f"error: {name}: unforeseen {type(unforeseen).__name__} at {Path(frame.filename).name}:{frame.lineno}; "
-            "its message may quote private values and is shown only with --debug",
-            file=sys.stderr,
-        )
-        return 1
-    return 0
+        listed = yaml.safe_load(PIPELINE.read_text(encoding="utf-8"))["stages"][stage]
+    except (FileNotFoundError, KeyError):
+        return []
+    outputs = [*listed.get("outs", []), *listed.get("metrics", []), *listed.get("plots", [])]
+    return [Path(path) for output in outputs for path in ([output] if isinstance(output, str) else output)]
 
 
 def _interrupt(signal_number: int, frame: FrameType | None) -> None:

@@ -1,9 +1,55 @@
-"""PriMORL: offline reinforcement learning with trajectory-level differential privacy."""
+"""PriMORL: offline reinforcement learning with trajectory-level differential privacy.
+
+The public names load what they need when they are first used, so that ``import primorl`` is quick::
+
+    import primorl
+
+    policy = primorl.load_policy("models/policy")
+    action = policy.act(observation)
+"""
 
 import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from primorl.dynamics.loaded import load_model
+    from primorl.policy.loaded import load_policy
+    from primorl.privacy.statement import Statement
 
 __version__ = "0.1.0"
+__all__ = ["Statement", "__version__", "load_model", "load_policy"]
 
-# Before torch is loaded: threads that wait for each other shall give the core back soon. By default they spin for
-# milliseconds, which gains nothing on an idle machine and multiplies the time where others want the cores.
-os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+# OpenMP reads these when torch is loaded. Threads that wait for each other spin for a fraction of a millisecond and
+# then give the core back. Longer spinning (the default) gains nothing on an idle machine and multiplies the time on a
+# busy one; without any, two threads are slower than one.
+os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
+os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in torch for macOS and from conda: milliseconds
+
+_HOMES = {
+    "load_policy": "primorl.policy.loaded",
+    "load_model": "primorl.dynamics.loaded",
+    "Statement": "primorl.privacy.statement",
+}
+_EXTRAS = {"load_model": "model"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name from its module when it is first used."""
+    from importlib import import_module
+
+    if name not in _HOMES:
+        raise AttributeError(f"module 'primorl' has no attribute {name!r}")
+    try:
+        found = getattr(import_module(_HOMES[name]), name)
+    except ModuleNotFoundError as missing:
+        if (missing.name or "primorl").partition(".")[0] == "primorl":
+            raise
+        extra = f"primorl[{_EXTRAS[name]}]" if name in _EXTRAS else "primorl"
+        message = f"primorl.{name} needs {missing.name}, which is not installed; run `pip install '{extra}'`"
+        raise ImportError(message, name=missing.name) from None
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,4 +1,12 @@
-"""MLflow: one run per pipeline run, one nested run per stage; nothing is logged but what is handed over."""
+"""MLflow: one run per pipeline run, one nested run per stage. Only what is handed over is logged.
+
+A lost log must not cost a training run whose privacy budget is spent. When the store fails in the middle of a stage,
+or a server does not answer, the stage goes on without it after one warning.
+
+MLflow's own asynchronous logging is not used: its ten threads send batches out of order, log errors with the message of
+the exception (which names the server with its credentials), and wait for a dead server at the end once per batch. Here
+metrics wait in one list, which `Log.flush` sends as one batch.
+"""
 
 import fcntl
 import hashlib
@@ -11,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import methodcaller
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
@@ -28,35 +37,55 @@ T = TypeVar("T")
 
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
 _FLUSH_SECONDS = 5.0
+_HTTP = {  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes when a server hangs
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+}
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
 _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
+class _Store:
+    """The MLflow store that all runs of a stage write to. After its first failure nothing more is sent."""
+
+    def __init__(self, client: "MlflowClient | None", name: str):
+        self.client = client
+        self.name = name
+
+    def send(self, call: "Callable[[MlflowClient], object]") -> None:
+        """Call ``call(client)``, unless the store has failed."""
+        if self.client is None:
+            return
+        try:
+            call(self.client)
+        except _store_errors() as broken:
+            self.lose(f"failed ({type(broken).__name__})", "the rest of this run is not logged")
+
+    def lose(self, what: str, consequence: str) -> None:
+        """Stop using the store, with one warning."""
+        self.client = None
+        print(f"warning: MLflow store {self.name} {what}; {consequence}", file=sys.stderr)
+
+
 class Log:
-    """One MLflow run to write to.
+    """One MLflow run to write to. Nothing it does raises an error of the store."""
 
-    When the store fails in the middle of a run, the rest is dropped with one warning: a lost log must
-    not cost a training run whose privacy budget is spent.
-    """
-
-    def __init__(self, client: "MlflowClient", run_id: str, store: str):
+    def __init__(self, store: _Store, run_id: str):
         self.run_id = run_id
-        self._client = client
         self._store = store
         self._waiting: list[tuple[str, float, int, int]] = []
         self._flushed = time.monotonic()
-        self._lost = False
 
     def params(self, values: Mapping[str, Any]) -> None:
         """Log parameters; nested mappings become dotted keys."""
         from mlflow.entities import Param
 
         for part in _chunks([Param(key, text) for key, text in _flatten(values)], _PARAMS_PER_BATCH):
-            self._send(self._client.log_batch, self.run_id, params=part)
+            self._store.send(methodcaller("log_batch", self.run_id, params=part))
 
     def metric(self, name: str, value: float, step: int | None = None) -> None:
-        """Log one number; it is sent together with others, every few seconds and at the end."""
+        """Log one number. Numbers are sent together, every few seconds and at the end."""
         self._waiting.append((name, float(value), int(time.time() * 1000), step or 0))
         if time.monotonic() - self._flushed >= _FLUSH_SECONDS:
             self.flush()
@@ -65,15 +94,15 @@ class Log:
         """Copy a file (or a folder) to the run.
 
         Raises:
-            FileNotFoundError: nothing is at ``path``.
+            FileNotFoundError: if there is nothing at ``path``.
         """
         if not path.exists():
             raise FileNotFoundError(path)
-        self._send(self._client.log_artifact, self.run_id, str(path))
+        self._store.send(methodcaller("log_artifact", self.run_id, str(path)))
 
     def tag(self, name: str, value: object) -> None:
         """Set one tag."""
-        self._send(self._client.set_tag, self.run_id, name, _redact(str(value)))
+        self._store.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
 
     def flush(self) -> None:
         """Send the metrics that wait."""
@@ -81,49 +110,38 @@ class Log:
 
         waiting, self._waiting = self._waiting, []
         for part in _chunks([Metric(*entry) for entry in waiting], _METRICS_PER_BATCH):
-            self._send(self._client.log_batch, self.run_id, metrics=part)
+            self._store.send(methodcaller("log_batch", self.run_id, metrics=part))
         self._flushed = time.monotonic()
 
     def resume(self) -> None:
         """Mark the run as running again, unless it has failed."""
-        self._send(self._move_to, "RUNNING")
+        self._store.send(lambda client: self._move_to(client, "RUNNING"))
 
     def end(self, status: str) -> None:
-        """Send what waits and end the run; a run that has failed stays failed."""
+        """Send what waits and end the run. A run that has failed stays failed."""
         self.flush()
-        self._send(self._move_to, status)
+        self._store.send(lambda client: self._move_to(client, status))
 
-    def _move_to(self, status: str) -> None:
-        if self._client.get_run(self.run_id).info.status == "FAILED":
+    def _move_to(self, client: "MlflowClient", status: str) -> None:
+        if client.get_run(self.run_id).info.status == "FAILED":
             return
         if status == "RUNNING":
-            self._client.update_run(self.run_id, status)
+            client.update_run(self.run_id, status)
         else:
-            self._client.set_terminated(self.run_id, status)
-
-    def _send(self, call: Callable[..., object], *arguments: object, **named: object) -> None:
-        if self._lost:
-            return
-        try:
-            call(*arguments, **named)
-        except _store_errors() as broken:
-            self._lost = True
-            reason = f"MLflow store {self._store} failed ({type(broken).__name__})"
-            print(f"warning: {reason}; the rest of this run is not logged", file=sys.stderr)
+            client.set_terminated(self.run_id, status)
 
 
 class StageRun(Log):
     """A stage's MLflow run; ``pipeline`` is the run of the whole pipeline, which it is nested in."""
 
-    def __init__(self, client: "MlflowClient", run_id: str, store: str, pipeline: Log):
-        super().__init__(client, run_id, store)
+    def __init__(self, store: _Store, run_id: str, pipeline: Log):
+        super().__init__(store, run_id)
         self.pipeline = pipeline
 
     @contextmanager
     def nested(self, name: str) -> Iterator[Log]:
-        """A run of its own inside the stage's; it ends with the block, as the stage's does."""
-        log = Log(self._client, self._started(name), self._store)
-        log._lost = self._lost or not log.run_id
+        """A run inside the stage's run. It ends with the block."""
+        log = Log(self._store, self._started(name))
         try:
             yield log
         except BaseException:
@@ -132,26 +150,27 @@ class StageRun(Log):
         log.end("FINISHED")
 
     def _started(self, name: str) -> str:
-        """The id of a new run; none where the store has failed, and the run's log is lost."""
+        """The id of a new run; empty if the store has failed."""
         created: list[str] = []
 
-        def create() -> None:
-            experiment = self._client.get_run(self.run_id).info.experiment_id
+        def create(client: "MlflowClient") -> None:
+            experiment = client.get_run(self.run_id).info.experiment_id
             tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: _mark(psutil.Process())}
-            created.append(self._client.create_run(experiment, tags=tags, run_name=name).info.run_id)
+            created.append(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
-        self._send(create)
+        self._store.send(create)
         return created[0] if created else ""
 
 
 @contextmanager
 def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
-    """Open a stage's MLflow run inside the pipeline's; both end as FINISHED, or FAILED on an exception.
+    """Open a stage's MLflow run inside the pipeline's. Both end as FINISHED, or as FAILED on an exception.
 
-    The exception itself is never logged: its message may quote private values.
+    The exception itself is never logged: its message may quote private values. A server that accepts connections and
+    does not answer costs the log, with one warning, and not the stage.
 
     Raises:
-        PipelineError: the store cannot be used; the message names it without its credentials.
+        PipelineError: if the store cannot be used; the message names it without its credentials.
     """
     run = _open(stage, params)
     try:
@@ -165,7 +184,7 @@ def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
 
 
 def store_uri(params: Params) -> str:
-    """The MLflow store: ``tracking.uri``, or the project's own SQLite file (relative paths start at the project)."""
+    """The MLflow store: ``tracking.uri``, or the project's own SQLite file. Relative paths start at the project."""
     uri = params.tracking.uri
     if uri is None:
         return f"sqlite:///{home() / 'mlflow.db'}"
@@ -177,26 +196,47 @@ def store_uri(params: Params) -> str:
 
 def _open(stage: str, params: Params) -> StageRun:
     uri = store_uri(params)
-    shown = _without_credentials(uri)
+    store = _Store(None, _without_credentials(uri))
     try:
         with _one_at_a_time():
             client = _connect(uri)
             experiment = _experiment(client, uri, params.tracking.experiment)
             _close_the_dead(client, experiment)
-            pipeline = Log(client, _pipeline_run(client, experiment, params), shown)
+            pipeline = Log(store, _pipeline_run(client, experiment, params))
         nested = {"mlflow.parentRunId": pipeline.run_id, "stage": stage, PROCESS_TAG: _mark(psutil.Process())}
         run_id = client.create_run(experiment, tags=nested, run_name=stage).info.run_id
     except _store_errors() as broken:
+        if _timed_out(broken):
+            store.lose("does not answer", "this run is not logged")
+            return StageRun(store, "", Log(store, ""))
         raise PipelineError(
-            f"tracking.uri: the MLflow store {shown} cannot be used ({type(broken).__name__}); "
+            f"tracking.uri: the MLflow store {store.name} cannot be used ({type(broken).__name__}); "
             "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
         ) from None
+    store.client = client
     pipeline.resume()
-    return StageRun(client, run_id, shown, pipeline)
+    return StageRun(store, run_id, pipeline)
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Whether a server accepted the connection and did not answer in time. MLflow wraps the reason several times."""
+    from requests.exceptions import ReadTimeout
+    from urllib3.exceptions import ReadTimeoutError
+
+    seen: set[int] = set()
+    waiting: list[object] = [error]
+    while waiting:
+        found = waiting.pop()
+        if isinstance(found, ReadTimeout | ReadTimeoutError):
+            return True
+        if isinstance(found, BaseException) and id(found) not in seen:
+            seen.add(id(found))
+            waiting += [found.__cause__, found.__context__, getattr(found, "reason", None), *found.args]
+    return False
 
 
 def _without_credentials(uri: str) -> str:
-    """The store as errors may name it: a SQLite file, or the host alone."""
+    """The store's name in messages: a SQLite file, or the host alone."""
     if uri.startswith("sqlite"):
         return uri.partition("?")[0]
     try:
@@ -207,11 +247,12 @@ def _without_credentials(uri: str) -> str:
 
 def _connect(uri: str) -> "MlflowClient":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow reads it when it is imported
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")  # its own 7 wait for minutes on a dead server
+    for name, value in _HTTP.items():
+        os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 
-    for noisy in ("alembic", "mlflow", "urllib3.connectionpool"):
-        logging.getLogger(noisy).setLevel(logging.ERROR)
+    for noisy in ("alembic", "mlflow", "sqlalchemy", "urllib3"):
+        logging.getLogger(noisy).setLevel(logging.CRITICAL)  # they print tracebacks of errors that are handled here
     return MlflowClient(tracking_uri=uri)
 
 
@@ -224,7 +265,7 @@ def _store_errors() -> tuple[type[Exception], ...]:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Two stages that start at once must not both create the database, the experiment or the pipeline's run."""
+    """A lock: two stages that start at once must not both create the database, the experiment or the pipeline's run."""
     with (home() / "mlflow.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -244,7 +285,7 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
 
 
 def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
-    """A killed stage could not end its run: whoever comes next on this machine says that it failed."""
+    """Mark the runs of killed stages of this machine as failed: a killed stage could not do it."""
     running = client.search_runs(
         [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
     )
@@ -257,7 +298,7 @@ def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
 
 
 def _mark(process: psutil.Process) -> str:
-    """A process by machine, number and start: numbers come back."""
+    """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""
     return f"{HOST}:{process.pid}:{process.create_time():.2f}"
 
 
@@ -269,7 +310,7 @@ def _is_alive(mark: str) -> bool:
 
 
 def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> str:
-    """Find the run of the pipeline this stage belongs to, or create it."""
+    """Find the run of the pipeline that this stage belongs to, or create it."""
     process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
@@ -289,7 +330,7 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> st
 
 
 def _enclosing_process() -> psutil.Process:
-    """The ``dvc`` process that runs this stage; without one, the stage's own process."""
+    """The ``dvc`` process that runs this stage, or else the stage's own process."""
     own = psutil.Process()
     if "DVC_ROOT" not in os.environ:
         return own
@@ -312,7 +353,7 @@ def _name(params: Params) -> str:
 
 
 def git_commit() -> str | None:
-    """The commit that is checked out; None outside a repository."""
+    """The commit that is checked out, or None outside a repository."""
     return _git("rev-parse", "HEAD")
 
 

@@ -17,12 +17,10 @@ sys.path.insert(0, str(ROOT))
 
 from tests.trajectories.builders import episode, write_raw  # noqa: E402  after the line above
 
+TINY_DATASET: dict[str, Any] = {
+    "options": {"episodes": 40, "num_envs": 10, "learning_starts": 4000, "hidden": [16], "gradient_steps": 1}
+}
 TINY: dict[str, Any] = {
-    "datasets": {
-        "pendulum-replay": {
-            "options": {"episodes": 40, "num_envs": 10, "learning_starts": 4000, "hidden": [16], "gradient_steps": 1}
-        }
-    },
     "partition": {"public_fraction": 0.2},
     "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 5},
     "dynamics": {"hidden": [16]},
@@ -39,8 +37,8 @@ TINY: dict[str, Any] = {
 }
 NO_PUBLIC_SPLIT = [
     "dataset=csv-log",
-    "datasets.csv-log.settings.partition.public_fraction=0",
-    "datasets.csv-log.settings.policy.starts=released",
+    "partition.public_fraction=0",
+    "policy.starts=released",
     "privacy.statistics.normaliser=private",
     "privacy.statistics.starts=true",
     "privacy.statistics.noise_multiplier=4",  # more would drown the answers of 600 people
@@ -103,7 +101,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="primorl-smoke-") as folder:
         clone = Path(folder) / "clone"
         run(ROOT, "git", "clone", "--quiet", str(ROOT), str(clone))
-        shrink(clone / "params.yaml")
+        shrink(clone / "params.yaml", TINY)
+        shrink(clone / "datasets/pendulum-replay.yaml", TINY_DATASET)
         run(clone, "dvc", "repro")
         check_outputs(clone)
         before = store_size(clone)
@@ -134,12 +133,11 @@ def another_dataset_and_back(clone: Path) -> None:
     expect(len(statement["queries"]) == 2 and summary["epsilon"] <= 5.0, "both queries are within ε")
     (clone / "params.yaml").write_bytes(before)
     for name, source, options in made_here(clone):
-        chosen = yaml.safe_load(before)
-        entry = chosen["datasets"]["pendulum-replay"] | {"source": source, "horizon": 200, "options": options}
-        chosen["datasets"][name] = entry
-        (clone / "params.yaml").write_text(
-            yaml.safe_dump(chosen | {"dataset": name}, sort_keys=False), encoding="utf-8"
-        )
+        entry = yaml.safe_load((clone / "datasets/pendulum-replay.yaml").read_text(encoding="utf-8"))
+        entry |= {"source": source, "horizon": 200, "options": options}
+        (clone / f"datasets/{name}.yaml").write_text(yaml.safe_dump(entry, sort_keys=False), encoding="utf-8")
+        chosen = yaml.safe_load(before) | {"dataset": name}
+        (clone / "params.yaml").write_text(yaml.safe_dump(chosen, sort_keys=False), encoding="utf-8")
         run(clone, "dvc", "repro")
         summary = read(clone / "metrics/summary.json")
         expect(summary["dataset"] == name and summary["return_mean"] is not None, f"source {source} runs to the end")
@@ -150,7 +148,7 @@ def another_dataset_and_back(clone: Path) -> None:
 
 
 def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
-    """A Minari dataset and a file in D4RL's layout, as entries: name, source and options."""
+    """A Minari dataset and a file in D4RL's layout, as datasets: name, source and options."""
     write_raw(clone / "sources", [episode(50, seed=seed) for seed in range(30)])
     episodes = [episode(50, seed=seed) for seed in range(30, 60)]  # the same again would be the same people
     with h5py.File(clone / "sources" / "flat.hdf5", "w") as file:
@@ -169,7 +167,7 @@ def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
 
 def experiment_in_a_copy(clone: Path) -> None:
     """An experiment in DVC's temporary copy has its own results, leaves ours alone and logs to our MLflow."""
-    run(clone, "git", "add", "params.yaml", "dvc.lock")
+    run(clone, "git", "add", "params.yaml", "dvc.lock", "datasets")
     identity = ("-c", "user.name=smoke", "-c", "user.email=smoke@localhost")
     run(clone, "git", *identity, "commit", "--quiet", "-m", "smoke")
     ours = {name: (clone / name).read_bytes() for name in FILES if (clone / name).is_file() and name != "mlflow.db"}
@@ -200,15 +198,15 @@ def run(cwd: Path, *command: str) -> str:
     return said
 
 
-def shrink(path: Path) -> None:
+def shrink(path: Path, changes: dict[str, Any]) -> None:
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    overlay(content, TINY)
+    overlay(content, changes)
     path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 def overlay(content: dict[str, Any], changes: dict[str, Any]) -> None:
     for key, value in changes.items():
-        expect(key in content, f"params.yaml has the key {key}")
+        expect(key in content, f"the settings have the key {key}")
         if isinstance(value, dict):
             overlay(content[key], value)
         else:
@@ -226,7 +224,10 @@ def check_outputs(clone: Path) -> None:
         expect(statement["private"] and 0 < statement["epsilon"] <= 5.0, f"models/{model} keeps to its ε")
         expect(statement["epsilon"] == summary["epsilon"], f"models/{model} and the summary state one ε")
     seen = {line[3:] for line in run(clone, "git", "status", "--porcelain").splitlines()}
-    expect(seen <= {"params.yaml", "dvc.lock"}, f"git sees no output (it sees {sorted(seen)})")
+    expect(
+        seen <= {"params.yaml", "dvc.lock", "datasets/pendulum-replay.yaml"},
+        f"git sees no output (it sees {sorted(seen)})",
+    )
 
 
 def read(path: Path) -> dict[str, Any]:

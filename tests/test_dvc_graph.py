@@ -1,6 +1,10 @@
 """What dvc.yaml must say: private data has one door, and every stage names what its results depend on."""
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -8,11 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from primorl.config.params import Params
+from primorl.config.params import Params, names
+from primorl.config.suggestions import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
 RAW: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+DATASET = "datasets/${dataset}.yaml"
+DEFAULTS = "datasets/defaults.yaml"
 
 PRIVATE = (
     "data/raw",
@@ -41,10 +48,12 @@ EDGES = (
     "primorl.setup.charges",
     "primorl.setup.compute",
     "pipeline.runner",
-    "pipeline.workers",
+    "primorl.setup.launcher",
 )
 CODE = ("pipeline/", "primorl/")
-EDGE_PARAMS = {"compute", "tracking", "ledger"}
+EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
+ALONE = ("privacy.budget.", "privacy.draw.", "dynamics.variant.", "partition.public.")
+METHODS = {"of", "entropy_of"}
 
 
 def outputs(stage: str) -> dict[str, dict[str, Any]]:
@@ -54,6 +63,21 @@ def outputs(stage: str) -> dict[str, dict[str, Any]]:
         for output in everything
         for name, flags in ({output: {}} if isinstance(output, str) else output).items()
     }
+
+
+def listed(stage: str) -> Iterator[tuple[str, str]]:
+    """Every parameter that a stage follows: its file and its key there."""
+    for entry in STAGES[stage].get("params", []):
+        for file, keys in ({"params.yaml": [entry]} if isinstance(entry, str) else entry).items():
+            yield from ((file, key) for key in keys)
+
+
+def follows(stage: str, file: str, key: str) -> bool:
+    """A stage runs again when this key changes, or a part of it."""
+    return any(
+        other == file and (not key or f"{key}.".startswith(f"{mine}.") or mine.startswith(f"{key}."))
+        for other, mine in listed(stage)
+    )
 
 
 def touches(path: str, other: str) -> bool:
@@ -100,8 +124,8 @@ def test_every_data_dependency_is_an_output_of_another_stage() -> None:
     made = {output: stage for stage in STAGES for output in outputs(stage)}
     for stage in STAGES:
         for dep in data_deps(stage):
-            if dep == "data/withdrawals":
-                continue  # the user's: who is to be left out
+            if dep in ("data/withdrawals", "data/consent"):
+                continue  # the user's: who is to be left out, and who is public
             assert dep in made, f"{stage} depends on {dep}, which no stage makes"
             assert made[dep] != stage
 
@@ -150,33 +174,66 @@ def test_editing_the_private_engine_does_not_train_the_policy_again() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_the_params_a_stage_lists_exist(stage: str) -> None:
-    for dataset in RAW["datasets"]:
-        for key in STAGES[stage].get("params", []):
-            value = RAW
-            for part in key.replace("${dataset}", dataset).split("."):
-                assert part in value, f"{stage} lists {key}"
+    """For every dataset: DVC fails, with the outputs gone, where one is missing."""
+    for dataset in names(ROOT / "datasets"):
+        for file, key in listed(stage):
+            value = yaml.safe_load((ROOT / file.replace("${dataset}", dataset)).read_text(encoding="utf-8"))
+            for part in key.split("."):
+                assert part in value, f"{stage} lists {key} of {file}"
                 value = value[part]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
-    listed = STAGES[stage].get("params", [])
     modules = [
         f"pipeline.{stage}",
         *(m for m in reached(f"pipeline.{stage}") if m.startswith(("pipeline.", "primorl.setup."))),
     ]
-    for read in {chain for module in modules for chain in params_read(module)}:
-        if read == "dataset" and any("${dataset}" in key for key in listed):
-            continue  # another dataset changes the names of the listed keys
-        assert any(f"{read}.".startswith(f"{key}.") or key.startswith(f"{read}.") for key in listed), (
-            f"{stage} reads {read}, which is not among its params"
-        )
+    for file, key in {read for module in modules for read in params_read(module)}:
+        if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
+            continue  # another dataset is another file
+        assert follows(stage, file, key), f"{stage} reads {key} of {file}, which is not among its params"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_follows_what_may_be_suggested_for_what_it_reads(stage: str) -> None:
+    """A key that is ``auto`` takes its value from the dataset's file, or from the defaults."""
+    for file, key in listed(stage):
+        if file == "params.yaml" and any(f"{leaf}.".startswith(f"{key}.") for leaf in suggestible()):
+            assert follows(stage, DATASET, f"suggested.{key}"), f"{stage} does not follow suggestions for {key}"
+            assert follows(stage, DEFAULTS, key), f"{stage} does not follow the default of {key}"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_stage_follows_no_suggestion_that_it_does_not_read(stage: str) -> None:
+    for file, key in listed(stage):
+        block = key.removeprefix("suggested.") if file == DATASET and key.startswith("suggested.") else key
+        if file == DEFAULTS or block != key:
+            own = {name for where, name in listed(stage) if where == "params.yaml"}
+            assert any(name == block or name.startswith(f"{block}.") for name in own), f"{stage} follows {key}"
+
+
+def test_a_stage_that_reads_the_variant_alone_does_not_follow_how_a_model_is_trained() -> None:
+    """The variant is never suggested, so that the policy's stage need not follow the model's suggestions."""
+    assert "dynamics.variant" not in suggestible()
+    for stage in ("optimize_policy", "optimize_mopo", "evaluate"):
+        assert follows(stage, "params.yaml", "dynamics.variant")
+        assert not follows(stage, DATASET, "suggested.dynamics.learning_rate")
+        assert not follows(stage, "params.yaml", "dynamics.learning_rate")
+
+
+def suggestible() -> set[str]:
+    return {key for key in leaves() if not f"{key}.".startswith(ALONE)}
 
 
 def test_the_analysis_sees_what_a_stage_reads() -> None:
-    assert {"dataset", "seed", "evaluation", "dynamics.variant", "datasets.${dataset}.environment"} <= params_read(
-        "pipeline.evaluate"
-    )
+    assert {
+        ("params.yaml", "dataset"),
+        ("params.yaml", "seed"),
+        ("params.yaml", "evaluation"),
+        ("params.yaml", "dynamics.variant"),
+        (DATASET, "environment"),
+    } <= params_read("pipeline.evaluate")
     assert {"primorl.evaluation.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
 
 
@@ -210,7 +267,7 @@ def imported(module: str) -> frozenset[str]:
 
 
 def edge(module: str) -> bool:
-    return module == "primorl" or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
+    return module in ("primorl", "pipeline") or any(f"{module}.".startswith(f"{room}.") for room in EDGES)
 
 
 def source(module: str) -> Path | None:
@@ -230,12 +287,12 @@ def idle(module: str) -> bool:
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree(module).body)
 
 
-def params_read(module: str) -> set[str]:
-    """Keys of params.yaml that a module reads as attributes of a name ``params``."""
+def params_read(module: str) -> set[tuple[str, str]]:
+    """Keys that a module reads as attributes of a name ``params``, each with its file."""
     return {chain for node in ast.walk(tree(module)) if (chain := attribute_chain(node))}
 
 
-def attribute_chain(node: ast.AST) -> str | None:
+def attribute_chain(node: ast.AST) -> tuple[str, str] | None:
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
         parts.insert(0, node.attr)
@@ -243,7 +300,92 @@ def attribute_chain(node: ast.AST) -> str | None:
     if not (isinstance(node, ast.Name) and node.id == "params" and parts):
         return None
     if parts[0] == "chosen":
-        parts[:1] = ["datasets", "${dataset}"]
-    elif parts[0] not in Params.model_fields or parts[0] in EDGE_PARAMS:
+        return DATASET, "".join(parts[1:2])
+    if parts[0] not in {field.name for field in fields(Params)} or parts[0] in EDGE_PARAMS:
         return None
-    return ".".join(part for part in parts if part not in ("model_dump", "of"))
+    return "params.yaml", ".".join(part for part in parts if part not in METHODS)
+
+
+# With DVC itself, on a tiny project whose stage lists its params as dvc.yaml does
+
+TINY = """stages:
+  make:
+    cmd: python -c "open('made.txt', 'a').write('x')"
+    params:
+    - dataset
+    - policy
+    - datasets/${dataset}.yaml:
+      - options
+      - suggested.policy
+    - datasets/defaults.yaml:
+      - policy
+    outs:
+    - made.txt:
+        persist: true
+"""
+IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@localhost")
+
+
+def run(folder: Path, *command: str) -> str:
+    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path) -> None:
+    """`-S dataset=b` and `-S datasets/b.yaml:...` run the stage again; each changes one line of one file.
+
+    DVC writes the whole file in its own style: params.yaml and the datasets' files are kept in it.
+    """
+    dvc = str(Path(sys.executable).parent / "dvc")
+    run(tmp_path, "git", "init", "--quiet")
+    run(tmp_path, dvc, "init", "--quiet")
+    (tmp_path / "datasets").mkdir()
+    for name in ("params.yaml", *(f"datasets/{file.name}" for file in (ROOT / "datasets").glob("*.yaml"))):
+        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
+    (tmp_path / "dvc.yaml").write_text(TINY, encoding="utf-8")
+    run(tmp_path, "git", "add", "--all")
+    run(tmp_path, "git", *IDENTITY, "commit", "--quiet", "-m", "tiny")
+    runs = 0
+    for change, files in (
+        ("seed=3", ()),  # nothing that the stage follows
+        ("policy.discount=0.98", ("params.yaml",)),
+        ("dataset=csv-log", ("params.yaml",)),
+        ("datasets/csv-log.yaml:options.sorted=true", ("datasets/csv-log.yaml",)),
+        ("datasets/csv-log.yaml:suggested.policy.horizon=11", ("datasets/csv-log.yaml",)),
+        ("datasets/csv-log.yaml:suggested.partition.public_fraction=0.2", ()),
+        ("datasets/defaults.yaml:policy.epochs=3", ("datasets/defaults.yaml",)),
+        ("datasets/pendulum-replay.yaml:options.episodes=7", ()),  # of a dataset that is not chosen
+    ):
+        before = {file: (tmp_path / file).read_text(encoding="utf-8") for file in ("params.yaml", *files)}
+        run(tmp_path, dvc, "exp", "run", "--quiet", "--set-param", change)
+        runs += bool(files) or change == "seed=3"  # the first run is of everything
+        assert len((tmp_path / "made.txt").read_text(encoding="utf-8")) == runs, change
+        for file in files:
+            old, new = before[file].splitlines(), (tmp_path / file).read_text(encoding="utf-8").splitlines()
+            assert len(old) == len(new), change
+            assert sum(a != b for a, b in zip(old, new, strict=True)) == 1, change
+
+
+@pytest.mark.parametrize(
+    "file", ["params.yaml", *(f"datasets/{name}.yaml" for name in (*names(ROOT / "datasets"), "defaults"))]
+)
+def test_settings_are_written_in_dvcs_style(file: str, tmp_path: Path) -> None:
+    """DVC writes the whole file anew, and drops a comment that follows a list: one change is one changed line."""
+    from dvc.utils.hydra import apply_overrides
+
+    copy, old = tmp_path / "copy.yaml", (ROOT / file).read_text(encoding="utf-8").splitlines()
+    copy.write_bytes((ROOT / file).read_bytes())
+    key = next(name for name in ("seed", "environment", "partition.public_fraction") if has_key(file, name))
+    apply_overrides(str(copy), [f"{key}=77"])
+    new = copy.read_text(encoding="utf-8").splitlines()
+    assert len(old) == len(new)
+    assert sum(a != b for a, b in zip(old, new, strict=True)) == 1
+
+
+def has_key(file: str, key: str) -> bool:
+    """Whether a file of settings has a key."""
+    value = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
+    for part in key.split("."):
+        if part not in value:
+            return False
+        value = value[part]
+    return True

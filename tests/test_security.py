@@ -16,11 +16,11 @@ import torch
 import yaml
 
 from pipeline import evaluate, ingest, optimize_policy
-from pipeline.policy_training import Released
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.training import Released
 from primorl.privacy.ledger import checkpoint
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
@@ -212,7 +212,9 @@ READERS: dict[str, Callable[[], object]] = {
     "data/partitions/public/part-00000.parquet": lambda: UnitStore.open(Path("data/partitions/public")),
     "models/dynamics/model.safetensors": lambda: GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu")),
     "models/dynamics/config.json": lambda: GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu")),
-    "models/dynamics/privacy.json": lambda: Released.read(load_params()),
+    "models/dynamics/privacy.json": lambda: Released.read(
+        Path("models/dynamics"), variant="private", environment="Pendulum-v1"
+    ),
     "models/policy/policy.safetensors": lambda: DeterministicPolicy.load(Path("models/policy")),
     "models/policy/epochs.safetensors": lambda: DeterministicPolicy.load_epochs(Path("models/policy")),
     "models/policy/config.json": lambda: DeterministicPolicy.load(Path("models/policy")),
@@ -288,12 +290,12 @@ def test_json_has_every_key_once_and_finite_numbers(tmp_path: Path, content: str
         read_json(tmp_path / "privacy.json")
 
 
-PLACES = ("datasets.other.options.root", "tracking.uri", "ledger.url")
+PLACES = ("chosen.options.root", "tracking.uri", "ledger.url")
 
 
 def with_path(place: str, path: str) -> dict[str, Any]:
     raw = tiny_params()
-    raw["datasets"]["other"] = raw["datasets"]["pendulum-replay"] | {
+    raw["chosen"] |= {
         "source": "minari",
         "options": {"root": None, "remote": False, "parts": [{"id": "x/y-v0", "filter": None}]},
     }
@@ -310,15 +312,15 @@ def with_path(place: str, path: str) -> dict[str, Any]:
 def test_a_relative_path_cannot_leave_the_project(project: Path, place: str, path: str) -> None:
     """Not by dots, and not through a symbolic link."""
     (project / "link").symlink_to(project.parent)
-    with pytest.raises(PipelineError, match=rf"{place}: .*leaves the project"):
-        params.parse(with_path(place, path))
+    with pytest.raises(PipelineError, match=rf"{place.removeprefix('chosen.')}: .*leaves the project"):
+        params.from_plain(with_path(place, path))
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("path", ["data/x", "a/../x", "{absolute}"])
 @pytest.mark.usefixtures("project")
 def test_paths_inside_and_absolute_ones_are_meant(tmp_path: Path, place: str, path: str) -> None:
-    params.parse(with_path(place, path.format(absolute=tmp_path / "elsewhere")))
+    params.from_plain(with_path(place, path.format(absolute=tmp_path / "elsewhere")))
 
 
 # Passwords in addresses

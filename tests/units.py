@@ -2,11 +2,16 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.ensemble import Architecture, Bounds
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.normaliser_query import ObservationColumns
+from primorl.training.settings import EarlyStopping, Execution, LocalTraining, ServerTraining
+from primorl.training.setup import TrainingSetup
 
 
 @dataclass
@@ -41,3 +46,33 @@ def make_units(shape: Architecture, lengths: Sequence[int], seed: int = 0) -> Ra
     mixing = torch.randn(shape.inputs, shape.targets, generator=generator)
     inputs = [torch.randn(length, shape.inputs, generator=generator) for length in lengths]
     return Ragged(inputs, [torch.sin(x @ mixing) for x in inputs])
+
+
+def local_training(learning_rate: float = 0.05, batch_size: int = 16, **changes: Any) -> LocalTraining:
+    """One epoch of local steps without weight decay."""
+    settings: dict[str, Any] = {"local_epochs": 1, "weight_decay": 0.0, "max_transitions_per_unit": None}
+    return LocalTraining(learning_rate=learning_rate, batch_size=batch_size, **(settings | changes))
+
+
+def server_training(
+    momentum: float = 0.0, averaging: float = 0.0, every: int = 5, patience: int | None = None
+) -> ServerTraining:
+    """The paper's plain server."""
+    stopping = EarlyStopping(every=every, patience=patience)
+    return ServerTraining(server_momentum=momentum, server_averaging=averaging, early_stopping=stopping)
+
+
+def training_setup(plan: Plan, architecture: Architecture, **changes: Any) -> TrainingSetup:
+    """A setup with that plan; its normaliser comes from the public split."""
+    observation = torch.full((architecture.observation_size,), 10.0)
+    action = torch.ones(architecture.action_size)
+    settings: dict[str, Any] = {
+        "bounds": Bounds(-observation, observation, -action, action, -10.0, 10.0),
+        "columns": ObservationColumns(architecture.observation_size, (), discrete_actions=False),
+        "normaliser": "public",
+        "local": local_training(),
+        "server": server_training(),
+        "seed": 0,
+        "execution": Execution(torch.device("cpu"), 1 << 20),
+    }
+    return TrainingSetup(plan=plan, architecture=architecture, **(settings | changes))

@@ -76,16 +76,16 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
     """Everything about one variant."""
     started, used = time.perf_counter(), time.process_time()
     recipe = membership.recipe(variant, epsilon)
-    spent = recipe.plan.spent()
+    spent = recipe.setup.plan.spent()
     name = variant if epsilon is None else f"{variant}, ε {epsilon:g}"
-    with progress_bar((shadows + len(seeds) + 1) * recipe.plan.rounds, name, "round") as bar:
+    with progress_bar((shadows + len(seeds) + 1) * recipe.setup.plan.rounds, name, "round") as bar:
         attacker = membership.Attacker(recipe, shadows, bar.update)
         attacks = [attacker.attack(seed) for seed in seeds]
         one_run = audit(recipe, bar.update)
     row: dict[str, Any] = {
         "epsilon": spent.epsilon_pld if spent else None,
-        "delta": recipe.plan.delta,
-        "noise_multiplier": recipe.plan.noise_multiplier,
+        "delta": recipe.setup.plan.delta,
+        "noise_multiplier": recipe.setup.plan.noise_multiplier,
         "mechanism": None,
         "one_run": one_run,
         "attacks": {
@@ -94,8 +94,10 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
         },
         "error": [attack.error for attack in attacks],
     }
-    if recipe.plan.is_private:
-        bound = audit_mechanism(recipe.plan, canaries=MECHANISM_CANARIES, runs=MECHANISM_RUNS, confidence=CONFIDENCE)
+    if recipe.setup.plan.is_private:
+        bound = audit_mechanism(
+            recipe.setup.plan, canaries=MECHANISM_CANARIES, runs=MECHANISM_RUNS, confidence=CONFIDENCE
+        )
         row["mechanism"] = dataclasses.asdict(bound)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     return row | {
@@ -110,7 +112,7 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
 def audit(recipe: Recipe, on_round: Any) -> dict[str, Any]:
     """The one-run audit of the recipe's training, on as many units as its victims have."""
     result = audit_one_run(
-        dataclasses.replace(recipe.plan, units=membership.MEMBERS + CANARIES),
+        dataclasses.replace(recipe.setup.plan, units=membership.MEMBERS + CANARIES),
         recipe.shape,
         population(membership.MEMBERS, membership.STEPS, CANARY_UNITS_SEED),
         membership.public_units().flat(),

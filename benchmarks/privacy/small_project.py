@@ -10,14 +10,16 @@ from typing import Any
 
 import yaml
 
+from primorl.config import params
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its params."""
-    content: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its settings."""
+    content = params.plain(params.load(ROOT / "params.yaml"))
     small = {"episodes": 120, "num_envs": 30, "learning_starts": 24000, "hidden": [16], "gradient_steps": 1}
-    content["datasets"]["pendulum-replay"]["options"] |= small
+    content["chosen"]["options"] |= small
     content["partition"]["public_fraction"] = 0.2
     for block, values in changes.items():
         content[block] |= values
@@ -29,8 +31,15 @@ def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def write_params(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``params.yaml``."""
-    (folder / "params.yaml").write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
+    """Write ``params.yaml`` and the dataset's file, every value decided."""
+    (folder / "datasets").mkdir(exist_ok=True)
+    own = {key: value for key, value in content.items() if key != "chosen"}
+    for file, said in (
+        ("params.yaml", own),
+        (f"datasets/{content['dataset']}.yaml", content["chosen"]),
+        ("datasets/defaults.yaml", {}),
+    ):
+        (folder / file).write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
 
 
 def in_process(body: Callable[[], int], log: Path) -> int:

@@ -15,17 +15,15 @@ from torch.nn.functional import one_hot
 
 from benchmarks.machine import machine, write
 from primorl.dynamics import ensemble
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import Execution
-from primorl.training.training import ServerTraining, train
+from primorl.training.training import train
 from tests.policy.cartpole import CartPole, resets
-from tests.units import Ragged
+from tests.units import Ragged, local_training, server_training, training_setup
 
 UNITS, STEPS = 1000, 200
 SETTINGS = ((0.005, 0.35, 3.0), (0.03, 0.7, 3.0))
@@ -76,7 +74,7 @@ def players(count: int, seed: int) -> Ragged:
         balancing = (observation[:, 2] + 0.3 * observation[:, 3] > 0).long()
         blind = torch.randint(2, (count,), generator=generator)
         action = one_hot(torch.where(torch.rand(count, generator=generator) < skill, balancing, blind), 2).float()
-        step = CartPole().step(observation, action, Streams([generator]))
+        step = CartPole().step(observation, action, SeedGenerators([generator]))
         assert step.terminated is not None
         before = torch.cat((observation, action), dim=1)
         after = torch.cat((step.next_observation - observation, step.reward[:, None], step.terminated[:, None]), dim=1)
@@ -95,8 +93,7 @@ def judged(
     ensemble.TERMINATION_GAIN = local_update.TERMINATION_GAIN = gain
     shape = Architecture(4, 2, 3, (32, 32), -10.0, 0.5, learned_termination=True)
     seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
-    normaliser = Normaliser.from_public(*seen, flag=True)
-    trained = train(
+    setup = training_setup(
         Plan(
             UNITS,
             "trajectory",
@@ -107,16 +104,12 @@ def judged(
             1e-4,
         ),
         shape,
-        private,
-        seen,
-        normaliser=normaliser,
-        local=LocalTraining(rate, 16, 1, 0.0),
-        server=ServerTraining(momentum=0.6, averaging=0.9, look_every=100, patience=None),
-        max_transitions=60,
+        local=local_training(rate, max_transitions_per_unit=60),
+        server=server_training(0.6, 0.9, 100),
         seed=seed,
-        execution=Execution(torch.device("cpu"), 16 << 20),
-        on_round=lambda done, look: None,
     )
+    trained = train(setup, private, seen)
+    normaliser = trained.normaliser
     nothing = torch.zeros(4)
     bounds = Bounds(nothing, nothing, torch.zeros(2), torch.ones(2), 0.0, 1.0, discrete_actions=True)
     model = GaussianEnsemble(shape, trained.weights, normaliser, bounds, "learned")

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from matplotlib.figure import Figure
 
 from benchmarks.machine import RESULTS, machine
@@ -41,7 +40,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.2, 0.5, 0.25])
     parser.add_argument("--variants", nargs="+", default=["mopo", "no_privacy", "private"])
-    parser.add_argument("--dataset", help="an entry of datasets; by default the one that params.yaml chooses")
+    parser.add_argument("--dataset", help="a file in datasets/; by default the one that params.yaml chooses")
     arguments = parser.parse_args()
     wanted = [(variant, None) for variant in arguments.variants if variant != "private"]
     wanted += [("private", e) for e in arguments.epsilons if "private" in arguments.variants]
@@ -64,7 +63,7 @@ def main() -> None:
 def run(dataset: str, variant: str, epsilon: float | None, seed: int) -> dict[str, Any]:
     """One experiment; what its summary says of it."""
     settings = [f"dataset={dataset}", f"dynamics.variant={variant}", f"seed={seed}"]
-    settings += [] if epsilon is None else [f"{_where(dataset, 'privacy', 'target_epsilon')}={epsilon}"]
+    settings += [] if epsilon is None else [f"privacy.target_epsilon={epsilon}"]
     command = ["dvc", "exp", "run", "--quiet", *(word for setting in settings for word in ("-S", setting))]
     print("+", *command, flush=True)
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
@@ -79,13 +78,6 @@ def run(dataset: str, variant: str, epsilon: float | None, seed: int) -> dict[st
         "commit": commit,
         "command": " ".join(command),
     }
-
-
-def _where(dataset: str, block: str, key: str) -> str:
-    """The name of a key of params.yaml: in the dataset's settings, where these lie over it."""
-    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
-    own = key in raw["datasets"][dataset]["settings"][block]
-    return f"datasets.{dataset}.settings.{block}.{key}" if own else f"{block}.{key}"
 
 
 def _score(row: dict[str, Any]) -> float:

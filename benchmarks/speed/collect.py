@@ -2,7 +2,7 @@
 
 python -m benchmarks.speed.collect pendulum-paper cartpole-swingup-paper cartpole-balance-paper --work FOLDER
 
-Each entry of params.yaml is collected into a small project of its own, FOLDER/NAME, and stays there; what is there
+Each dataset is collected into a small project of its own, FOLDER/NAME, and stays there; what is there
 already is not collected again. The figure shows returns of single trajectories: the data is simulated, nobody's. The
 table goes into docs/datasets/replay.md.
 """
@@ -10,6 +10,7 @@ table goes into docs/datasets/replay.md.
 import argparse
 import json
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -74,6 +75,7 @@ def collect(name: str, project: Path) -> None:
     text = Path("params.yaml").read_text(encoding="utf-8")
     chosen = params.load(Path("params.yaml")).dataset
     assert text.count(f"\ndataset: {chosen}") == 1
+    shutil.copytree("datasets", project / "datasets", dirs_exist_ok=True)
     (project / "params.yaml").write_text(text.replace(f"\ndataset: {chosen}", f"\ndataset: {name}"), encoding="utf-8")
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run(["nice", "-n", "10", sys.executable, "-m", "pipeline.collect"], cwd=project, check=True)
@@ -84,7 +86,7 @@ def collect(name: str, project: Path) -> None:
 
 def measured(name: str, project: Path) -> tuple[dict[str, object], npt.NDArray[np.float64]]:
     """What was collected in ``project``, and the return of every trajectory in order."""
-    entry = params.load(project / "params.yaml").datasets[name]
+    entry = params.load(project / "params.yaml").chosen
     sums, steps = [], 0
     for table in source_of(name, entry).open(project / "data/raw").tables():
         starts = run_starts(table["trajectory_id"])
@@ -102,7 +104,7 @@ def measured(name: str, project: Path) -> tuple[dict[str, object], npt.NDArray[n
         "cpu_seconds": json.loads((project / "cpu.json").read_text(encoding="utf-8"))["cpu_seconds"],
         "returns": {f"{share:.0%}": round(float(np.quantile(returns, share)), 2) for share in QUANTILES}
         | {"mean": round(float(returns.mean()), 2), "best": round(float(returns.max()), 2)},
-        "options": entry.options.model_dump(mode="json"),
+        "options": params.plain(entry.options),
         "machine": machine(),
         "command": f"python -m benchmarks.speed.collect {name} --work FOLDER",
     }, returns

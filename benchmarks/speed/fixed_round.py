@@ -9,8 +9,10 @@ from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+from primorl.training.rounds import Rounds
+from primorl.training.settings import CHUNK_BYTES, Execution, LocalTraining
+from primorl.training.setup import TrainingSetup
+from tests.units import local_training, training_setup
 
 OBSERVATION, ACTION, BATCH = 3, 1, 16
 
@@ -48,7 +50,7 @@ class FixedRound:
     @property
     def local(self) -> LocalTraining:
         """One epoch."""
-        return LocalTraining(learning_rate=0.01, batch_size=BATCH, epochs=1, weight_decay=0.0)
+        return local_training(0.01, BATCH)
 
     @property
     def plan(self) -> Plan:
@@ -84,8 +86,10 @@ class FixedRound:
 
     def rounds(self, source: Units, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
         """The rounds, in chunks of the size that the pipeline uses."""
+        return Rounds(self.setup(chunk_bytes, read_ahead=read_ahead), source, self.normaliser)
+
+    def setup(self, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> TrainingSetup:
+        """The training that the round belongs to."""
         device = torch.device(self.device)
         execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type], read_ahead)
-        return Rounds(
-            self.plan, self.shape, source, self.normaliser, self.local, max_transitions=None, execution=execution
-        )
+        return training_setup(self.plan, self.shape, local=self.local, execution=execution)

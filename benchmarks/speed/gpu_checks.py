@@ -7,9 +7,9 @@ from torch import Tensor
 
 from benchmarks.speed import sac
 from benchmarks.speed.fixed_round import BATCH, FixedRound
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.graphs import WARM_UP, Captured
-from primorl.policy.replay import Columns
+from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
 from primorl.training.cohort import local_batches
 from primorl.training.cuda_graph import SumOfUpdates, filled_up
@@ -101,7 +101,7 @@ def updated(
     observations: int, actions: int, hidden: int, device: torch.device, *, captured: bool, seed: int = 0
 ) -> Tensor:
     """How far some updates move all parameters, from one seed's noise."""
-    columns = Columns(observations, actions)
+    columns = ReplayColumns(observations, actions)
     made = fresh(columns, hidden, device, seed)
     if not captured:
         made._step = made._plain_step
@@ -116,7 +116,7 @@ def updated(
 
 def gradients(observations: int, actions: int, hidden: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Of critics and actor in one update on ``device``: those written by hand, and autograd's."""
-    columns = Columns(observations, actions)
+    columns = ReplayColumns(observations, actions)
     made = fresh(columns, hidden, device, seed=0)
     made._step = made._plain_step
     with torch.device(device):  # where its networks are made
@@ -131,10 +131,10 @@ def gradients(observations: int, actions: int, hidden: int, device: torch.device
     return torch.cat(ours), torch.cat([part.flatten() for part in autograds])
 
 
-def fresh(columns: Columns, hidden: int, device: torch.device, seed: int) -> Sac:
+def fresh(columns: ReplayColumns, hidden: int, device: torch.device, seed: int) -> Sac:
     """Its targets are no longer its critics, so that one cannot be taken for the other."""
     config = sac.config(hidden, (0,), columns.action_size)
-    made = Sac(config, columns, Streams.of([seed], device))
+    made = Sac(config, columns, SeedGenerators.of([seed], device))
     made.target.vector.add_(0.01)
     return made
 
@@ -144,7 +144,7 @@ def parameters(made: Sac) -> Tensor:
     return torch.cat((made.actor.vector, made.critic.vector, made.target.vector, made.log_alpha))
 
 
-def rows_of(columns: Columns, device: torch.device, number: int) -> Tensor:
+def rows_of(columns: ReplayColumns, device: torch.device, number: int) -> Tensor:
     """A batch of transitions, some of which end an episode."""
     generator = torch.Generator().manual_seed(number)
     rows = torch.randn(1, sac.BATCH, columns.width, generator=generator)

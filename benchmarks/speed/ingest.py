@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import machine, write
-from primorl.config import params
-from primorl.config.datasets import AnyDataset
+from primorl.config.datasets import TabularDataset, checked
+from primorl.config.reading import read_yaml
 from primorl.trajectories.ingestion import ingest
 
 WORK = ("make", "ingest", "read", "copy", "make_by_time", "ingest_by_time")
@@ -133,10 +133,9 @@ def _rows(user: Integers, step: Integers, last: int, generator: np.random.Genera
     return pa.table(columns | {"terminated": np.zeros(count, dtype=bool), "truncated": step == last})
 
 
-def _dataset(is_sorted: bool) -> AnyDataset:
-    """The example of a log in params.yaml, with these columns."""
-    project = params.load(Path(__file__).resolve().parents[2] / "params.yaml")
-    entry = project.datasets["csv-log"].model_dump()
+def _dataset(is_sorted: bool) -> TabularDataset:
+    """The example of a log, with these columns."""
+    entry = read_yaml(Path(__file__).resolve().parents[2] / "datasets/csv-log.yaml", "the example of a log")
     columns = {
         "unit": "user",
         "trajectory": "session",
@@ -155,7 +154,7 @@ def _dataset(is_sorted: bool) -> AnyDataset:
         "options": options,
         "bounds": {"observation": "public", "reward": "public"},
     }
-    return type(project.datasets["csv-log"]).model_validate(entry | changes)
+    return checked(TabularDataset, entry | changes)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
 from benchmarks.machine import machine, write
-from primorl.config.datasets import MinariDataset
+from primorl.config.datasets import MinariDataset, checked
 from primorl.trajectories.ingestion import ingest
 
 OBSERVATION, ACTION, DATASET = 5, 1, "bench-v0"
@@ -30,12 +30,11 @@ _ENTRY = {
     "unit": "trajectory",
     "horizon": None,
     "termination": "none",
-    "duplicates": "refuse",
-    "exclude_units": None,
+    "ingestion": {},
     "options": {"root": None, "remote": False, "parts": [{"id": DATASET, "filter": None}]},
     "bounds": {"observation": "public", "reward": "public"},
     "score": None,
-    "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+    "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
 }
 
 
@@ -117,7 +116,7 @@ def _record(data: Path, episodes: int, steps: int) -> None:
 
 def _ingest(folder: Path) -> None:
     started = time.perf_counter()
-    ingest(folder / "raw", folder / "trajectories", "bench", MinariDataset.model_validate(_ENTRY))
+    ingest(folder / "raw", folder / "trajectories", "bench", checked(MinariDataset, _ENTRY))
     seconds = time.perf_counter() - started
     print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9)
 

@@ -23,7 +23,8 @@ from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+from primorl.training.rounds import Rounds
+from primorl.training.settings import CHUNK_BYTES, Execution
 
 UNITS, TRANSITIONS = 2940, 200  # of the default dataset: private trajectories of Pendulum
 REPEATS = 15
@@ -103,9 +104,8 @@ def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
     size = FixedRound(members=3, width=64, transitions=TRANSITIONS, cohort=UNITS, clipping_norm=0.35)
     plan, weights = replace(size.plan, sampler=PoissonSampler(0.1)), size.weights
     execution = Execution(torch.device("cpu"), CHUNK_BYTES["cpu"])
-    rounds = Rounds(
-        plan, size.shape, size.source(), size.normaliser, size.local, max_transitions=None, execution=execution
-    )
+    setup = replace(size.setup(), plan=plan, execution=execution)
+    rounds = Rounds(setup, size.source(), size.normaliser)
 
     def work() -> list[Tensor]:
         return rounds.sum(weights, last=True)

@@ -4,8 +4,8 @@ python -m benchmarks.speed.overheads
 
 The rounds are the stage's own: `train` with the stage's checkpoint (on the disk before every round), its MLflow run in
 a fresh SQLite store, its progress bar and its reports of ε, in a project in a temporary folder beside this one. Shares
-are told twice. The median over rounds of each round's own share is that of a usual round; accounting and looks, which
-come now and then, are hardly in it. The total over the total has them, and every time another program held up the disk.
+are told twice. The median over rounds of each round's own share is that of a usual round; accounting and evaluations,
+which come now and then, are hardly in it. The total over the total has them, and every delay by another program.
 """
 
 import os
@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.progress import progress_bar
 from primorl.tracking import stage_run
-from primorl.training.rounds import CHUNK_BYTES, Execution
-from primorl.training.training import Progress, ServerTraining, train
+from primorl.training.state import TrainingState
+from primorl.training.training import train
+from tests.units import server_training
 
 ROOT = Path(__file__).resolve().parents[2]
-RATE, LOOK_EVERY, PUBLIC = 0.1, 5, 60
+RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60
 SIZES = [
     (FixedRound(members=3, width=64, transitions=200, cohort=2940), 150),  # the default: a cohort of 294
     (FixedRound(members=5, width=128, transitions=1000, cohort=300), 40),  # a cohort of 30
@@ -105,32 +107,25 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
     with project() as folder, stage_run("train_model", load(folder / "params.yaml")) as run:
         file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
 
-        def keep(progress: Progress) -> None:
-            write_checkpoint(file, progress, charge="benchmark", resumed=0)
+        def save_checkpoint(state: TrainingState) -> None:
+            write_checkpoint(file, state, charge="benchmark", resumed=0)
 
         with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
             report = train_model._reporter(run, bar, plan, size.shape)
 
-            def on_round(done: int, look: Any) -> None:
+            def on_round(done: int, evaluation: Any) -> None:
                 started, accounted = time.perf_counter(), spent["accounting"]
-                report(done, look)
+                report(done, evaluation)
                 ended = time.perf_counter()
                 spent["logging"] += ended - started - (spent["accounting"] - accounted)
                 marks.append(spent | {"round": ended - began})
 
             began = time.perf_counter()
             train(
-                plan,
-                size.shape,
+                replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY)),
                 source,
                 public_of(source),
-                normaliser=size.normaliser,
-                local=size.local,
-                server=ServerTraining(momentum=0.6, averaging=0.9, look_every=LOOK_EVERY, patience=None),
-                max_transitions=None,
-                seed=0,
-                execution=Execution(torch.device("cpu"), CHUNK_BYTES["cpu"]),
-                keep=add_time(keep, spent, "checkpoint"),
+                save_checkpoint=add_time(save_checkpoint, spent, "checkpoint"),
                 on_round=on_round,
             )
             add_time(run.flush, spent, "logging")()
@@ -144,6 +139,7 @@ def project() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(dir=ROOT, prefix=".overheads-") as name:
         folder, before = Path(name), Path.cwd()
         shutil.copy(ROOT / "params.yaml", folder)
+        shutil.copytree(ROOT / "datasets", Path(folder) / "datasets")
         os.chdir(folder)
         try:
             yield folder

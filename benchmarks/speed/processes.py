@@ -14,16 +14,17 @@ from functools import partial
 import torch
 
 from benchmarks.machine import interleaved, machine, write
-from pipeline import workers
 from primorl.attacks.units import Units
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.setup import launcher
 from primorl.setup.compute import is_worker
-from primorl.training.distributed import Group, SharedRounds, serve
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+from primorl.training.distributed import DistributedRounds, Group, serve
+from primorl.training.rounds import Rounds
+from primorl.training.settings import CHUNK_BYTES, Execution
+from tests.units import local_training, training_setup
 
 CPU = torch.device("cpu")
 Q, PROCESSES = 0.1, 2
@@ -59,8 +60,8 @@ def rounds_of(
 ) -> Rounds:
     """Rounds on ``source``."""
     execution = Execution(CPU, CHUNK_BYTES["cpu"], read_ahead)
-    local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
-    return Rounds(plan, shape, source, normaliser, local, max_transitions=None, execution=execution)
+    setup = training_setup(plan, shape, local=local_training(0.01), execution=execution)
+    return Rounds(setup, source, normaliser)
 
 
 def lead(repeats: int) -> list[dict[str, object]]:
@@ -71,16 +72,16 @@ def lead(repeats: int) -> list[dict[str, object]]:
         shape, plan, normaliser = parts(members, width, transitions, cohort)
         weights = shape.initial_weights(0)
         with (
-            workers.started(PROCESSES, [*command, "--shape", str(number)]) as watch,
+            launcher.started(PROCESSES, [*command, "--shape", str(number)]) as watch,
             Group(CPU, watch=watch) as group,
         ):
             first = plan.of_process(0, PROCESSES)
             own = rounds_of(first, shape, source_of(first, shape, transitions), normaliser)
-            shared = SharedRounds(group, own, normaliser)
+            shared = DistributedRounds(group, own, normaliser)
             source = source_of(plan, shape, transitions)
             alone = [rounds_of(plan, shape, source, normaliser, read_ahead=ahead) for ahead in (False, True)]
 
-            def together(rounds: SharedRounds = shared, weights=weights, turn=turn, plan=first) -> None:  # type: ignore[no-untyped-def]
+            def together(rounds: DistributedRounds = shared, weights=weights, turn=turn, plan=first) -> None:  # type: ignore[no-untyped-def]
                 torch.set_num_threads(1)
                 for _ in range(turn):
                     plan.release(rounds.sum(weights))
@@ -124,7 +125,7 @@ def lead(repeats: int) -> list[dict[str, object]]:
 
 def follow(number: int) -> None:
     """The second process."""
-    workers.begin_worker()
+    launcher.begin_worker()
     torch.set_num_threads(1)
     members, width, transitions, cohort, _ = SHAPES[number]
     shape, plan, _ = parts(members, width, transitions, cohort)

@@ -19,9 +19,10 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import CHUNK_BYTES, Execution, Rounds
+from primorl.training.rounds import Rounds
+from primorl.training.settings import CHUNK_BYTES, Execution
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
+from tests.units import local_training, training_setup
 
 UNITS, COHORT, ROUNDS, REPEATS = 3000, 300, 3, 3
 
@@ -75,10 +76,11 @@ def seconds(source: CohortSource, transitions: int, *, ahead: bool) -> float:
     normaliser = Normaliser(
         torch.zeros(shape.inputs), torch.ones(shape.inputs), torch.zeros(shape.targets), torch.ones(shape.targets)
     )
-    local = LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0)
+    local = local_training(0.01, max_transitions_per_unit=transitions)
     execution = Execution(torch.device("cpu"), CHUNK_BYTES["cpu"], read_ahead=ahead)
     weights = shape.initial_weights(0)
-    with Rounds(plan, shape, source, normaliser, local, max_transitions=transitions, execution=execution) as training:
+    setup = training_setup(plan, shape, local=local, execution=execution)
+    with Rounds(setup, source, normaliser) as training:
         started = time.perf_counter()
         for i in range(ROUNDS):
             total = training.sum(weights, last=i == ROUNDS - 1)

@@ -18,9 +18,10 @@ from torch.distributions import Normal
 from benchmarks.machine import interleaved, row, write
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import Streams
-from primorl.policy.replay import Columns, ReplayBuffer
-from primorl.policy.sac import Sac, SacConfig, train
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.replay import ReplayBuffer, ReplayColumns
+from primorl.policy.sac import Sac, train
+from primorl.policy.settings import SacConfig
 
 _COMMAND = "python -m benchmarks.speed.sac"
 BATCH, HELD, SEEDS, REPEATS = 256, 20_000, (0, 1, 2, 3, 4), 7
@@ -30,7 +31,7 @@ Work = Callable[[int], object]
 """Makes so many updates."""
 
 
-def config(hidden: int, seeds: tuple[int, ...], actions: int = 1) -> SacConfig:
+def config(hidden: int, actions: int = 1) -> SacConfig:
     """The default run's choices; the buffer holds what is put into it."""
     return SacConfig(
         hidden=(hidden, hidden),
@@ -38,6 +39,7 @@ def config(hidden: int, seeds: tuple[int, ...], actions: int = 1) -> SacConfig:
         discount=0.99,
         target_rate=0.005,
         target_entropy=-float(actions),
+        discrete_target_entropy=0.3,
         reward_scale=0.1,
         batch_size=BATCH,
         epochs=1,
@@ -45,9 +47,7 @@ def config(hidden: int, seeds: tuple[int, ...], actions: int = 1) -> SacConfig:
         rollout_every=250,
         rollout_batch=256,
         horizon=30,
-        reset_fraction=1.0,
         buffer_size=HELD,
-        seeds=seeds,
     )
 
 
@@ -55,8 +55,8 @@ def ours(
     observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,), device: torch.device = CPU
 ) -> Work:
     """This project's, on a filled buffer."""
-    columns, streams = Columns(observations, actions), Streams.of(seeds, device)
-    sac = Sac(config(hidden, seeds, actions), columns, streams)
+    columns, streams = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
+    sac = Sac(config(hidden, actions), columns, streams, seeds)
     buffer = ReplayBuffer(HELD, columns.width, device, len(seeds))
     rows = torch.randn(len(seeds), HELD, columns.width, device=device)
     rows[..., columns.action] = rows[..., columns.action].tanh()
@@ -203,7 +203,7 @@ def whole_training(seeds: tuple[int, ...]) -> Callable[[], object]:
     normaliser = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), 0.1 * torch.ones(4))
     ensemble = GaussianEnsemble(shape, shape.initial_weights(0), normaliser, bounds)
     model = PessimisticModel(ensemble, uncertainty="max_pairwise_difference", penalty=0.5)
-    return lambda: list(train(model, torch.randn(512, 3), config(64, seeds), ReplayBuffer.batches))
+    return lambda: list(train(model, torch.randn(512, 3), config(64), ReplayBuffer.batches, seeds=seeds))
 
 
 def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:

@@ -5,19 +5,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from primorl.attacks.population import ACTION_SIZE, OBSERVATION_SIZE, population
+from primorl.attacks.population import ACTION_SIZE, OBSERVATION_SIZE, bounds, population
 from primorl.attacks.scores import Floats, likelihood_ratio, model_scores, policy_scores
 from primorl.attacks.success import Success
 from primorl.attacks.units import Units
-from primorl.attacks.victims import Recipe, Release, release
+from primorl.attacks.victims import ON_ONE_CORE, Recipe, Release, release
 from primorl.dynamics.ensemble import Architecture
-from primorl.policy.sac import SacConfig
+from primorl.policy.settings import SacConfig
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining
+from primorl.training.normaliser_query import ObservationColumns
+from primorl.training.settings import EarlyStopping, LocalTraining, ServerTraining
+from primorl.training.setup import TrainingSetup
 
 Variant = Literal["no_clip", "no_privacy", "private"]
 
@@ -53,17 +54,30 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
         rounds=_ROUNDS,
         delta=_DELTA,
     )
+    setup = TrainingSetup(
+        plan=plan,
+        architecture=shape,
+        bounds=bounds(),
+        columns=ObservationColumns(OBSERVATION_SIZE, (), discrete_actions=False),
+        normaliser="public",
+        local=LocalTraining(
+            learning_rate=0.02, batch_size=5, local_epochs=2, weight_decay=0.0, max_transitions_per_unit=None
+        ),
+        server=ServerTraining(
+            server_momentum=0.8, server_averaging=0.0, early_stopping=EarlyStopping(every=_ROUNDS, patience=None)
+        ),
+        seed=0,
+        execution=ON_ONE_CORE,
+    )
     return Recipe(
-        plan,
-        shape,
-        LocalTraining(learning_rate=0.02, batch_size=5, epochs=2, weight_decay=0.0),
-        ServerTraining(momentum=0.8, averaging=0.0, look_every=_ROUNDS, patience=None),
+        setup,
         SacConfig(
             hidden=_HIDDEN,
             learning_rate=1e-3,
             discount=0.1,  # the reward follows the dose at once
             target_rate=0.01,
             target_entropy=-2.0,
+            discrete_target_entropy=0.3,
             reward_scale=1.0,
             batch_size=256,
             epochs=1,
@@ -71,11 +85,8 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
             rollout_every=50,
             rollout_batch=512,
             horizon=3,
-            reset_fraction=1.0,
             buffer_size=20_000,
-            seeds=(0,),
         ),
-        seed=0,
     )
 
 

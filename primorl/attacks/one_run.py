@@ -5,7 +5,7 @@ does with a trajectory: batches, local steps, clipping, chunks, sampling, noise,
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,12 +15,12 @@ from torch import Tensor
 from primorl.attacks.units import Units, WithCanaries
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, forward, row_losses
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
-from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches
-from primorl.training.local_update import LocalTraining, ensemble_clip, updates_of_units
-from primorl.training.rounds import Execution
-from primorl.training.training import Look, Progress, ServerTraining, train
+from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.setup import TrainingSetup
+from primorl.training.state import TrainingState
+from primorl.training.training import train
 
 Floats = NDArray[np.float64]
 
@@ -103,71 +103,50 @@ def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architec
 
 
 def audit_one_run(
-    plan: Plan,
-    shape: Architecture,
+    setup: TrainingSetup,
     source: CohortSource,
     public: tuple[Tensor, Tensor],
     *,
     canaries: int,
     confidence: float,
-    local: LocalTraining,
-    server: ServerTraining,
-    max_transitions: int | None,
-    seed: int,
-    execution: Execution,
     on_round: Callable[[], object],
 ) -> OneRun:
     """Train once on ``source`` and canaries that fair coins include, guess the coins, bound ε.
 
-    The model is as dangerous as one with strangers' trajectories in it: nothing of it is returned or written.
+    The model may have memorised its units: nothing of it is returned or written.
 
     Args:
-        plan: its K must be ``source.units`` + ``canaries``.
-        shape: of the ensemble.
+        setup: of the training; the plan's K must be ``source.units`` + ``canaries``.
         source: real units. They are trained on: private ones would have to be paid for.
-        public: as `train` wants it.
+        public: inputs and targets of the public split, as `train` takes them.
         canaries: m, from 8 to 1/(2δ).
-        confidence: with which the result may be relied on.
-        local: as `train` wants it, like all that follow.
-        server: of the released rounds.
-        max_transitions: of a unit in a round.
-        seed: of the initial weights.
-        execution: where and in what portions.
+        confidence: of the result.
         on_round: called after every round.
 
     Raises:
         PipelineError: too few canaries to guess about, or too many for the plan's δ.
         ValueError: the plan's K is another.
     """
+    plan, architecture = setup.plan, setup.architecture
     if canaries < _FEWEST or 2 * canaries * plan.delta > 1:
         raise PipelineError(
             f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"
         )
-    initial = shape.initial_weights(seed)
-    normaliser = Normaliser.from_public(public[0], public[1][:, : shape.columns], shape.learned_termination)
-    planted = canary_trajectories(canaries, local.batch_size, initial, shape, normaliser)
+    initial = setup.initial_weights()
+    setup = replace(setup, normaliser="public")
+    normaliser = setup.make_normaliser(public, {})
+    planted = canary_trajectories(canaries, setup.local.batch_size, initial, architecture, normaliser)
     included = np.random.default_rng().random(canaries) < 0.5
-    witness = Witness(plan, shape, planted, normaliser, local, server, execution)
-
-    def report(done: int, look: Look | None) -> None:
-        on_round()
-
+    witness = Witness(setup, planted, normaliser)
     trained = train(
-        plan,
-        shape,
+        setup,
         WithCanaries(source, planted, torch.from_numpy(included)),
         public,
-        normaliser=normaliser,
-        local=local,
-        server=server,
-        max_transitions=max_transitions,
-        seed=seed,
-        execution=execution,
-        keep=witness,
-        on_round=report,
+        save_checkpoint=witness,
+        on_round=lambda started, evaluation: on_round(),  # type: ignore[arg-type]
     )
     weights = tuple(w.cpu() for w in trained.weights)
-    likelihood = _likelihood(weights, planted, shape, normaliser)
+    likelihood = _likelihood(weights, planted, architecture, normaliser)
     each = 1 - (1 - confidence) / 2
 
     def view(scores: Floats) -> View:
@@ -197,39 +176,28 @@ class Witness:
     plan: a plan that lies about it would mislead. Call it with the progress before every round and after the last.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        shape: Architecture,
-        canaries: Units,
-        normaliser: Normaliser,
-        local: LocalTraining,
-        server: ServerTraining,
-        execution: Execution,
-    ) -> None:
-        self._plan = plan
-        self._shape = shape
-        self._local = local
-        self._momentum = server.momentum
-        self._device = execution.device
+    def __init__(self, setup: TrainingSetup, canaries: Units, normaliser: Normaliser) -> None:
+        self._plan, self._architecture, self._local = setup.plan, setup.architecture, setup.local
+        self._momentum = setup.server.server_momentum
+        self._device = setup.execution.device
         self._batches = local_batches(
             canaries,
             torch.arange(canaries.units),
-            normaliser.to(execution.device),
-            batch_size=local.batch_size,
-            epochs=local.epochs,
+            normaliser.to(self._device),
+            batch_size=self._local.batch_size,
+            epochs=self._local.local_epochs,
             max_transitions=None,
-            entropy=plan.entropy,
+            entropy=self._plan.entropy,
         )
-        self._before: Progress | None = None
+        self._before: TrainingState | None = None
         self.scores: Floats = np.zeros(canaries.units)
 
-    def __call__(self, progress: Progress) -> None:
-        """Learn from the release between the last progress and this one."""
-        before, self._before = self._before, progress
-        if before is None or progress.done == before.done:
+    def __call__(self, state: TrainingState) -> None:
+        """Learn from the release between the last state and this one."""
+        before, self._before = self._before, state
+        if before is None or state.done == before.done:
             return
-        step = _flat(progress.velocity) - self._momentum * _flat(before.velocity)
+        step = _flat(state.velocity) - self._momentum * _flat(before.velocity)
         self.scores += self._evidence(before.weights, step * self._plan.expected_cohort)
 
     def _evidence(self, weights: Weights, total: Tensor) -> Floats:
@@ -256,7 +224,7 @@ class Witness:
 
     def _updates(self, weights: Weights) -> Tensor:
         """Every canary's clipped update of the whole ensemble, ``[m, parameters]``."""
-        moved = updates_of_units(weights, self._batches, self._shape, self._local, ensemble_clip(self._plan))
+        moved = updates_of_units(weights, self._batches, self._architecture, self._local, ensemble_clip(self._plan))
         return torch.cat([part.flatten(1) for part in moved], dim=1)
 
 

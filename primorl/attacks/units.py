@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding
 
 from primorl.training.cohort import CohortSource
 
@@ -30,9 +31,11 @@ class Units:
         return torch.full((len(units),), self.inputs.shape[1], dtype=torch.int64)
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``steps[u, m]`` of unit ``units[u]``."""
-        rows = units.unsqueeze(1)
-        return self.inputs[rows, steps], self.targets[rows, steps]
+        """Rows ``steps[u, m]`` of unit ``units[u]``; steps past a unit's end give its own last row."""
+        length = self.inputs.shape[1]
+        rows = units.unsqueeze(1) * length + steps.clamp(max=length - 1)
+        inputs, targets = self.flat()
+        return embedding(rows, inputs), embedding(rows, targets)
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """All inputs ``[U·M, S + A]`` and targets ``[U·M, S + 1]``."""

@@ -1,23 +1,25 @@
-"""What one ε buys: noise on the released update against compute, over sampling probabilities and rounds."""
+"""Noise against compute at one ε, over a grid of sampling probabilities and rounds."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from primorl.commands.printing import rendered
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
+_COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
 _LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise
 _STEPS = (0.25, 0.5, 1, 2, 4)  # of the rounds around the current ones
 
 
 @dataclass(frozen=True)
 class Point:
-    """One way to spend the target.
+    """One way to spend the target ε.
 
     ``noise_multiplier`` is the least that keeps the target (None: none does), ``noise_per_coordinate`` the standard
     deviation z/(qK) of the noise in every coordinate of the released mean update, in units of the clipping norm C.
     ``unit_updates`` is the expected number of local trainings, qKT, and ``transitions`` how many transitions they read
-    at most (None: unknown). ``current``: the point that is in use.
+    at most (None: unknown). ``current`` marks the point that is in use.
     """
 
     sampling_probability: float
@@ -51,13 +53,13 @@ def frontier(
     """Solve for the noise at every point of the grid, rounds by rounds.
 
     Args:
-        target_epsilon: what each of them may spend, by PLD, when one unit is added or removed.
-        delta: at which failure probability.
-        units: K.
-        grid: sampling probabilities and rounds.
-        current: the pair of the grid that is in use.
-        transitions_per_unit: the most that one local training reads; None if unknown.
-        queries: noise multipliers of what is asked before the rounds, out of the same target.
+        target_epsilon: ε of every point, by PLD, if one unit is added or removed.
+        delta: δ of every point.
+        units: number K of private units.
+        grid: the sampling probabilities and the numbers of rounds.
+        current: the pair (sampling probability, rounds) that is in use.
+        transitions_per_unit: the most transitions that one local training reads; None if unknown.
+        queries: noise multipliers of the queries before the rounds, which the same target pays for.
         on_point: called after every point.
     """
     points = []
@@ -83,27 +85,26 @@ def frontier(
 
 
 def table(points: Sequence[Point]) -> str:
-    """The points as aligned columns, the one in use marked."""
-    return "\n".join(_lines(points))
+    """The points as aligned columns; the one in use is marked."""
+    return rendered(_COLUMNS, _rows(points), right=_COLUMNS[:-1])
 
 
-def _lines(points: Sequence[Point]) -> Iterator[str]:
-    row = "{:>7}  {:>9}  {:>9}  {:>12}  {:>12}  {:>12}  {}"
-    yield row.format("T", "q", "z", "noise / C", "unit-updates", "transitions", "").rstrip()
+def _rows(points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
+    """One row a point, and an empty row between different numbers of rounds."""
     last = points[0].rounds
     for point in points:
         if point.rounds != last:
-            yield ""
+            yield ("",) * len(_COLUMNS)
         last = point.rounds
-        yield row.format(
-            point.rounds,
+        yield (
+            str(point.rounds),
             f"{point.sampling_probability:.4g}",
             _figure(point.noise_multiplier, ".4g"),
             _figure(point.noise_per_coordinate, ".3g"),
             _figure(point.unit_updates, ".3g"),
             _figure(point.transitions, ".3g"),
             "◄ in use" if point.current else "",
-        ).rstrip()
+        )
 
 
 def _figure(value: float | None, form: str) -> str:

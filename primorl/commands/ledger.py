@@ -1,98 +1,113 @@
 """``primorl ledger``."""
 
-import argparse
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
+from primorl.commands.folders import given_path
 from primorl.project.errors import PipelineError
 
 if TYPE_CHECKING:
-    from primorl.config.params import Params
+    from primorl.config.params import Reading
     from primorl.privacy.ledger.ledger import Charge, Ledger, Version
 
-HELP = "what was spent on private data: show it, check it, hand it on"
-EXAMPLES = """examples:
+_EXAMPLES = """\b
+Examples:
   primorl ledger show                       every charge, and what is spent and left of each dataset version
   primorl ledger show --json --dataset NAME the charges of one dataset, as JSON
   primorl ledger verify                     check hashes, order and members; names the first broken record
   primorl ledger export ledger.jsonl        the raw records, one a line
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
-_ROW = "{:>4}  {:<25}  {:<20}  {:<14}  {:<9}  {:>9}  {:>8}  {}"
+_COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments."""
-    also = argparse.ArgumentParser(
-        add_help=False
-    )  # so that --debug may stand last; unsaid, it leaves what was said before
-    also.add_argument("--debug", action="store_true", default=argparse.SUPPRESS, help="show tracebacks")
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    show = actions.add_parser("show", help="list the charges, and what is left", parents=[also])
-    show.add_argument("--json", action="store_true", help="a JSON list, oldest first, with the running total")
-    show.add_argument("--dataset", metavar="NAME", help="only charges of this entry of `datasets`")
-    actions.add_parser("verify", help="check that no record was edited, removed, inserted or moved", parents=[also])
-    export = actions.add_parser("export", help="write the raw records as JSON lines", parents=[also])
-    export.add_argument("file", type=Path, metavar="FILE")
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    about = "Show, check or export what was spent on private data."
+    actions = typer.Typer(help=f"{about}\n\n{_EXAMPLES}")
+    actions.command("show", help=f"List the charges, and what is spent and left of each dataset.\n\n{_EXAMPLES}")(_show)
+    actions.command("verify", help=f"Check that no record was edited, removed, inserted or moved.\n\n{_EXAMPLES}")(
+        _verify
+    )
+    actions.command("export", help=f"Write the raw records as JSON lines.\n\n{_EXAMPLES}")(_export)
+    app.add_typer(actions, name="ledger")
 
 
-def _verify(ledger: "Ledger") -> None:
-    """Check the chain, and what it should know of: the head file, and the charge that paid for the model here."""
+def _show(
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print a JSON list, oldest first, with the running total.")
+    ] = False,
+    dataset: Annotated[str | None, typer.Option(metavar="NAME", help="Show only the charges of this dataset.")] = None,
+) -> None:
+    params, ledger = _opened()
+    if ledger is None:
+        print("[]" if as_json else _EMPTY)
+        return
+    with closing(ledger):
+        charges = [charge for charge in ledger.charges() if dataset in (None, charge.dataset)]
+        if as_json:
+            _print_json(ledger, charges, params)
+        else:
+            _print_table(ledger, charges, params, dataset)
+
+
+def _verify() -> None:
+    """Check the chain, its head file, and that it has the charge that paid for the model in this project."""
     from primorl.project.files import home, read_json
 
+    _, opened = _opened()
+    if opened is None:
+        print(_EMPTY)
+        return
     head, model = home() / ".primorl" / "ledger.head", Path("models/dynamics/privacy.json")
-    if ledger.charges() and not head.exists():
-        raise PipelineError(
-            f"{head}: not there, so nobody can tell whether records were cut off at the end; put it back from its "
-            "backup (the next charge begins a new one)"
-        )
-    records = ledger.verify()
+    with closing(opened) as ledger:
+        known = {charge.id for charge in ledger.charges()}
+        if known and not head.exists():
+            raise PipelineError(
+                f"{head}: not there, so nobody can tell whether records were cut off at the end; put it back from its "
+                "backup (the next charge begins a new one)"
+            )
+        records = ledger.verify()
     named = read_json(model).get("charge") if model.exists() else None
-    if named is not None and named not in {charge.id for charge in ledger.charges()}:
+    if named is not None and named not in known:
         raise PipelineError(f"{model}: charge {named} is not in the ledger: records were cut off, or it is another one")
     print(f"the ledger is whole: {records} records")
 
 
-def run(arguments: argparse.Namespace) -> int:
-    """Do it; return the exit status."""
-    from primorl.config.params import load
-    from primorl.setup.accounts import begun_ledger
-
-    params = load(Path("params.yaml"))
-    ledger = begun_ledger(params)
-    if ledger is None:
-        print("[]" if arguments.action == "show" and arguments.json else _EMPTY)
-        return 0
-    with closing(ledger):
-        if arguments.action == "verify":
-            _verify(ledger)
-        elif arguments.action == "export":
-            _export(ledger, arguments.file)
-        else:
-            charges = [c for c in ledger.charges() if arguments.dataset in (None, c.dataset)]
-            if arguments.json:
-                _print_json(ledger, charges, params)
-            else:
-                _print_table(ledger, charges, params, arguments.dataset)
-    return 0
-
-
-def _export(ledger: "Ledger", file: Path) -> None:
+def _export(
+    file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The file to write.")],
+) -> None:
     import json
 
     from primorl.project.files import replaced_file
 
-    lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
+    _, opened = _opened()
+    if opened is None:
+        print(_EMPTY)
+        return
+    with closing(opened) as ledger:
+        lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
     with replaced_file(file) as fresh:
         fresh.chmod(0o600)  # it holds identities, commits and times
         fresh.write_text("".join(lines), encoding="utf-8")
     print(f"{file}: {len(lines)} records")
 
 
-def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params") -> None:
+def _opened() -> "tuple[Reading, Ledger | None]":
+    """The settings that reading needs, and the ledger; None where nothing was charged yet."""
+    from primorl.config.params import load_reading
+    from primorl.setup.accounts import begun_ledger
+
+    params = load_reading()
+    return params, begun_ledger(params)
+
+
+def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
     import json
 
     from primorl.privacy.accounting.epsilon import compose
@@ -108,17 +123,22 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params")
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
-def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params", dataset: str | None) -> None:
+def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
+    from primorl.commands.printing import rendered
+
     if not charges:
         print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
         return
-    print(_ROW.format("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge"))
-    for charge in charges:
-        epsilon = "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}"
-        state = (charge.time, charge.dataset, charge.stage, charge.state)
-        print(_ROW.format(charge.sequence, *state, epsilon, f"{charge.delta:.3g}", charge.id))
-    print()
-    names: dict[str, list[str]] = {}  # two entries may name the same rows
+    rows = [
+        (
+            *(str(charge.sequence), charge.time, charge.dataset, charge.stage, charge.state),
+            "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}",
+            *(f"{charge.delta:.3g}", charge.id),
+        )
+        for charge in charges
+    ]
+    print(rendered(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
+    names: dict[str, list[str]] = {}  # two datasets may name the same rows
     for charge in charges:
         known = names.setdefault(charge.dataset_fingerprint, [])
         known += [] if charge.dataset in known else [charge.dataset]
@@ -127,7 +147,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Params"
             print("\n".join(_summary(ledger, version, ", ".join(names.pop(version.fingerprint)), params)))
 
 
-def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Params") -> Iterator[str]:
+def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Reading") -> Iterator[str]:
     """What was spent on a version, and what is left."""
     budget = params.privacy.budget
     spent, count = ledger.spent_on(version, budget.delta), len(ledger.sharing(version))

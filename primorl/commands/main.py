@@ -1,74 +1,125 @@
-"""``primorl``: look at the data, plan a guarantee, read the ledger, audit, release."""
+"""``primorl``: look at the data, plan a guarantee, read the ledger, audit, release.
 
-import argparse
-import importlib
+The modules of the subcommands import nothing heavy; their functions import what they need when they run.
+"""
+
 import os
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Annotated
 
+import typer
+
+import primorl
+from primorl.commands import audit, check, data, doctor, ledger, plan, release, summary
+from primorl.commands.folders import in_project
 from primorl.project.errors import PipelineError
 
-COMMANDS = ("data", "plan", "ledger", "audit", "release")
+COMMANDS = (check, data, plan, summary, ledger, audit, release, doctor)
+"""In the order of ``primorl --help``."""
+_USAGE, _INTERRUPTED = 2, 130  # exit statuses
+
+app = typer.Typer(
+    name="primorl",
+    help="Look at the data, plan a guarantee, read the ledger, audit, release.",
+    epilog="`primorl COMMAND --help` shows the options of a command and examples.",
+    add_completion=False,
+    rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
+)
+for module in COMMANDS:
+    module.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"primorl {primorl.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks, which may quote private values. Goes anywhere.")
+    ] = False,
+) -> None: ...
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run one subcommand; return the exit status.
+    """Run one subcommand.
 
-    Errors become one line on stderr. The message of an exception nobody foresaw may quote private values, so only
-    its type and place are shown.
+    An error is one line on stderr that starts with ``error:``. The message of an unforeseen exception may quote
+    private values, so only its type and place are shown, unless ``--debug`` is given.
+
+    Args:
+        words: the arguments of the command line; None: those of this process.
+
+    Returns:
+        The exit status: 0, 1 for an error, 2 for a command line that makes no sense, 130 after Ctrl-C.
     """
-    arguments = _parser().parse_args(words)
+    given = list(sys.argv[1:] if words is None else words)
+    debug = "--debug" in given
+    given = _one_each([word for word in given if word != "--debug"])
     try:
-        return int(arguments.run(arguments))
+        with in_project():
+            command = typer.main.get_command(app)
+            with command.make_context("primorl", given) as context:
+                command.invoke(context)
+        return 0
+    except typer.Exit as done:
+        return done.exit_code
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         print("error: interrupted", file=sys.stderr)
-        return 130
+        return _INTERRUPTED
+    except typer.TyperException as wrong:
+        print(f"error: {_usage(wrong)}", file=sys.stderr)
+        return _USAGE
     except Exception as wrong:
-        print(f"error: {_explained(wrong, arguments.command)}", file=sys.stderr)
-        if arguments.debug:
+        print(f"error: {_explained(wrong, _name(given))}", file=sys.stderr)
+        if debug:
             traceback.print_exception(wrong)
         return 1
+
+
+def _one_each(words: Sequence[str]) -> list[str]:
+    """``--seeds 1 2`` as ``--seeds 1 --seeds 2``, which is how typer reads lists."""
+    spelled: list[str] = []
+    option: str | None = None
+    for word in words:
+        if word.startswith("--"):
+            option = word if word in audit.LISTS else None
+        elif option is not None and spelled[-1] != option:
+            spelled.append(option)
+        spelled.append(word)
+    return spelled
+
+
+def _name(words: Sequence[str]) -> str:
+    return next((word for word in words if not word.startswith("-")), "primorl")
+
+
+def _usage(wrong: typer.TyperException) -> str:
+    """What is wrong with a command line, in one line."""
+    context = getattr(wrong, "ctx", None)
+    path = "primorl" if context is None else context.command_path
+    return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"
 
 
 def _explained(wrong: Exception, command: str) -> str:
     if isinstance(wrong, PipelineError):
         return str(wrong)
+    if isinstance(wrong, ModuleNotFoundError) and not (wrong.name or "").startswith("primorl"):
+        return f"{command}: needs {wrong.name}, which is not installed; run `pip install 'primorl[pipeline]'`"
     if isinstance(wrong, OSError):
         return f"{wrong.filename or command}: {wrong.strerror or type(wrong).__name__}"
     frame = traceback.extract_tb(wrong.__traceback__)[-1]
     return f"{command}: unforeseen {type(wrong).__name__} at {frame.filename.rpartition('/')[2]}:{frame.lineno}"
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong with the words of a command in one line, as every error here is said."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"error: {message}; see `{self.prog} --help`\n")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="primorl", description="Look at the data, plan a guarantee, read the ledger, audit, release.")
-    common = _Parser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
-    parsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name in COMMANDS:
-        command = importlib.import_module(f"primorl.commands.{name}")
-        sub = parsers.add_parser(
-            name,
-            help=command.HELP,
-            description=command.HELP,
-            epilog=command.EXAMPLES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            parents=[common],
-        )
-        command.add_arguments(sub)
-        sub.set_defaults(run=command.run)
-    return parser
 
 
 if __name__ == "__main__":

@@ -1,30 +1,62 @@
-"""``python -m primorl.commands.summary``: what the last run came to, on one screen."""
+"""``primorl summary``."""
 
-import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from primorl.evaluation.figure import account, guarantee
-from primorl.evaluation.summary import Summary
-from primorl.project.errors import PipelineError
+import typer
+
+_SUMMARY = Path("metrics/summary.json")
+_HELP = """Show the results of the last run.
+
+\b
+Examples:
+  primorl summary                   a short table
+  primorl summary --json            metrics/summary.json itself
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("summary", help=_HELP)(_run)
+
+
+def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False) -> None:
+    import json
+
+    from primorl.project.errors import PipelineError
+    from primorl.project.files import read_json
+
+    summary = read_json(_SUMMARY)
+    try:
+        print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
+    except (KeyError, TypeError, ValueError, AttributeError) as wrong:
+        what = f"no {wrong.args[0]}" if isinstance(wrong, KeyError) else "not written by this version"
+        raise PipelineError(f"{_SUMMARY}: {what}; run `dvc repro evaluate`") from None
 
 
 def text(summary: dict[str, Any]) -> str:
-    """The content of ``metrics/summary.json`` as a short table."""
+    """The content of ``metrics/summary.json`` as a short table.
+
+    Raises:
+        KeyError: an entry is missing.
+    """
+    from primorl.evaluation.wording import account, guarantee
+
     score, seconds = summary["normalized_score"], summary["seconds"]
     rows = {
         "dataset": f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
         "variant": f"{summary['variant']}, {_seeds(summary)}",
         "privacy": guarantee(summary),
         "spent": account(summary),
-        **_worth(summary),
+        **_value(summary),
         "score": ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}",
         "time": f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
     }
     return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
 
 
-def _worth(summary: dict[str, Any]) -> dict[str, str]:
+def _value(summary: dict[str, Any]) -> dict[str, str]:
+    """The return in the environment; without one, the value in the model."""
     if summary["return_mean"] is None:
         low, high = summary["model_value_range"]
         spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{_over_seeds(summary)}"
@@ -48,14 +80,11 @@ def _seeds(summary: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Print the summary; return the exit status."""
-    try:
-        print(text(Summary.read(Path("metrics/summary.json")).to_json()))
-    except PipelineError as missing:
-        print(f"error: {missing}", file=sys.stderr)
-        return 1
-    return 0
+    """``python -m primorl.commands.summary``: the same as ``primorl summary``."""
+    from primorl.commands.main import main as primorl
+
+    return primorl(["summary"])
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

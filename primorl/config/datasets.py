@@ -1,211 +1,122 @@
-"""The entries of ``datasets:`` in ``params.yaml``, one class a kind of source; see docs/datasets."""
+"""One dataset: what a file in ``datasets/`` says, one class a kind of source; see docs/datasets.
 
-from typing import Annotated, Any, Literal, Self
+The defaults of these classes are the only defaults of a dataset's file. Keys that ``dvc.yaml`` lists have none, because
+DVC fails where a listed key is missing.
+"""
 
-from pydantic import Discriminator, Field, Tag, model_validator
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, TypeVar
 
-from primorl.config.values import (
-    AtLeastTwo,
+from pydantic import Discriminator, Field, Tag, TypeAdapter
+
+from primorl.config.tabular import BoxActions, TabularOptions
+from primorl.config.texts import (
     Block,
-    Categories,
-    Column,
-    Finite,
-    Hidden,
+    FilledText,
     InnerPath,
     Name,
+    OpenRange,
+    Range,
+    Text,
+)
+from primorl.project.values import (
+    Finite,
+    HiddenSizes,
+    LearningRate,
     NaturalInt,
     NonNegative,
-    OpenRange,
     Positive,
     PositiveInt,
     Probability,
-    Range,
     Seed,
+    Steps,
+    Within,
 )
 
+T = TypeVar("T")
 
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
-    backend: Literal["gymnasium", "envpool"]
+    backend: Literal["gymnasium", "envpool"] = "gymnasium"
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
     episodes: PositiveInt
-    runs: PositiveInt
-    num_envs: PositiveInt
-    gradient_steps: PositiveInt
+    runs: Annotated[int, Within(gt=0, le=1024)] = 1
+    num_envs: Annotated[int, Within(gt=0, le=65_536)]
+    gradient_steps: Steps = 1
     learning_starts: NaturalInt
-    hidden: Hidden
-    learning_rate: Positive
+    hidden: HiddenSizes
+    learning_rate: LearningRate
     action_noise: NonNegative
-    seed: Seed
+    seed: Seed = 0
 
-    @model_validator(mode="after")
-    def _episodes_for_all(self) -> Self:
+    def __post_init__(self) -> None:
         if self.episodes < self.runs:
             raise ValueError("episodes must be at least runs: every run records some")
-        return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class EpisodeFilter(Block):
     """Which episodes to keep. Both ends of a range belong to it; null leaves an end, or the whole range, open.
 
-    An episode's own rows decide, never the other episodes: a quantile of the dataset would tell of all of them.
+    Each episode's own rows decide. A quantile of the dataset would reveal something about all episodes.
     """
 
-    returns: OpenRange | None
-    lengths: OpenRange | None
-    episodes: OpenRange | None
+    returns: OpenRange | None = None
+    lengths: OpenRange | None = None
+    episodes: OpenRange | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class MinariPart(Block):
     """One dataset of a mixture, by Minari's id."""
 
-    id: Annotated[str, Field(pattern=r"^[-\w][-\w/]*-v[0-9]+$")]
-    filter: EpisodeFilter | None
+    id: Annotated[str, Field(pattern=r"^[-\w][-\w/]*-v[0-9]+$", max_length=200)]
+    filter: EpisodeFilter | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class MinariOptions(Block):
-    """``source: minari``: datasets under ``root`` (null: Minari's own folder), fetched if they may be."""
+    """``source: minari``: datasets under ``root`` (null: Minari's own folder); ``remote`` allows to fetch them."""
 
-    root: InnerPath | None
-    remote: bool
-    parts: Annotated[tuple[MinariPart, ...], Field(min_length=1)]
+    root: InnerPath | None = None
+    remote: bool = False
+    parts: Annotated[tuple[MinariPart, ...], Field(min_length=1, max_length=1000)]
 
-    @model_validator(mode="after")
-    def _ids_once(self) -> Self:
+    def __post_init__(self) -> None:
         ids = [part.id for part in self.parts]
         if len(set(ids)) < len(ids):
             raise ValueError("an id is given twice; name each once, with the filter that keeps all its episodes")
-        return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class D4rlOptions(Block):
     """``source: d4rl``: an HDF5 file in D4RL's layout, by path or by D4RL's name."""
 
-    file: InnerPath | None
-    name: Annotated[str, Field(min_length=1)] | None
-    remote: bool
+    file: InnerPath | None = None
+    name: FilledText | None = None
+    remote: bool = False
 
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
+    def __post_init__(self) -> None:
         if (self.file is None) == (self.name is None):
             found = "neither" if self.file is None else "both"
             raise ValueError(f"found {found} of file and name; give exactly one and set the other to null")
-        return self
 
 
-class Categorical(Block):
-    """A column with one of the declared categories in each row: one-hot, or discrete actions, in the declared order."""
-
-    column: Column
-    categories: Categories
-
-
-class CountedActions(Block):
-    """A column of discrete actions 0 … count - 1."""
-
-    column: Column
-    count: AtLeastTwo
-
-
-class BoxActions(Block):
-    """Columns of a continuous action, with their bounds; null: those of the environment."""
-
-    columns: Annotated[tuple[Column, ...], Field(min_length=1)]
-    low: tuple[Finite, ...] | None
-    high: tuple[Finite, ...] | None
-
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
-        if (self.low is None) != (self.high is None):
-            raise ValueError("low and high must both be null or both be lists")
-        if self.low is not None and self.high is not None:
-            if not len(self.columns) == len(self.low) == len(self.high):
-                raise ValueError("low and high must have one number for each of columns")
-            if any(low >= high for low, high in zip(self.low, self.high, strict=True)):
-                raise ValueError("low must be below high in every dimension")
-        return self
-
-
-def _kind_of_action(value: Any) -> str:
-    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
-    return next((f"by {key}" for key in ("categories", "count") if key in keys), "by columns")  # tags that are no keys
-
-
-def _kind_of_observation(value: Any) -> str:
-    return "by categories" if isinstance(value, dict | Block) else "by name"
-
-
-ObservationColumn = Annotated[
-    Annotated[Column, Tag("by name")] | Annotated[Categorical, Tag("by categories")],
-    Discriminator(_kind_of_observation),
-]
-ActionColumns = Annotated[
-    Annotated[BoxActions, Tag("by columns")]
-    | Annotated[CountedActions, Tag("by count")]
-    | Annotated[Categorical, Tag("by categories")],
-    Discriminator(_kind_of_action),
-]
-
-
-class TabularColumns(Block):
-    """What the columns of a log mean; null: the log has no such column."""
-
-    unit: Column | None
-    trajectory: Column
-    order: Column
-    observation: Annotated[tuple[ObservationColumn, ...], Field(min_length=1)]
-    action: ActionColumns
-    reward: Column
-    terminated: Column | None
-    truncated: Column | None
-    next_observation: tuple[Column, ...] | None
-
-    @model_validator(mode="after")
-    def _as_many_after(self) -> Self:
-        if self.next_observation is not None and len(self.next_observation) != len(self.observation):
-            raise ValueError("next_observation must be null or name one column for each entry of observation")
-        return self
-
-
-class CsvFormat(Block):
-    """How numbers and fields are written in CSV."""
-
-    delimiter: Annotated[str, Field(pattern=r'^[^\r\n"]$')]
-    decimal_point: Literal[".", ","]
-
-
-class TabularOptions(Block):
-    """``source: tabular``: logs in Parquet or CSV, their columns mapped to transitions."""
-
-    files: InnerPath
-    csv: CsvFormat
-    columns: TabularColumns
-    trajectory_ids: Literal["global", "per_unit"]
-    end: Literal["flags", "horizon", "last_row"]
-    sorted: bool
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.trajectory_ids == "per_unit" and self.columns.unit is None:
-            raise ValueError("trajectory_ids: per_unit needs columns.unit; name the column, or set global")
-        if self.end == "flags" and self.columns.terminated is None and self.columns.truncated is None:
-            raise ValueError(
-                "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "
-                "last_row (every recording was cut there) or horizon (the declared step limit was reached)"
-            )
-        return self
-
-
+@dataclass(frozen=True, kw_only=True)
 class IcuSepsisOptions(Block):
     """``source: icu-sepsis``: simulated patients of the tabular MDP estimated from MIMIC-III."""
 
     patients: PositiveInt
     expert_share: Probability
     observation: Literal["centres", "one_hot"]
-    seed: Seed
+    seed: Seed = 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class PropofolOptions(Block):
     """``source: propofol``: simulated anaesthesias; each patient's controller is drawn from these ranges."""
 
@@ -213,26 +124,26 @@ class PropofolOptions(Block):
     base: Range
     gain: Range
     noise: Range
-    seed: Seed
+    seed: Seed = 0
 
 
+@dataclass(frozen=True, kw_only=True)
 class DeclaredBounds(Block):
     """Bounds written down by hand, one number a dimension."""
 
     low: tuple[Finite, ...]
     high: tuple[Finite, ...]
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def __post_init__(self) -> None:
         if len(self.low) != len(self.high) or any(a >= b for a, b in zip(self.low, self.high, strict=False)):
             raise ValueError("low and high must have the same length, and low < high in every dimension")
-        return self
 
 
 def _word_or_numbers(value: Any) -> str:
     return "word" if isinstance(value, str) else "numbers"
 
 
+@dataclass(frozen=True, kw_only=True)
 class Bounds(Block):
     """Public bounds of model states and rewards."""
 
@@ -245,6 +156,7 @@ class Bounds(Block):
     ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Score(Block):
     """Normalised score = scale · (return - low) / (high - low)."""
 
@@ -252,19 +164,31 @@ class Score(Block):
     high: Finite
     scale: Positive
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def __post_init__(self) -> None:
         if self.low >= self.high:
             raise ValueError("low must be below high")
-        return self
 
     def of(self, episode_return: float) -> float:
         """The normalised score of one return (or of a mean of returns)."""
         return self.scale * (episode_return - self.low) / (self.high - self.low)
 
 
-class Settings(Block):
-    """What one dataset wants otherwise than the blocks of params.yaml say: the same keys, laid over them."""
+@dataclass(frozen=True, kw_only=True)
+class Ingestion(Block):
+    """What ``ingest`` does with units.
+
+    Attributes:
+        duplicates: whether two units may have equal rows: ``allow`` for short records of a small state space.
+        exclude_units: a file in data/withdrawals with one unit id a line; these units are left out.
+    """
+
+    duplicates: Literal["refuse", "allow"] = "refuse"
+    exclude_units: InnerPath | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suggested(Block):
+    """Values that suit this dataset, for keys of ``params.yaml`` that are ``auto``; see `suggestions`."""
 
     partition: dict[str, Any]
     privacy: dict[str, Any]
@@ -272,27 +196,43 @@ class Settings(Block):
     policy: dict[str, Any]
     evaluation: dict[str, Any]
 
-    @model_validator(mode="after")
-    def _no_budget(self) -> Self:
-        if "budget" in self.privacy:  # all runs share it, and a change of it must not train anew
-            raise ValueError("privacy.budget: one for all datasets; set it in the block privacy")
-        return self
 
-
+@dataclass(frozen=True, kw_only=True)
 class DatasetCommon(Block):
-    """What every entry of ``datasets`` says."""
+    """What every dataset's file says.
 
-    environment: str | None
-    unit: Annotated[str, Field(min_length=1)]
-    horizon: PositiveInt | None
+    Attributes:
+        environment: Gymnasium's id of the simulator; None: there is none.
+        unit: whom the guarantee protects: ``trajectory``, or the source's column that names whose it is.
+        horizon: the most steps of an episode, a public fact; None: the environment's limit.
+        termination: ``none``, ``learned`` or a rule of primorl/dynamics/termination.py.
+        bounds: public bounds of observations and rewards.
+        score: how returns are normalised; None: they are not.
+        ingestion: see `Ingestion`.
+        suggested: see `Suggested`.
+    """
+
+    environment: Text | None
+    unit: FilledText
+    horizon: Steps | None
     termination: Name
-    duplicates: Literal["refuse", "allow"]
-    exclude_units: InnerPath | None
     bounds: Bounds
     score: Score | None
-    settings: Settings
+    ingestion: Ingestion
+    suggested: Suggested
+
+    @property
+    def duplicates(self) -> Literal["refuse", "allow"]:
+        """Whether two units may have equal rows."""
+        return self.ingestion.duplicates
+
+    @property
+    def exclude_units(self) -> str | None:
+        """The file with the ids of units to leave out; None: no unit is left out."""
+        return self.ingestion.exclude_units
 
 
+@dataclass(frozen=True, kw_only=True)
 class ReplayDataset(DatasetCommon):
     """A dataset collected here by training a behaviour policy."""
 
@@ -301,6 +241,7 @@ class ReplayDataset(DatasetCommon):
     options: ReplayOptions
 
 
+@dataclass(frozen=True, kw_only=True)
 class MinariDataset(DatasetCommon):
     """Minari datasets, one or several as a mixture, on this machine or fetched."""
 
@@ -308,6 +249,7 @@ class MinariDataset(DatasetCommon):
     options: MinariOptions
 
 
+@dataclass(frozen=True, kw_only=True)
 class D4rlDataset(DatasetCommon):
     """A file in D4RL's layout."""
 
@@ -316,14 +258,14 @@ class D4rlDataset(DatasetCommon):
     options: D4rlOptions
 
 
+@dataclass(frozen=True, kw_only=True)
 class TabularDataset(DatasetCommon):
     """Logs of any tool, in Parquet or CSV."""
 
     source: Literal["tabular"]
     options: TabularOptions
 
-    @model_validator(mode="after")
-    def _agrees(self) -> Self:
+    def __post_init__(self) -> None:
         columns, action = self.options.columns, self.options.columns.action
         if self.unit != (columns.unit or "trajectory"):
             raise ValueError(
@@ -336,9 +278,9 @@ class TabularDataset(DatasetCommon):
             )
         if self.options.end == "horizon" and self.horizon is None:
             raise ValueError("options.end: horizon needs a horizon")
-        return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class IcuSepsisDataset(DatasetCommon):
     """Simulated sepsis patients."""
 
@@ -347,6 +289,7 @@ class IcuSepsisDataset(DatasetCommon):
     options: IcuSepsisOptions
 
 
+@dataclass(frozen=True, kw_only=True)
 class PropofolDataset(DatasetCommon):
     """Simulated anaesthesias."""
 
@@ -357,3 +300,18 @@ class PropofolDataset(DatasetCommon):
 
 AnyDataset = ReplayDataset | MinariDataset | D4rlDataset | TabularDataset | IcuSepsisDataset | PropofolDataset
 Dataset = Annotated[AnyDataset, Field(discriminator="source")]
+
+
+_ADAPTERS: dict[Any, TypeAdapter[Any]] = {}
+
+
+def checked(kind: type[T], content: Mapping[str, Any]) -> T:
+    """Make one of this module's classes from plain values.
+
+    Raises:
+        pydantic.ValidationError: the values do not fit.
+    """
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    made: T = _ADAPTERS[kind].validate_python(dict(content))
+    return made

@@ -1,184 +1,59 @@
-"""The typed view of ``params.yaml``: every choice, checked once. No default lives in code."""
+"""The typed view of ``params.yaml`` and of the dataset that it names, checked once.
 
-from collections.abc import Iterator
+``params.yaml`` says how a run is made, ``datasets/NAME.yaml`` says what the data are and which values suit them, and
+``datasets/defaults.yaml`` says which values suit a dataset that suggests none. `suggestions` has the rules.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Any
 
-import yaml
-from pydantic import Field, ValidationError, model_validator
+from pydantic import TypeAdapter, ValidationError
 
-from primorl.config.datasets import AnyDataset, Dataset, Settings
-from primorl.config.values import (
-    NUMBER,
-    AtLeastTwo,
-    Block,
-    Finite,
-    Fraction,
-    Hidden,
-    Multiplier,
-    Name,
-    NonNegative,
-    Positive,
-    PositiveInt,
-    Probability,
-    Range,
-    Seed,
-    Seeds,
-    Share,
-    StoreUrl,
-    Variant,
+from primorl.config import suggestions
+from primorl.config.blocks import (
+    Budget,
+    Compute,
+    Dynamics,
+    Evaluation,
+    LedgerStore,
+    Partition,
+    Policy,
+    Privacy,
+    Tracking,
 )
+from primorl.config.datasets import Dataset
+from primorl.config.explanations import explanations
+from primorl.config.reading import read_yaml, shown
+from primorl.config.texts import Block, Name
 from primorl.project.errors import PipelineError
+from primorl.project.values import Seed
+
+PARAMS = Path("params.yaml")
+DATASETS = "datasets"
+DEFAULTS = "defaults"
+"""The file in ``datasets/`` that is no dataset."""
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_WHY = "every choice of a run lives in this file"
 
 
-class Partition(Block):
-    """How units are split into private and public."""
-
-    public_fraction: Fraction
-    salt: str
-
-
-class Budget(Block):
-    """What all runs on a dataset may spend together; ``epsilon: null`` sets no limit."""
-
-    epsilon: Positive | None
-    delta: Share
-
-
-class Statistics(Block):
-    """What training asks of the private units before its rounds; every query is charged with them."""
-
-    normaliser: Literal["public", "bounds", "private"]
-    starts: bool
-    noise_multiplier: Multiplier
-
-
-class Privacy(Block):
-    """One run's mechanism (PriMORL, Algorithm 2), and the budget that all runs share."""
-
-    budget: Budget
-    target_epsilon: Positive | None
-    noise_multiplier: Multiplier | None
-    delta: Share
-    sampling_probability: Probability
-    rounds: PositiveInt
-    clipping_norm: Positive
-    clipping: Literal["flat", "per_layer"]
-    statistics: Statistics
-
-    @model_validator(mode="after")
-    def _one_of_two(self) -> Self:
-        if (self.target_epsilon is None) == (self.noise_multiplier is None):
-            found = "neither" if self.target_epsilon is None else "both"
-            raise ValueError(
-                f"found {found} of target_epsilon and noise_multiplier; give exactly one and set the other to null"
-            )
-        return self
-
-
-class EarlyStopping(Block):
-    """Looks at the public split, in rounds."""
-
-    every: PositiveInt
-    patience: PositiveInt | None
-
-
-class MopoTraining(Block):
-    """Plain mini-batch training of the non-private baseline's ensemble."""
-
-    batch_size: PositiveInt
-    learning_rate: Positive
-    weight_decay: NonNegative
-    max_epochs: PositiveInt
-    patience: PositiveInt
-
-
-class Dynamics(Block):
-    """The ensemble and its training."""
-
-    variant: Variant
-    ensemble_size: AtLeastTwo
-    hidden: Hidden
-    log_variance_bounds: Range
-    learning_rate: Positive
-    batch_size: PositiveInt
-    local_epochs: PositiveInt
-    weight_decay: NonNegative
-    max_transitions_per_unit: PositiveInt | None
-    server_momentum: Fraction
-    server_averaging: Fraction
-    early_stopping: EarlyStopping
-    mopo: MopoTraining
-
-
-class Policy(Block):
-    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
-
-    seeds: Seeds | None
-    uncertainty: Literal["max_pairwise_difference", "max_aleatoric"]
-    penalty: NonNegative
-    horizon: PositiveInt
-    starts: Literal["reset", "public", "pool", "released"]
-    pool_reset_fraction: Probability
-    epochs: PositiveInt
-    updates_per_epoch: PositiveInt
-    rollout_every: PositiveInt
-    rollout_batch: PositiveInt
-    buffer_size: PositiveInt
-    hidden: Hidden
-    batch_size: PositiveInt
-    learning_rate: Positive
-    discount: Share
-    target_rate: Probability
-    target_entropy: Finite
-    discrete_target_entropy: Share
-    reward_scale: Positive
-    mopo_real_fraction: Share
-
-    @model_validator(mode="after")
-    def _fits(self) -> Self:
-        if self.buffer_size < self.rollout_batch * self.horizon:
-            raise ValueError("buffer_size must hold one batch of rollouts: at least rollout_batch * horizon")
-        return self
-
-
-class Evaluation(Block):
-    """Episodes in the true environment."""
-
-    episodes: AtLeastTwo
-    epoch_episodes: AtLeastTwo
-    seed: Seed
-
-
-class LedgerStore(Block):
-    """Where the ledger keeps what was spent."""
-
-    url: StoreUrl | None
-
-
-class Tracking(Block):
-    """Where MLflow keeps its runs."""
-
-    uri: StoreUrl | None
-    experiment: str
-
-
-class Compute(Block):
-    """What changes speed and nothing else."""
-
-    device: Literal["auto", "cpu", "cuda"]
-    memory_mb: PositiveInt | None
-    data_mb: PositiveInt | None
-    threads: Annotated[int, Field(gt=0, le=1024), NUMBER] | None
-    processes: Annotated[int, Field(gt=0, le=1024), NUMBER] | None
-
-
+@dataclass(frozen=True, kw_only=True)
 class Params(Block):
-    """All of ``params.yaml``."""
+    """Every choice of a run.
+
+    Attributes:
+        dataset: its name.
+        chosen: what the dataset's file says.
+        seed: of initial weights, policies and evaluation; never of noise or cohorts.
+        origins: the file that decided each key of the blocks that a dataset may suggest values for, by dotted key.
+    """
 
     dataset: Name
     seed: Seed
-    datasets: dict[Name, Dataset]
+    chosen: Dataset
     partition: Partition
     privacy: Privacy
     dynamics: Dynamics
@@ -187,23 +62,15 @@ class Params(Block):
     ledger: LedgerStore
     tracking: Tracking
     compute: Compute
+    origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
-    @model_validator(mode="after")
-    def _dataset_is_there(self) -> Self:
-        if self.dataset not in self.datasets:
-            raise ValueError(
-                f"dataset: found {self.dataset!r}, allowed are the entries of datasets: {sorted(self.datasets)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _rollouts_begin_somewhere(self) -> Self:
-        """Refused here, for every stage: found out after training, the answer would be to pay for another model."""
+    def __post_init__(self) -> None:
+        """Refuse rollouts that begin nowhere: found out after training, another model would have to be paid for."""
         starts, nowhere = self.policy.starts, None
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
-            return self
+            return
         if starts in ("reset", "pool") and self.chosen.environment is None:
-            nowhere = f"datasets.{self.dataset}.environment is null"
+            nowhere = f"{DATASETS}/{self.dataset}.yaml says environment: null"
         elif starts == "public" and self.partition.public_fraction == 0:
             nowhere = "partition.public_fraction is 0"
         elif starts == "released" and not self.privacy.statistics.starts:
@@ -213,133 +80,191 @@ class Params(Block):
                 f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with an environment, public "
                 "with a public split, released with privacy.statistics.starts: true"
             )
-        return self
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
         """The seed of every policy that is trained, first the one whose policy is used and released."""
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
-    @property
-    def chosen(self) -> AnyDataset:
-        """The entry of ``datasets`` that ``dataset`` names."""
-        return self.datasets[self.dataset]
+    def suggested(self) -> dict[str, Any]:
+        """The values that were taken from a dataset's file or from the defaults, by dotted key."""
+        paired = {key for pair in suggestions.PAIRS for key in pair}
+        taken = {key: _value(self, key) for key, file in sorted(self.origins.items()) if file != PARAMS.name}
+        return {key: value for key, value in taken.items() if value is not None or key not in paired}
+
+    def suggestions_line(self) -> str | None:
+        """What the dataset decided, in one line; None: ``params.yaml`` decided everything."""
+        by_file: dict[str, list[str]] = {}
+        for key, value in self.suggested().items():
+            by_file.setdefault(self.origins[key], []).append(f"{key} {_word(value)}")
+        default = f"{DATASETS}/{DEFAULTS}.yaml"
+        parts = [f"{file}: {', '.join(said)}" for file, said in sorted(by_file.items()) if file != default]
+        if default in by_file:
+            parts.append(f"{default}: {len(by_file[default])} values")
+        return f"taken from suggestions ({PARAMS} says auto): {'; '.join(parts)}" if parts else None
 
 
-class _TwiceError(Exception):
-    def __init__(self, key: Any, line: int):
-        self.key, self.line = key, line
+@dataclass(frozen=True, kw_only=True)
+class ReadingPrivacy:
+    """The part of the block ``privacy`` that commands which only read need."""
+
+    budget: Budget
 
 
-class _KeysOnce(yaml.SafeLoader):
-    """YAML lets the last of two equal keys win in silence; here they are refused."""
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """What commands need that only read the ledger: a subset of `Params` with the same names."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for named, _ in node.value:
-            key = self.construct_object(named, deep=True)
-            if isinstance(key, str | int | float | bool | None):
-                if key in seen:
-                    raise _TwiceError(key, named.start_mark.line + 1)
-                seen.add(key)
-        return super().construct_mapping(node, deep)
+    dataset: Name
+    ledger: LedgerStore
+    privacy: ReadingPrivacy
 
 
-def load(path: Path) -> Params:
-    """Read and check ``params.yaml``.
+def load(path: Path = PARAMS) -> Params:
+    """Read and check ``params.yaml`` and the dataset's file.
 
     Raises:
-        PipelineError: the file is missing, is not YAML, or breaks the schema; the message names the keys.
+        PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
     """
-    try:
-        raw = _KeysOnce(path.read_text(encoding="utf-8")).get_single_data()
-    except FileNotFoundError:
-        raise PipelineError(f"{path}: not there; every choice lives in this file") from None
-    except _TwiceError as twice:
-        raise PipelineError(f"{path}, line {twice.line}: key {twice.key!r} given twice; keep one") from None
-    except (UnicodeDecodeError, RecursionError, yaml.YAMLError) as broken:
-        where = getattr(broken, "problem_mark", None)
-        line = f", line {where.line + 1}" if where is not None else ""
-        raise PipelineError(f"{path}{line}: not valid YAML") from None
-    return parse(raw, str(path))
+    return parse(read_yaml(path, _WHY), path)
 
 
-def parse(raw: Any, origin: str = "params.yaml") -> Params:
-    """Check the content of ``params.yaml``; ``origin`` is the file that errors name.
+def parse(raw: Any, path: Path = PARAMS) -> Params:
+    """Check the content of ``params.yaml``; the dataset's file is read beside it.
+
+    Args:
+        raw: the content.
+        path: where it stands; errors name it, and ``datasets/`` is beside it.
 
     Raises:
         PipelineError: one line that names every wrong key, what was found and what is allowed.
     """
-    settings, where = _settings(raw)
-    merged = _laid_over(raw, settings) if settings else raw
+    raw = _block(raw, path)
+    folder = path.parent / DATASETS
+    name = _dataset(raw, path)
+    own, common = folder / f"{name}.yaml", folder / f"{DEFAULTS}.yaml"
+    entry = read_yaml(own, "")
+    defaults = read_yaml(common, "it holds the values for datasets that suggest none")
+    if not isinstance(entry, dict):
+        raise PipelineError(f"{own}: a block of keys is needed")
+    wrong: dict[Path, list[str]] = {path: [], own: [], common: []}
+    if "settings" in entry:
+        wrong[own].append("settings: unknown key; it is called suggested, and holds where params.yaml says auto")
+    suggested = entry.get("suggested", {})
+    sources = [
+        suggestions.read(suggested, f"{DATASETS}/{name}.yaml", "suggested.", wrong[own]),
+        suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
+    ]
+    effective, origins, undecided = suggestions.decide(raw, sources)
+    wrong[path] += undecided
+    said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
+    return _checked(said, path, own, wrong)
+
+
+def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list[str]]) -> Params:
+    """Make `Params` of decided values; ``wrong`` holds what is known to be wrong, by file."""
+    checked: Params | None = None
     try:
-        return Params.model_validate(merged)
-    except ValidationError as wrong:
-        raise PipelineError(f"{origin}: " + "; ".join(_explanations(wrong, merged, settings, where))) from None
+        checked = _adapter().validate_python(said)
+    except ValidationError as refused:
+        for key, why in explanations(refused, said):
+            chosen = key.partition(".")[0] == "chosen"
+            file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
+            if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
+                wrong[file].append(f"{inner}: {why}" if inner else why)
+    lines = [f"{file}: {'; '.join(texts)}" for file, texts in wrong.items() if texts]
+    if lines or checked is None:
+        raise PipelineError("; ".join(lines))
+    return checked
 
 
-def _settings(raw: Any) -> tuple[dict[str, Any], str]:
-    """The settings of the chosen dataset, and their key; none where that is not written as it should be."""
+def load_reading(path: Path = PARAMS) -> Reading:
+    """Read what commands need that only read: the dataset's name, the ledger's address and the budget.
+
+    Nothing else is checked, so a run's settings may be wrong.
+
+    Raises:
+        PipelineError: the file cannot be read, or one of these keys is wrong.
+    """
+    raw = _block(read_yaml(path, _WHY), path, keys=False)
+    privacy = raw.get("privacy")
+    budget = privacy.get("budget") if isinstance(privacy, dict) else None
+    said = {"dataset": raw.get("dataset"), "ledger": raw.get("ledger"), "privacy": {"budget": budget}}
     try:
-        settings = raw["datasets"][raw["dataset"]]["settings"]
-        named = {block: keys for block, keys in settings.items() if block in Settings.model_fields and keys}
-    except (KeyError, TypeError, AttributeError):
-        return {}, ""
-    return named, f"datasets.{raw['dataset']}.settings"
+        reading: Reading = TypeAdapter(Reading).validate_python(said)
+    except ValidationError as refused:
+        texts = (f"{key}: {why}" for key, why in explanations(refused, said))
+        raise PipelineError(f"{path}: " + "; ".join(texts)) from None
+    return reading
 
 
-def _laid_over(below: Any, above: Any) -> Any:
-    if not isinstance(below, dict) or not isinstance(above, dict):
-        return above
-    return below | {key: _laid_over(below[key], value) if key in below else value for key, value in above.items()}
+def names(folder: Path = Path(DATASETS)) -> list[str]:
+    """The names of the datasets in a folder, sorted."""
+    return sorted(file.stem for file in folder.glob("*.yaml") if file.stem != DEFAULTS)
 
 
-def _explanations(wrong: ValidationError, raw: Any, settings: dict[str, Any], where: str) -> Iterator[str]:
-    errors = [(_key(error, raw), error) for error in wrong.errors()]
-    for key, error in errors:
-        if any(other.startswith(f"{key}.") for other, _ in errors):
-            continue  # pydantic does not count a list's broken entries, and complains of its length too
-        named = f"{where}.{key}" if _is_in(settings, key) else key
-        yield (f"{named}: " if named else "") + _explain(key, error)
+def plain(block: Any) -> dict[str, Any]:
+    """A block (or all of `Params`) as plain values that JSON can hold; `from_plain` takes those of `Params` back."""
+    content: dict[str, Any] = _lists(asdict(block))
+    content.pop("origins", None)
+    return content
 
 
-def _is_in(settings: Any, key: str) -> bool:
+def from_plain(content: Mapping[str, Any]) -> Params:
+    """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
+
+    Raises:
+        PipelineError: as `parse`.
+    """
+    own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
+    return _checked(dict(content), PARAMS, own, {PARAMS: [], own: []})
+
+
+def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
+    if not isinstance(raw, dict):
+        raise PipelineError(f"{path}: a block of keys is needed")
+    if keys and "datasets" in raw:
+        inline = raw["datasets"] if isinstance(raw["datasets"], dict) else {}
+        example = shown(next(iter(inline), "NAME")).strip("'")
+        raise PipelineError(
+            f"{path}: datasets: every dataset has a file of its own now; move the block datasets.{example} to "
+            f"{DATASETS}/{example}.yaml, rename settings to suggested there, and remove datasets here"
+        )
+    if keys:
+        for reserved in ("chosen", "origins"):
+            if reserved in raw:
+                raise PipelineError(f"{path}: {reserved}: unknown key; remove it or check its spelling")
+    return raw
+
+
+def _dataset(raw: dict[str, Any], path: Path) -> str:
+    """The name of the dataset, of which there is a file."""
+    there = names(path.parent / DATASETS)
+    if "dataset" not in raw:
+        raise PipelineError(f"{path}: dataset: missing")
+    name = raw["dataset"]
+    if not isinstance(name, str) or _NAME.fullmatch(name) is None or name not in there:
+        allowed = f"allowed are the files in {DATASETS}/: {', '.join(there)}" if there else f"{DATASETS}/ has no file"
+        raise PipelineError(f"{path}: dataset: found {shown(name)}; {allowed}")
+    return name
+
+
+@cache
+def _adapter() -> TypeAdapter[Params]:
+    return TypeAdapter(Params)
+
+
+def _value(block: Any, key: str) -> Any:
     for part in key.split("."):
-        if not isinstance(settings, dict) or part not in settings:
-            return False
-        settings = settings[part]
-    return bool(key)
+        block = getattr(block, part)
+    return _lists(asdict(block)) if hasattr(block, "__dataclass_fields__") else _lists(block)
 
 
-def _key(error: Any, raw: Any) -> str:
-    """The path of keys as the file has them; pydantic's own also names the alternatives of a type."""
-    path, inside = [], raw
-    for part in error["loc"]:
-        if (isinstance(inside, dict) and part in inside) or (isinstance(inside, list) and part in range(len(inside))):
-            path.append(str(part))
-            inside = inside[part]
-    if error["type"] == "missing":
-        path.append(str(error["loc"][-1]))
-    elif error["type"].startswith("union_tag") and isinstance(inside, dict):
-        path.append("source")
-    return ".".join(path)
+def _word(value: Any) -> str:
+    return "null" if value is None else str(value)
 
 
-def _explain(key: str, error: Any) -> str:
-    kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
-    if key == "dynamics.processes" or key.endswith(".dynamics.processes"):
-        return "unknown key; it is compute.processes, on which no charge depends"
-    if kind == "extra_forbidden":
-        return "unknown key; remove it or check its spelling"
-    if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
-        return "missing"
-    if kind == "union_tag_invalid":
-        return f"found {error['ctx']['tag']!r}; allowed are {error['ctx']['expected_tags']}"
-    if kind in ("model_type", "dict_type", "model_attributes_type", "union_tag_not_found"):
-        message = "a block of keys is needed"
-    if kind == "tuple_type":
-        message = "a list is needed"
-    message = message[0].lower() + message[1:]
-    # A rule about several keys says itself what it found; a store's URI may carry a password.
-    quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
-    return message if quiet else f"found {found!r}; {message}"
+def _lists(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _lists(inner) for key, inner in value.items()}
+    return [_lists(inner) for inner in value] if isinstance(value, tuple | list) else value

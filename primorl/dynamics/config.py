@@ -13,6 +13,15 @@ _Count = Annotated[int, Within(ge=1)]
 
 
 @record
+class PublicLosses:
+    """Mean negative log-likelihood on the public split."""
+
+    initial: Annotated[float, "Of the initial weights."]
+    constant: Annotated[float, "Of the best constant prediction."]
+    final: Annotated[float, "Of the weights in `model.safetensors`; below both, or the model is not written."]
+
+
+@record
 class ModelConfig:
     """Sizes and facts of a model that its weights do not tell.
 
@@ -34,6 +43,10 @@ class ModelConfig:
     environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
     rounds: Annotated[_Count, "Rounds (or epochs) in the weights, after early stopping on the public split."]
+    observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."] = None
+    action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
+    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
+    public_loss: Annotated[PublicLosses | None, "Losses on the public split; `null`: there is none."] = None
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from primorl.dynamics.config import ModelConfig, Variant
+from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
 
@@ -292,7 +292,18 @@ class GaussianEnsemble:
         ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
         return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
 
-    def save(self, folder: Path, *, environment: str | None, variant: Variant, rounds: int) -> None:
+    def save(
+        self,
+        folder: Path,
+        *,
+        environment: str | None,
+        variant: Variant,
+        rounds: int,
+        observation_names: tuple[str, ...] | None = None,
+        action_names: tuple[str, ...] | None = None,
+        engine_version: int | None = None,
+        public_loss: PublicLosses | None = None,
+    ) -> None:
         """Write ``model.safetensors`` and ``config.json`` into ``folder``.
 
         Args:
@@ -300,6 +311,10 @@ class GaussianEnsemble:
             environment: id of the Gymnasium environment; None: no simulator.
             variant: ``dynamics.variant`` of params.yaml.
             rounds: rounds (or epochs) in the weights.
+            observation_names: of the dimensions of observations, ``[S]``.
+            action_names: of the dimensions of actions, or of the discrete actions, ``[A]``.
+            engine_version: of the engine that trained the weights.
+            public_loss: on the public split; None: there is none.
         """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
@@ -315,6 +330,10 @@ class GaussianEnsemble:
             environment=environment,
             variant=variant,
             rounds=rounds,
+            observation_names=observation_names,
+            action_names=action_names,
+            engine_version=engine_version,
+            public_loss=public_loss,
         ).write(folder)
 
     @classmethod

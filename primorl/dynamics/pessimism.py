@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES
 
 Uncertainty = Callable[[Tensor, Tensor], Tensor]
@@ -97,7 +97,7 @@ class PessimisticModel:
         return cls(GaussianEnsemble.load(folder, device), uncertainty=uncertainty, penalty=penalty)
 
     @torch.no_grad()
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> Step:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> Step:
         """Advance B rollouts, an equal share for each seed of ``streams``.
 
         Args:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 
-class Streams:
+class SeedGenerators:
     """One generator for each of G seeds; of n rows drawn, the first n/G are the first seed's, and so on.
 
     So what a seed gets does not depend on which others are there.
@@ -20,7 +20,7 @@ class Streams:
         self.device = generators[0].device
 
     @classmethod
-    def of(cls, seeds: Sequence[int], device: torch.device) -> "Streams":
+    def of(cls, seeds: Sequence[int], device: torch.device) -> "SeedGenerators":
         """A generator on ``device`` for each seed."""
         return cls([torch.Generator(device).manual_seed(seed) for seed in seeds])
 

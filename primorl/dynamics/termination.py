@@ -1,7 +1,7 @@
 """When an episode ends: rules that are declared public, as pure functions of one transition.
 
 A rule is a fact about the task that was known before any data, such as the range in which a robot counts as upright.
-It is named in params.yaml (``datasets.*.termination``), stated in ``privacy.json``, and costs nothing. Where
+It is named in datasets/NAME.yaml (``termination``), stated in ``privacy.json``, and costs nothing. Where
 nobody knows a rule there is ``learned``: a head of the ensemble, inside the clipped and noised vector.
 """
 

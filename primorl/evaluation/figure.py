@@ -1,36 +1,16 @@
-"""The curve of returns, and the privacy statement in the words people read."""
+"""The figure of returns after every epoch."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from primorl.evaluation.model_value import ModelValue
-from primorl.evaluation.statistics import MeanInterval
-from primorl.privacy.accounting.rounding import at_most
-
-Estimate = MeanInterval | ModelValue
-"""What a policy is worth: measured in the environment, or said by the model."""
-
-
-def guarantee(summary: Mapping[str, Any]) -> str:
-    """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
-    if not summary["private"]:
-        return "not private"
-    text = f"ε = {at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
-    return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
-
-
-def account(summary: Mapping[str, Any]) -> str:
-    """One line on what all runs had spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
-    spent = summary["spent_on_dataset"]
-    charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
-    if spent["epsilon"] is None:
-        return f"no guarantee left: a run without one is among {charges}"
-    return f"ε = {at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
+from primorl.evaluation.results import Estimate
+from primorl.evaluation.wording import guarantee
 
 
 def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:
-    """Draw what the policy of every epoch and the final one is worth, as a PNG.
+    """Draw the value of the policy of every epoch and of the final one, as a PNG.
 
     Args:
         path: the file to write.

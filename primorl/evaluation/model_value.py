@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
 
 NOTE = (
@@ -64,7 +64,7 @@ def values_by_member(
     for number in range(ensemble.architecture.members):
         # Without a penalty the uncertainty has no say; this one is defined for a single member.
         model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        streams = Streams.of([seed] * policy.policies, begin.device)
+        streams = SeedGenerators.of([seed] * policy.policies, begin.device)
         observation = begin.repeat(policy.policies, 1)
         alive = torch.ones(len(observation), dtype=torch.bool)
         total = torch.zeros(len(observation), dtype=torch.float64)

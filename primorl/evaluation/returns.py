@@ -86,7 +86,7 @@ def _build(environment_id: str, policy: DeterministicPolicy, limit: int | None, 
         if limit is None and (spec is None or spec.max_episode_steps is None):
             raise PipelineError(
                 f"environment {environment_id!r}: its episodes have no step limit and may never end; declare one, "
-                "params.yaml: datasets.*.horizon"
+                "datasets/NAME.yaml: horizon"
             )
     except PipelineError:
         envs.close()

@@ -29,6 +29,10 @@ class PolicyConfig:
     action_size: Annotated[_Count, "Dimensions of an action, or the number of discrete actions."]
     hidden: Annotated[tuple[_Count, ...], "Units of every hidden layer."]
     discrete_actions: Annotated[bool, "Whether actions are discrete."]
+    observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."] = None
+    action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
+    observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
+    observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
 
     def write(self, folder: Path) -> None:

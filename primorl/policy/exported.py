@@ -1,23 +1,19 @@
-"""Trained policies as they are saved, loaded and used."""
+"""Trained policies on tensors, as evaluation uses them, and how they are saved."""
 
-import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
 from primorl.policy.config import PolicyConfig, Variant
-from primorl.project.errors import PipelineError
+from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 
-FINAL, EPOCHS, CONFIG = "policy.safetensors", "epochs.safetensors", "config.json"
-_SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
-
-
+Names = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of the dimensions of an observation, and of those of an action or of the discrete actions."""
 Layers = tuple[Tensor, ...]
 """Weights ``[.., out, in]`` and biases ``[.., 1, out]`` in turn, first layer first.
 
@@ -97,39 +93,19 @@ class DeterministicPolicy:
 
     @classmethod
     def load(cls, folder: Path) -> "DeterministicPolicy":
-        """Read the final policy (P = 1) that `save` wrote. Executes nothing from the files.
-
-        Raises:
-            PipelineError: a file is missing, broken, or does not fit the other.
-        """
-        return cls._load(folder, FINAL, policies=1)
+        """Read the final policy (P = 1) that `save` wrote; raises what `read_policy` raises."""
+        return cls._of(read_policy(folder))
 
     @classmethod
     def load_epochs(cls, folder: Path) -> "DeterministicPolicy":
-        """Read the policies at the end of every epoch (P = epochs) that `save` wrote; raises what `load` raises."""
-        return cls._load(folder, EPOCHS, policies=None)
+        """Read the policies at the end of every epoch (P = epochs); raises what `read_policy` raises."""
+        return cls._of(read_epochs(folder))
 
     @classmethod
-    def _load(cls, folder: Path, name: str, policies: int | None) -> "DeterministicPolicy":
-        path = folder / name
-        config = PolicyConfig.read(folder)
-        try:
-            tensors = load_file(path)
-            shapes, discrete = _shapes(config, policies), config.discrete_actions
-            _check(tensors, shapes)
-        except FileNotFoundError:
-            raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
-            reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
-            raise PipelineError(f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again") from None
-        return cls(
-            tuple(tensors[layer] for layer in shapes if layer not in _SCALES),
-            tensors["observation_mean"],
-            tensors["observation_scale"],
-            tensors["action_low"],
-            tensors["action_high"],
-            discrete,
-        )
+    def _of(cls, saved: SavedPolicy) -> "DeterministicPolicy":
+        layers = tuple(map(torch.from_numpy, saved.layers))
+        scales = {name: torch.from_numpy(getattr(saved, name)) for name in SCALES}
+        return cls(layers, **scales, discrete_actions=saved.discrete_actions)
 
 
 def save(
@@ -139,6 +115,8 @@ def save(
     variant: Variant,
     environment: str | None,
     seeds: Sequence[int] | None = None,
+    names: Names | None = None,
+    observation_range: tuple[Tensor, Tensor] | None = None,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -151,10 +129,13 @@ def save(
         variant: ``dynamics.variant`` of params.yaml.
         environment: id of the Gymnasium environment; None: no simulator.
         seeds: of the policies that were trained together, where params.yaml lists them.
+        names: of the dimensions of observations, then of the actions; None: without names.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
+    low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
         variant=variant,
         policy="models/mopo" if variant == "mopo" else "models/policy",
@@ -164,49 +145,20 @@ def save(
         action_size=last.action_size,
         hidden=tuple(weight.shape[1] for weight in last.layers[:-2:2]),
         discrete_actions=last.discrete_actions,
+        observation_names=names[0] if names else None,
+        action_names=names[1] if names else None,
+        observation_low=low,
+        observation_high=high,
         epochs=len(epochs),
     ).write(folder)
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:
-    """Where the policy of each seed lies: the first one's in ``folder`` itself, so that who wants one finds it."""
+    """The folder of each seed's policy: ``folder`` itself for the first, ``folder/seeds/<seed>`` for the others."""
     return [folder if number == 0 else folder / "seeds" / str(seed) for number, seed in enumerate(seeds)]
 
 
 def _tensors(policy: DeterministicPolicy) -> dict[str, Tensor]:
-    layers = dict(zip(_layer_names(len(policy.layers) // 2), policy.layers, strict=True))
-    scales = {name: getattr(policy, name) for name in _SCALES}
+    layers = dict(zip(layer_names(len(policy.layers) // 2), policy.layers, strict=True))
+    scales = {name: getattr(policy, name) for name in SCALES}
     return {name: value.detach().float().cpu().contiguous() for name, value in (layers | scales).items()}
-
-
-def _layer_names(layers: int) -> list[str]:
-    return [f"layers.{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
-
-
-def _shapes(config: PolicyConfig, policies: int | None) -> dict[str, tuple[int, ...]]:
-    """What ``config.json`` says every tensor must look like, layers first and in order."""
-    S, A = config.observation_size, config.action_size
-    P = config.epochs if policies is None else policies
-    sizes = (S, *config.hidden, A)
-    layers = [
-        shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
-    ]
-    shapes = dict(zip(_layer_names(len(sizes) - 1), layers, strict=True))
-    return shapes | {name: (S if name.startswith("observation") else A,) for name in _SCALES}
-
-
-def _check(tensors: Mapping[str, Tensor], shapes: Mapping[str, tuple[int, ...]]) -> None:
-    for name, shape in shapes.items():
-        found = tensors[name]
-        if tuple(found.shape) != shape:
-            raise _MismatchError(f"{name} has shape {tuple(found.shape)}, {CONFIG} says {shape}")
-        if found.dtype != torch.float32 or not bool(found.isfinite().all()):
-            raise _MismatchError(f"{name} is not made of finite float32 numbers")
-    if len(tensors) != len(shapes):
-        raise _MismatchError(f"{len(tensors)} tensors, {CONFIG} says {len(shapes)}")
-    if bool((tensors["action_low"] >= tensors["action_high"]).any()) or bool((tensors["observation_scale"] <= 0).any()):
-        raise _MismatchError("a scale that is not positive")
-
-
-class _MismatchError(ValueError):
-    """Two files of one policy that contradict each other."""

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import torch
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 
 WARM_UP = 3
 """Calls that do the work in the plain way, before it is captured."""
@@ -20,7 +20,7 @@ class Captured:
         streams: that ``work`` draws from; each replay goes on in them.
     """
 
-    def __init__(self, work: Callable[[], None], streams: Streams) -> None:
+    def __init__(self, work: Callable[[], None], streams: SeedGenerators) -> None:
         self._work = work
         self._streams = streams
         self._calls = 0

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 
 
 class Step(Protocol):
@@ -50,5 +50,5 @@ class Model(Protocol):
     def observation_scale(self) -> Tensor:
         """``[S]``, of the public normaliser."""
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> Step:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> Step:
         """Advance B rollouts, equal shares for the seeds of ``streams``: ``observation [B, S]``, ``action [B, A]``."""

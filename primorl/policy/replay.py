@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.model import Model
 from primorl.project.errors import PipelineError
 
@@ -14,7 +14,7 @@ _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for 
 
 
 @dataclass(frozen=True)
-class Columns:
+class ReplayColumns:
     """Where the parts of a transition lie in its row.
 
     One row a transition makes a batch a single gather; next_observation comes first so that the critics'
@@ -97,9 +97,9 @@ class Scaling:
         return cls(model.observation_mean, model.observation_scale, low, high, reward_scale, model.discrete_actions)
 
     @property
-    def columns(self) -> Columns:
+    def columns(self) -> ReplayColumns:
         """The layout of the rows that ``rows`` makes."""
-        return Columns(len(self.observation_mean), len(self.action_low))
+        return ReplayColumns(len(self.observation_mean), len(self.action_low))
 
     def observation(self, observation: Tensor) -> Tensor:
         """Standardise ``[B, S]``."""
@@ -125,7 +125,7 @@ class Scaling:
             terminated: bool ``[B]``. A truncation is no termination: its row is bootstrapped.
 
         Returns:
-            ``[B, 2 S + A + 2]``, see `Columns`.
+            ``[B, 2 S + A + 2]``, see `ReplayColumns`.
         """
         if not self.discrete_actions:
             action = 2 * (action - self.action_low) / (self.action_high - self.action_low) - 1
@@ -165,7 +165,7 @@ class ReplayBuffer:
         self._next = (self._next + count) % capacity
         self._size = min(self._size + count, capacity)
 
-    def batches(self, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+    def batches(self, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
         """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.

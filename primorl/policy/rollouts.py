@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.model import Model
 from primorl.policy.replay import Scaling
 
@@ -50,7 +50,7 @@ class Rollouts:
         batch: int,
         horizon: int,
         reset_fraction: float,
-        streams: Streams,
+        streams: SeedGenerators,
     ) -> None:
         self._model = model
         self._scaling = scaling

@@ -9,7 +9,7 @@ out by hand (`tests/policy/reference.py` has the same by autograd), which leaves
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,62 +17,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.graphs import Captured
 from primorl.policy.model import Model
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.rollouts import Rollouts
+from primorl.policy.settings import SacConfig
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
 
-Sampler = Callable[[ReplayBuffer, int, int, Streams], Iterator[Tensor]]
+Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
 """From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
 
 ``ReplayBuffer.batches`` is the one for policies that see the model and nothing else.
 """
 
 _FIGURES = ("critic_loss", "actor_loss", "q_mean", "entropy", "alpha")
-
-
-@dataclass(frozen=True)
-class SacConfig:
-    """Everything SAC is told.
-
-    Attributes:
-        hidden: units of each hidden layer, of actor and critics alike.
-        learning_rate: Adam's, of actor, critics and log α.
-        discount: γ.
-        target_rate: τ in target ← target + τ (critic - target).
-        target_entropy: H̄, of actions scaled to [-1, 1], or of discrete ones.
-        reward_scale: multiplies every reward before the critics see it.
-        batch_size: transitions an update.
-        epochs: how often training reports.
-        updates_per_epoch: updates between two reports.
-        rollout_every: updates between two batches of rollouts.
-        rollout_batch: rollouts in a batch, of each seed.
-        horizon: H, steps of a rollout.
-        reset_fraction: share of rollouts that begin at a start state, see `Rollouts`.
-        buffer_size: transitions kept, of each seed.
-        seeds: of initial weights, rollouts and batches; one policy each.
-    """
-
-    hidden: tuple[int, ...]
-    learning_rate: float
-    discount: float
-    target_rate: float
-    target_entropy: float
-    reward_scale: float
-    batch_size: int
-    epochs: int
-    updates_per_epoch: int
-    rollout_every: int
-    rollout_batch: int
-    horizon: int
-    reset_fraction: float
-    buffer_size: int
-    seeds: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -97,19 +59,30 @@ class ActorCritic(ABC):
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
         streams: of the actions' randomness; the networks live on their device.
+        seeds: of initial weights; one policy each.
         outputs: of the actor.
         values: input and output size of each critic.
+        target_entropy: H̄.
     """
 
     def __init__(
-        self, config: SacConfig, columns: Columns, streams: Streams, outputs: int, values: tuple[int, int]
+        self,
+        config: SacConfig,
+        columns: ReplayColumns,
+        streams: SeedGenerators,
+        seeds: Sequence[int],
+        *,
+        outputs: int,
+        values: tuple[int, int],
+        target_entropy: float,
     ) -> None:
         self._config = config
+        self._target_entropy = target_entropy
         self._columns = columns
         self._streams = streams
-        device, G = streams.device, len(config.seeds)
+        device, G = streams.device, len(seeds)
         actors, critics = [], []
-        for seed in config.seeds:
+        for seed in seeds:
             initial = torch.Generator().manual_seed(seed)
             actors.append(initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial))
             critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
@@ -139,7 +112,7 @@ class ActorCritic(ABC):
         """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
 
         Args:
-            rows: ``[G, B, width]``, see `Columns`.
+            rows: ``[G, B, width]``, see `ReplayColumns`.
             following: of ``_look``.
 
         Returns:
@@ -175,7 +148,7 @@ class ActorCritic(ABC):
         self._critic_adam.step()
         self.target.vector.lerp_(self.critic.vector, self._config.target_rate)
         actor_loss, log_density, value = self._actor_gradient(rows, current)
-        torch.sub(-self._config.target_entropy, log_density, out=self._alpha_gradient)
+        torch.sub(-self._target_entropy, log_density, out=self._alpha_gradient)
         self._actor_adam.step()
         self._sums += torch.stack((critic_loss, actor_loss, value, -log_density, self.log_alpha.exp()))
 
@@ -218,10 +191,13 @@ class ActorCritic(ABC):
 class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(config, columns, streams, outputs=2 * A, values=(S + A, 1))
-        self._pairs = self._rows.new_zeros(len(config.seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
+        entropy = config.entropy_of(None)
+        super().__init__(config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
+        self._pairs = self._rows.new_zeros(len(seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -271,9 +247,11 @@ class Sac(ActorCritic):
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(self, config: SacConfig, columns: Columns, streams: Streams) -> None:
+    def __init__(
+        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+    ) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(config, columns, streams, outputs=A, values=(S, A))
+        super().__init__(config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A))
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -315,7 +293,15 @@ class DiscreteSac(ActorCritic):
         return critic.forward(twice).view(G, 2, B, -1)
 
 
-def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> Iterator[Epoch]:
+def train(
+    model: Model,
+    starts: Tensor,
+    config: SacConfig,
+    sampler: Sampler,
+    *,
+    seeds: Sequence[int] = (0,),
+    reset_fraction: float = 1.0,
+) -> Iterator[Epoch]:
     """Train a policy for every seed in ``model`` (PriMORL, Algorithm 4), reporting after every epoch.
 
     Every ``rollout_every`` updates the current policies are rolled out and their transitions enter the ring.
@@ -328,24 +314,26 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
         starts: start states in the environment's units, ``[n, S]``; training runs on their device.
         config: see `SacConfig`.
         sampler: picks the batches.
+        seeds: of initial weights, rollouts and batches; one policy each.
+        reset_fraction: share of rollouts that begin at a start state, see `Rollouts`.
 
     Raises:
         PipelineError: actions have no finite bounds, or training diverged.
     """
-    streams = Streams.of(config.seeds, starts.device)
+    streams = SeedGenerators.of(seeds, starts.device)
     scaling = Scaling.of(model, config.reward_scale)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
-    sac = algorithm(config, scaling.columns, streams)
+    sac = algorithm(config, scaling.columns, streams, seeds)
     rollouts = Rollouts(
         model,
         scaling,
         starts,
         batch=config.rollout_batch,
         horizon=config.horizon,
-        reset_fraction=config.reset_fraction,
+        reset_fraction=reset_fraction,
         streams=streams,
     )
-    buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(config.seeds))
+    buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(seeds))
     done = 0
     for number in range(1, config.epochs + 1):
         while done < number * config.updates_per_epoch:
@@ -362,7 +350,7 @@ def train(model: Model, starts: Tensor, config: SacConfig, sampler: Sampler) -> 
             figures | {"model_reward": reward, "model_uncertainty": uncertainty}
             for figures, (reward, uncertainty) in zip(sac.pop_figures(), of_model, strict=True)
         )
-        for seed, figures in zip(config.seeds, metrics, strict=True):
+        for seed, figures in zip(seeds, metrics, strict=True):
             if not all(map(math.isfinite, figures.values())):
                 raise PipelineError(
                     f"params.yaml: policy: SAC diverged in epoch {number}, seed {seed}: {figures}; "

@@ -89,6 +89,9 @@ class Statement:
         "How the dynamics model ends episodes: `none`, `learned` (inside the noised vector) or the name of a declared "
         "rule, which is then a public assumption.",
     ] = None
+    public_units: Annotated[
+        Annotated[int, Within(ge=0)] | None, "Units that are declared public, and so are not protected."
+    ] = None
     settings_origin: Annotated[
         dict[Line, Line], "Settings that were taken from a dataset's suggestion: dotted key, then the file."
     ] = field(default_factory=dict)

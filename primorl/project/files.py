@@ -1,8 +1,7 @@
-"""Paths of the project, and outputs that are replaced whole or not at all."""
+"""The project's folders, outputs that are replaced whole or not at all, and what killed processes left behind."""
 
 import ctypes
 import fcntl
-import glob
 import hashlib
 import json
 import math
@@ -11,50 +10,54 @@ import re
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from primorl.project.errors import PipelineError
+from primorl.project.paths import CHECKPOINTS, PARENTS
 
 _EXPERIMENTS = "/.dvc/tmp/exps/"
 HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
-"""This machine: process numbers mean nothing elsewhere."""
+"""This machine. A process number means nothing on another one."""
+_TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-(?P<previous>old-)?")
+_LOCK_SECONDS = 3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
 
 def workspace() -> Path:
-    """The tree the stages run in: where DVC starts them.
+    """The folder that DVC starts the stages in.
 
-    Not ``DVC_ROOT``: for experiments in a temporary copy (``--temp``, ``--queue``) that names the project the
-    copy was made from, and a stage that went there would overwrite its outputs.
+    It is not ``DVC_ROOT``. For an experiment in a temporary copy (``--temp``, ``--queue``) ``DVC_ROOT`` names the
+    project that the copy was made from, and a stage that wrote there would overwrite its outputs.
     """
     return Path.cwd()
 
 
 def home() -> Path:
-    """The project itself, also from inside DVC's temporary copies: what outlives one experiment lives here."""
+    """The project itself, also from inside DVC's temporary copies. What outlives one experiment is kept here."""
     named = Path(os.environ.get("DVC_ROOT", ".")).resolve()
     root, inside, _ = str(named).partition(_EXPERIMENTS)
     return Path(root) if inside else named
 
 
 def leaves_project(path: str) -> bool:
-    """Whether a relative path (they start at `home`) ends outside the project; an absolute one is meant to."""
+    """Whether a path relative to `home` ends outside the project. Absolute paths are allowed to, and give False."""
     named = Path(path).expanduser()
     return not named.is_absolute() and not (home() / named).resolve().is_relative_to(home().resolve())
 
 
 @contextmanager
 def replaced_directory(target: Path) -> Iterator[Path]:
-    """Give an empty folder to fill; put it in ``target``'s place when the block ends well, drop it otherwise.
+    """Give an empty folder to fill. If the block succeeds the folder replaces ``target``, else it is deleted.
 
     The previous ``target`` stays untouched until the new one is complete and on the disk. Where the system can
     exchange two folders in one step (Linux), a kill or a power cut leaves either the old one or the new one.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
-    _drop_leftovers(target)
+    _sweep(target.parent, target.name)
     fresh = Path(tempfile.mkdtemp(prefix=_temporary(target), dir=target.parent))
     fresh.chmod(0o777 & ~_umask())  # mkdtemp's 0700 would hide the output from a group that shares it
     try:
@@ -70,8 +73,8 @@ def replaced_directory(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_directory(beside: Path) -> Iterator[Path]:
-    """Give an empty folder on the disk of ``beside``, gone when the block ends; what a kill leaves, the next drops."""
-    _drop_leftovers(beside)
+    """Give an empty folder on the disk of ``beside``, which is deleted when the block ends."""
+    _sweep(beside.parent, beside.name)
     scratch = Path(tempfile.mkdtemp(prefix=_temporary(beside), dir=beside.parent))
     try:
         yield scratch
@@ -107,9 +110,9 @@ def _swap(one: Path, other: Path) -> bool:
 
 @contextmanager
 def replaced_file(target: Path) -> Iterator[Path]:
-    """Give a path to write; move it over ``target`` when the block ends well, drop it otherwise."""
+    """Give a path to write. If the block succeeds the file replaces ``target``, else it is deleted."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    _drop_leftovers(target)
+    _sweep(target.parent, target.name)
     handle, name = tempfile.mkstemp(prefix=_temporary(target), dir=target.parent)
     os.close(handle)
     fresh = Path(name)
@@ -125,35 +128,105 @@ def replaced_file(target: Path) -> Iterator[Path]:
 
 @contextmanager
 def locked(path: Path) -> Iterator[bool]:
-    """Hold the lock file at ``path`` for the block; False where another living process holds it. A kill lets it go."""
+    """Hold the lock file at ``path`` for the block; give False if another living process holds it.
+
+    The system releases the lock of a killed process. A lock on a file that was deleted meanwhile is worth nothing, so
+    it is taken again on the file that is there now.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
+    while True:
+        with path.open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            if _is_at(file.fileno(), path):
+                yield True
+                return
+
+
+def _is_at(handle: int, path: Path) -> bool:
+    """Whether the open file is the one at ``path``."""
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
 
 
 def _temporary(target: Path) -> str:
-    """How the temporary names of this process for ``target`` begin; git ignores all of them."""
+    """The first part of this process's temporary names for ``target``. Git ignores all of these names."""
     return f".{target.name}.new-{HOST}-{os.getpid()}-"
 
 
-def _drop_leftovers(target: Path) -> None:
-    """Remove what killed processes of this machine left: it may hold private rows."""
-    known = re.compile(rf"{re.escape(f'.{target.name}.new-{HOST}-')}(\d+)-(old-)?")
-    for leftover in target.parent.glob(f".{glob.escape(target.name)}.new-*"):
-        named = known.match(leftover.name)
-        if named is None or _alive(int(named[1])):
+def sweep_leftovers(root: Path) -> list[Path]:
+    """Delete what killed processes of this machine left below ``root``; return the paths.
+
+    Left over are temporary outputs, which may hold private rows, and lock files whose checkpoint is gone. Files of
+    living processes and of other machines stay. If a process was killed while it replaced an output in two steps
+    (systems other than Linux), the previous output is put back instead.
+    """
+    swept = [leftover for parent in PARENTS for leftover in _sweep(root / parent)]
+    for lock in sorted((root / CHECKPOINTS).glob("*.lock")):
+        if lock.with_suffix(".safetensors").exists() or time.time() - lock.stat().st_mtime < _LOCK_SECONDS:
             continue
-        if named[2] and not target.exists():  # killed between the two moves of an exchange
-            leftover.replace(target)
-        elif leftover.is_dir():
+        with locked(lock) as free:
+            if free:
+                lock.unlink()
+                swept.append(lock)
+    return swept
+
+
+def _sweep(folder: Path, target: str | None = None) -> list[Path]:
+    """Delete leftovers in ``folder``: those of the output named ``target``, or of every output."""
+    swept = []
+    for leftover in sorted(folder.glob(".*.new-*")):
+        named = _TEMPORARY.match(leftover.name)
+        if named is None or target not in (None, named["target"]) or _alive(int(named["process"])):
+            continue
+        output = folder / named["target"]
+        if named["previous"] and not output.exists():  # killed between the two moves of an exchange
+            leftover.replace(output)
+            continue
+        if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+        swept.append(leftover)
+    return swept
+
+
+def check_writable(paths: Iterable[Path], bytes_needed: int = 0) -> None:
+    """Check that outputs can be written, before anything is computed or paid for.
+
+    Args:
+        paths: files and folders that will be created or replaced; they need not exist.
+        bytes_needed: free space that must be left on the disk of each.
+
+    Raises:
+        PipelineError: if a folder refuses new files, or too little space is free.
+    """
+    for folder in sorted({_existing_parent(path) for path in paths}):
+        try:
+            with tempfile.TemporaryFile(prefix=_temporary(Path("writable")), dir=folder):
+                free = shutil.disk_usage(folder).free
+        except OSError as refused:
+            raise PipelineError(
+                f"{folder}: no file can be written there ({refused.strerror}); make it writable, or free some space"
+            ) from None
+        if free < bytes_needed:
+            raise PipelineError(
+                f"{folder}: found {_megabytes(free)} MB free, this stage needs {_megabytes(bytes_needed)} MB; "
+                "free some space"
+            )
+
+
+def _existing_parent(path: Path) -> Path:
+    return next(parent for parent in path.absolute().parents if parent.is_dir())
+
+
+def _megabytes(count: int) -> int:
+    return -(-count // 2**20)
 
 
 def _alive(process: int) -> bool:
@@ -167,7 +240,7 @@ def _alive(process: int) -> bool:
 
 
 def _sync(path: Path) -> None:
-    """Have the disk hold what was written, so that a power cut after an exchange cannot empty it."""
+    """Wait until the disk holds what was written, so that a power cut after an exchange cannot empty it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         flush(handle)
@@ -176,7 +249,7 @@ def _sync(path: Path) -> None:
 
 
 def flush(handle: int) -> None:
-    """Have the disk itself hold an open file; on macOS plain fsync stops at the drive's cache."""
+    """Wait until the disk holds an open file. On macOS plain fsync would stop at the drive's cache."""
     if hasattr(fcntl, "F_FULLFSYNC"):
         fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
     else:
@@ -194,7 +267,7 @@ def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON object.
 
     Raises:
-        PipelineError: the file is missing or is not a strict JSON object: finite numbers, every key once.
+        PipelineError: if the file is missing or is not a strict JSON object (finite numbers, every key once).
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -245,7 +318,7 @@ def _keys_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def finite(value: float) -> float | None:
-    """``value`` for JSON: None where it is infinite or not a number."""
+    """``value`` for JSON: None if it is infinite or NaN."""
     return value if math.isfinite(value) else None
 
 

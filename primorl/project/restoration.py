@@ -1,7 +1,9 @@
-"""The last good outputs of a stage that failed, back in their place.
+"""Put back the last good outputs of a stage that failed.
 
-DVC takes a stage's outputs away before it runs it, or it could not bring back an earlier run's from its cache when
-``dataset:`` is swapped back. So a stage that fails puts back what ``dvc.lock`` says it had made last.
+DVC deletes a stage's outputs before it runs the stage; otherwise it could not bring an earlier run's outputs back from
+its cache when ``dataset:`` is swapped back. So a stage that fails puts back what ``dvc.lock`` says it made last. Where
+DVC itself fails before it starts the stage (an unknown dataset, a missing block of params.yaml), no code of ours runs:
+the next command or stage finds the outputs missing and says how to get them back (`hint`).
 """
 
 import json
@@ -13,23 +15,56 @@ import yaml
 
 from primorl.project.dvc import run_dvc
 from primorl.project.files import home, replaced_directory, replaced_file, workspace
+from primorl.project.paths import LOCK
+
+_LISTED = 3
 
 
 def restore_outputs(stage: str) -> list[str]:
     """Put back every missing output of ``stage`` that is in DVC's cache; return their paths.
 
-    What is still there is left alone: a stage that was not started by DVC has lost nothing.
+    Outputs that are there are left alone: a stage that was not started by DVC has lost nothing.
     """
-    try:
-        lock = yaml.safe_load((workspace() / "dvc.lock").read_text(encoding="utf-8"))
-        outputs: list[dict[str, Any]] = lock["stages"][stage]["outs"]
-    except (OSError, KeyError, TypeError, yaml.YAMLError):
-        return []  # it never ran to its end
-    missing = {str(o["path"]): str(o.get("md5", "")) for o in outputs if not (workspace() / o["path"]).exists()}
+    missing = _missing(stage)
     if not missing:
         return []
     cache = _cache()
-    return [p for p, found in missing.items() if _object(cache, found).is_file() and _put_back(p, found, cache)]
+    return [path for path, digest in missing.items() if _is_cached(digest, cache) and _put_back(path, digest, cache)]
+
+
+def missing_outputs() -> list[str]:
+    """Paths of all outputs that ``dvc.lock`` lists and that are not in the workspace."""
+    return list(_missing())
+
+
+def hint(stage: str | None = None) -> str | None:
+    """One line that says how to get missing outputs back; None if DVC's cache holds none of them.
+
+    Args:
+        stage: a stage whose own outputs are expected to be missing, because DVC is running it now.
+    """
+    expected = _missing(stage) if stage is not None else {}
+    missing = {path: digest for path, digest in _missing().items() if path not in expected}
+    if not missing:
+        return None
+    cache = _cache()
+    lost = [path for path, digest in missing.items() if _is_cached(digest, cache)]
+    if not lost:
+        return None
+    more = f" and {len(lost) - _LISTED} more" if len(lost) > _LISTED else ""
+    return f"missing: {', '.join(lost[:_LISTED])}{more}; `dvc checkout` brings back what dvc.lock lists"
+
+
+def _missing(stage: str | None = None) -> dict[str, str]:
+    """Missing outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
+    try:
+        stages = yaml.safe_load((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
+        chosen = stages.values() if stage is None else [stages[stage]]
+        outputs: list[dict[str, Any]] = [output for entry in chosen for output in entry.get("outs", [])]
+        found = {str(output["path"]): str(output.get("md5", "")) for output in outputs}
+    except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return {}  # nothing has run to its end yet
+    return {path: digest for path, digest in found.items() if not (workspace() / path).exists()}
 
 
 def _put_back(path: str, digest: str, cache: Path) -> bool:
@@ -39,7 +74,7 @@ def _put_back(path: str, digest: str, cache: Path) -> bool:
             shutil.copyfile(_object(cache, digest), fresh)
         return True
     listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
-    if not all(_object(cache, entry["md5"]).is_file() for entry in listed):
+    if not all(_is_cached(entry["md5"], cache) for entry in listed):
         return False
     with replaced_directory(target) as fresh:
         for entry in listed:
@@ -49,10 +84,14 @@ def _put_back(path: str, digest: str, cache: Path) -> bool:
     return True
 
 
+def _is_cached(digest: str, cache: Path) -> bool:
+    return _object(cache, digest).is_file()
+
+
 def _object(cache: Path, digest: str) -> Path:
     return cache / "files" / "md5" / digest[:2] / digest[2:]
 
 
 def _cache() -> Path:
-    """Where DVC's cache is: DVC knows all the places where that may be configured."""
+    """The folder of DVC's cache. DVC is asked, because several files may configure it."""
     return Path(run_dvc(home(), "cache", "dir").stdout.strip() or home() / ".dvc" / "cache")

@@ -1,7 +1,33 @@
 """Types of settings: numbers with bounds, which the engine's settings classes and ``params.yaml`` share.
 
-An engine class annotates its fields with these types and stays free of pydantic: the types are plain ``float`` and
-``int`` to the engine. Where ``params.yaml`` is read, pydantic finds the bounds in the annotation and checks them.
+An engine class annotates its fields with these types and stays free of pydantic: to the engine they are plain
+``float``, ``int`` and ``tuple``. Where ``params.yaml`` is read, pydantic finds the bounds in the annotation and checks
+them. Every number has a lower and an upper bound, so that a typing error is refused before anything is charged.
+
+========================  ====================  ==============================================================
+Type                      Allowed               Used for
+========================  ====================  ==============================================================
+``PositiveInt``           1 to 1e9              counts without a bound of their own
+``NaturalInt``            0 to 1e9              counts that may be zero
+``AtLeastTwo``            2 to 1e9              counts that need two
+``Steps``                 1 to 1e6              rounds, epochs, batch sizes, steps of an episode
+``Members``               2 to 64               members of the ensemble
+``BufferSize``            1 to 1e8              transitions in a replay buffer
+``HiddenSizes``           1 to 16 of 1 to 8192  units of each hidden layer
+``Seed``                  0 to 2**31 - 1        seeds
+``Finite``                -1e12 to 1e12         bounds of observations and rewards, scores
+``Positive``              1e-12 to 1e12         scales
+``NonNegative``           0 to 1e12             penalties
+``LearningRate``          1e-9 to 10            step sizes of optimisers
+``WeightDecay``           0 to 1                weight decay
+``ClippingNorm``          1e-6 to 1e6           C
+``Multiplier``            0.1 to 1e6            z; less noise than 0.1 C is no useful protection
+``Epsilon``               1e-6 to 1e6           targets and budgets
+``Delta``                 1e-30 to below 1      δ
+``Probability``           1e-9 to 1             q and other probabilities that are not zero
+``Share``                 above 0 and below 1   discount and shares
+``Fraction``              0 to below 1          momentum, averaging, the public fraction
+========================  ====================  ==============================================================
 """
 
 from dataclasses import dataclass, fields
@@ -10,7 +36,7 @@ from typing import Annotated, Any
 
 @dataclass(frozen=True)
 class Within:
-    """Bounds of a number. A truth value is no number; infinities and NaN are refused.
+    """Bounds of a number. Truth values, infinities and NaN are refused.
 
     Attributes:
         gt: the number must be above it.
@@ -25,13 +51,32 @@ class Within:
     le: float | None = None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
-        """Pydantic's hook: how a value of a setting is checked (https://docs.pydantic.dev, "Custom types")."""
-        from pydantic import BeforeValidator, Field
+        """Pydantic's hook: how a value of a setting is checked.
 
-        given: dict[str, Any] = {bound.name: getattr(self, bound.name) for bound in fields(self)}
-        given |= {"allow_inf_nan": False} if source is float else {}
-        checked = Field(**{name: bound for name, bound in given.items() if bound is not None})
-        return handler.generate_schema(Annotated[source, checked, BeforeValidator(_not_a_truth_value)])
+        A core schema is a plain mapping (https://docs.pydantic.dev, "Custom types"), so nothing is imported.
+        """
+        given = {bound.name: getattr(self, bound.name) for bound in fields(self)}
+        schema = handler(source) | {name: bound for name, bound in given.items() if bound is not None}
+        schema |= {"allow_inf_nan": False} if source is float else {}
+        check = {"type": "no-info", "function": _not_a_truth_value}
+        return {"type": "function-before", "function": check, "schema": schema}
+
+
+@dataclass(frozen=True)
+class Length:
+    """Bounds of the number of entries of a tuple.
+
+    Attributes:
+        least: the fewest entries.
+        most: the most entries.
+    """
+
+    least: int
+    most: int
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> Any:
+        """Pydantic's hook, as in `Within`."""
+        return handler(source) | {"min_length": self.least, "max_length": self.most}
 
 
 def _not_a_truth_value(value: Any) -> Any:
@@ -40,14 +85,23 @@ def _not_a_truth_value(value: Any) -> Any:
     return value
 
 
-PositiveInt = Annotated[int, Within(gt=0)]
-NaturalInt = Annotated[int, Within(ge=0)]
-AtLeastTwo = Annotated[int, Within(ge=2)]
-Positive = Annotated[float, Within(gt=0)]
-NonNegative = Annotated[float, Within(ge=0)]
-Finite = Annotated[float, Within()]
-Multiplier = Annotated[float, Within(ge=0.1)]  # less is no protection worth the name
-Probability = Annotated[float, Within(gt=0, le=1)]
+PositiveInt = Annotated[int, Within(gt=0, le=10**9)]
+NaturalInt = Annotated[int, Within(ge=0, le=10**9)]
+AtLeastTwo = Annotated[int, Within(ge=2, le=10**9)]
+Steps = Annotated[int, Within(gt=0, le=10**6)]
+Members = Annotated[int, Within(ge=2, le=64)]
+BufferSize = Annotated[int, Within(gt=0, le=10**8)]
+HiddenSizes = Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(1, 16)]
+Seed = Annotated[int, Within(ge=0, lt=2**31)]
+Finite = Annotated[float, Within(ge=-1e12, le=1e12)]
+Positive = Annotated[float, Within(ge=1e-12, le=1e12)]
+NonNegative = Annotated[float, Within(ge=0, le=1e12)]
+LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
+WeightDecay = Annotated[float, Within(ge=0, le=1)]
+ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]
+Multiplier = Annotated[float, Within(ge=0.1, le=1e6)]
+Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]
+Delta = Annotated[float, Within(ge=1e-30, lt=1)]
+Probability = Annotated[float, Within(ge=1e-9, le=1)]
 Share = Annotated[float, Within(gt=0, lt=1)]
 Fraction = Annotated[float, Within(ge=0, lt=1)]
-Seed = Annotated[int, Within(ge=0, lt=2**31)]

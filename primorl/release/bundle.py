@@ -30,7 +30,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.records import printable, read_record, to_json
 from primorl.release.card import is_inert, stated_epsilon
 from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Manifest
-from primorl.training import statistics as _normaliser_query  # noqa: F401 - registers its query
+from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
 Content = TypeVar("Content")
@@ -85,7 +85,7 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
     """
     names = _check_names_and_hashes(folder)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
-    _check_tensors(folder, model)
+    _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     if read(folder, POLICY[2], Statement) != statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
@@ -166,7 +166,7 @@ def _files(folder: Path) -> Iterator[str]:
             yield name
 
 
-def _check_tensors(folder: Path, config: ModelConfig) -> None:
+def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -> None:
     """Load both with our loaders, write them with our writers, and compare."""
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     policy = DeterministicPolicy.load(folder / "policy")
@@ -179,6 +179,10 @@ def _check_tensors(folder: Path, config: ModelConfig) -> None:
                 raise PipelineError(
                     f"{folder / file}: holds more than its model: a tensor, metadata or padding of its own"
                 )
+    for side in ("observation_low", "observation_high"):
+        stated = getattr(of_policy, side)
+        if stated is not None and list(stated) != getattr(ensemble.bounds, side).tolist():
+            raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
     if not all(bool(weight.isfinite().all()) for weight in ensemble.weights):
         raise PipelineError(f"{folder / MODEL[0]}: found weights that are not finite")
 
@@ -203,7 +207,13 @@ def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
     if "mopo" in (model.variant, policy.variant) or policy.policy != "models/policy":
         raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
-    for key in ("environment", "variant", "observation_size", "action_size", "discrete_actions"):
+    loss = model.public_loss
+    if loss is not None and not loss.final < min(loss.initial, loss.constant):
+        raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
+    for key in (
+        *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
+        *("observation_names", "action_names"),
+    ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(
                 f"{folder / POLICY[1]}: {key}: differs from {MODEL[1]}: the policy is not of this model"

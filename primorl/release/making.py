@@ -1,4 +1,4 @@
-"""``primorl release``: put together what may leave, and check that nothing else comes along."""
+"""``primorl release``: make the bundle of files that may leave, and check that it holds nothing else."""
 
 import hashlib
 import os
@@ -10,15 +10,14 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from primorl.config.params import Params
-from primorl.evaluation.summary import STATED, Summary
+from primorl.config.params import Params, Reading
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory
 from primorl.project.records import write_record
 from primorl.release import bundle
-from primorl.release.card import make_card
+from primorl.release.card_content import make_card
 from primorl.release.contents import (
     FILES,
     LEDGER,
@@ -34,33 +33,34 @@ from primorl.trajectories.storage.manifest import Manifest
 
 MODELS, PARTITIONS, SUMMARY = Path("models"), Path("data/partitions"), Path("metrics/summary.json")
 _PRIVATE = (Path("data/raw"), Path("data/trajectories"), PARTITIONS)
+_SAME_AS_SUMMARY = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
-def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
-    """Make the bundle ``target`` whole, or leave everything as it was.
+def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Statement:
+    """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
-        target: a folder that is empty, an earlier bundle or not there yet.
-        params: says where the ledger is.
-        void_ok: also release what must not be relied on; the card says so.
+        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        params: names the place of the ledger.
+        void_ok: release also if the statement is void; the card says so.
 
     Returns:
         What the bundle states.
 
     Raises:
-        PipelineError: something is missing, contradicts something else, is void, or must not leave.
+        PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
     """
     _refuse_to_overwrite(target)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
-    summary = Summary.read(SUMMARY)
-    for key in STATED:
-        if getattr(summary, key) != getattr(statement, key):
+    summary, stated = read_json(SUMMARY), statement.to_json()
+    for key in _SAME_AS_SUMMARY:
+        if summary.get(key) != stated[key]:
             raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
-    if summary.policy_sha256 != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
+    if summary.get("policy_sha256") != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
         raise PipelineError(f"{SUMMARY}: not of the policy in {MODELS / POLICY[0]}; run `dvc repro evaluate`")
     manifest = Manifest.load(PARTITIONS / "manifest.json")
     if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
@@ -75,7 +75,7 @@ def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
             shutil.copyfile(MODELS / name, fresh / name)
         write_record(fresh / LEDGER, ledger)
         configs = (read_json(fresh / MODEL[1]), read_json(fresh / POLICY[1]))
-        card = make_card(read_json(fresh / POLICY[2]), *configs, summary.to_json(), read_json(fresh / LEDGER))
+        card = make_card(read_json(fresh / POLICY[2]), *configs, summary, read_json(fresh / LEDGER))
         (fresh / "card.md").write_text(card.markdown(), encoding="utf-8")
         (fresh / "card.html").write_text(card.html(), encoding="utf-8")
         write_record(fresh / MANIFEST, bundle.manifest_of(fresh))
@@ -90,13 +90,13 @@ def release(target: Path, params: Params, *, void_ok: bool) -> Statement:
 
 def _refuse_to_overwrite(target: Path) -> None:
     if target.is_symlink() or (target.exists() and not target.is_dir()):
-        raise PipelineError(f"{target}: in the way; allowed is a folder that is empty or an earlier bundle")
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
 
 
-def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) -> LedgerStatement:
-    """What was spent on the units of this version of the data: no names, no time of day, nothing of other data."""
+def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
+    """What was spent on the units of this version of the data, without names, times of day or other data."""
     if statement.spent_on_dataset is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: spent_on_dataset: found null; run `dvc repro train_model`")
     version = dataset_version(manifest, PARTITIONS)
@@ -138,7 +138,7 @@ def _ledger_statement(params: Params, statement: Statement, manifest: Manifest) 
 
 
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
-    """Look for hashes, sizes and row counts of private files, which tell neighbouring datasets apart."""
+    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
     hashes = set(_hashes())
     for name in sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]}):
         text = (fresh / name).read_text(encoding="utf-8").lower()
@@ -156,7 +156,7 @@ def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest)
 
 
 def _hashes() -> Iterator[str]:
-    """Of every private file, and all that DVC wrote down."""
+    """Hashes of every private file, and those that DVC recorded."""
     for file in _private_files():
         with file.open("rb") as opened:
             for algorithm in ("md5", "sha1", "sha256"):
@@ -169,7 +169,7 @@ def _hashes() -> Iterator[str]:
 
 
 def _counts() -> Iterator[int]:
-    """Sizes in bytes and rows, of every private file and of each folder of them."""
+    """Numbers of bytes and rows of every private file, and of each folder of them."""
     for folder in _PRIVATE:
         sizes = [file.stat().st_size for file in _private_files() if file.is_relative_to(folder)]
         rows = [pq.read_metadata(file).num_rows for file in folder.glob("**/*.parquet")]

@@ -1,18 +1,13 @@
 """The project's ledger, what a stage asks of it, and the private units that were charged."""
 
-import hashlib
-import json
 from pathlib import Path
-from typing import Any
 
 from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from primorl.config.params import Params
-from primorl.privacy.ledger.charges import spent_on_dataset
-from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version
-from primorl.privacy.statement import Statement
+from primorl.config.params import Params, Reading
+from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.tracking import StageRun, git_commit
@@ -21,10 +16,8 @@ from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
-_CODE = Path(__file__).resolve().parent.parent
 
-
-def project_ledger(params: Params) -> Ledger:
+def project_ledger(params: Params | Reading) -> Ledger:
     """Open the project's ledger, or begin it: ``ledger.url``, by default ``.primorl/ledger.db`` in the project.
 
     A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
@@ -37,7 +30,7 @@ def project_ledger(params: Params) -> Ledger:
     return Ledger.open(own, secret=project_secret(), anchor=_own("ledger.head"))
 
 
-def begun_ledger(params: Params) -> Ledger | None:
+def begun_ledger(params: Params | Reading) -> Ledger | None:
     """Open the project's ledger to read it; None where none was begun yet, and then nothing is created.
 
     Raises:
@@ -85,7 +78,7 @@ def request(
         version: whose budget this is, from `dataset_version`.
         stage: who asks.
         event: what it will do.
-        identity: of the result, from `identity`.
+        identity: of the result, of the paid work.
     """
     return Request(
         version=version,
@@ -97,20 +90,6 @@ def request(
         git_commit=git_commit(),
         mlflow_run=run.run_id,
     )
-
-
-def identity(manifest: Manifest, version: Version, code: tuple[str, ...], **choices: Any) -> str:
-    """A digest of all that determines a result but for chance: data, choices and the code that carries them out.
-
-    Two runs of equal identity are the same paid work. It stays in the ledger.
-    """
-    content = {
-        "manifest": manifest.to_json(),
-        "members": hashlib.sha256(version.members).hexdigest(),
-        "code": {name: hashlib.sha256((_CODE / name).read_bytes()).hexdigest() for name in code},
-        "choices": choices,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def budget(params: Params, manifest: Manifest) -> Budget | None:
@@ -156,11 +135,6 @@ def open_private(
     return store
 
 
-def with_payment(statement: Statement, params: Params, ledger: Ledger, charge: Charge, version: Version) -> Statement:
-    """The statement with the ledger's part: the charge, and what was spent on the same units, this charge included."""
-    return statement.with_payment(charge.id, spent_on_dataset(ledger, version, params.privacy.budget.delta))
-
-
 def _digests(file: Path, units: int, several: bool) -> bytes:
     """The digests of ``units`` units: two of a trajectory, and more where a unit may have ``several``."""
     content = file.read_bytes() if file.exists() else b""
@@ -177,7 +151,7 @@ def _own(name: str) -> Path:
     return home() / ".primorl" / name
 
 
-def _sqlite_file(params: Params) -> Path | None:
+def _sqlite_file(params: Params | Reading) -> Path | None:
     """The ledger's SQLite file; None if it is somewhere else."""
     if params.ledger.url is None:
         return _own("ledger.db")

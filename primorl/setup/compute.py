@@ -1,15 +1,19 @@
-"""Where a stage computes: the `compute` block of params.yaml, made real."""
+"""Device, threads and memory of a stage: what the `compute` block of params.yaml asks for."""
 
 import os
+import time
 from dataclasses import dataclass
 
 import psutil
 import torch
 
-from primorl.config.params import Compute
+from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
-from primorl.training.rounds import CHUNK_BYTES, Execution
+from primorl.training.settings import CHUNK_BYTES, Execution
 
+_ONE_THREAD_UP_TO = 192
+_PROBE_PRODUCTS = 40
+_PROBE_EVERY_SECONDS, _PROBE_SHARE = 2.0, 0.02  # probes take at most this share of the time
 _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 
@@ -17,7 +21,12 @@ _VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 class Place:
     """Which process this is among all that train together, and among those of this machine.
 
-    ``launched``: torchrun has started the others.
+    Attributes:
+        process: its number, from 0.
+        processes: of all machines.
+        local_process: its number on this machine.
+        local_processes: of this machine.
+        launched: whether torchrun started the other processes.
     """
 
     process: int = 0
@@ -28,10 +37,10 @@ class Place:
 
     @classmethod
     def of(cls, compute: Compute) -> "Place":
-        """As torchrun's variables say; without them the first of ``compute.processes``, which starts the others.
+        """Read torchrun's variables; without them, this is process 0 of ``compute.processes`` and starts the others.
 
         Raises:
-            PipelineError: some of the variables are missing or no numbers.
+            PipelineError: if some of the variables are missing or not numbers.
         """
         if _VARIABLES[0] not in os.environ:
             count = compute.processes or (torch.cuda.device_count() if _takes_gpu(compute) else _cores())
@@ -40,10 +49,15 @@ class Place:
             process, processes, local, of_machine = (int(os.environ[name]) for name in _VARIABLES)
         except (KeyError, ValueError):
             raise PipelineError(
-                f"environment: RANK is set, and of {', '.join(_VARIABLES)} one is missing or no number; start all "
+                f"environment: RANK is set, and of {', '.join(_VARIABLES)} one is missing or not a number; start all "
                 "processes with torchrun, or unset RANK"
             ) from None
         return cls(process, processes, local, of_machine, launched=True)
+
+    @classmethod
+    def of_training(cls, compute: Compute, variant: str) -> "Place":
+        """The place for ``train_model``; variant mopo is trained by one process."""
+        return cls() if variant == "mopo" else cls.of(compute)
 
     @property
     def own_gpu(self) -> bool:
@@ -60,18 +74,18 @@ def is_worker() -> bool:
 
 
 def kept_bytes(compute: Compute, place: Place = ALONE) -> int:
-    """How much of the rows this process may keep in memory: its share of ``data_mb``, or of half of what is free."""
+    """Bytes of rows that this process may keep in memory: its share of ``data_mb``, or of half the free memory."""
     whole = compute.data_mb << 20 if compute.data_mb is not None else int(psutil.virtual_memory().available) // 2
     return whole // place.local_processes
 
 
 def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
-    """Set the number of threads and return the device; ``auto`` takes a GPU where there is one.
+    """Set the number of threads and return the device; ``auto`` takes a GPU if there is one.
 
-    Several processes on a machine share its cores, and have a GPU each as far as they go.
+    Several processes on a machine share its cores, and each has a GPU of its own if there are enough.
 
     Raises:
-        PipelineError: ``cuda`` was asked for and there is none.
+        PipelineError: if ``cuda`` was asked for and there is none.
     """
     if compute.threads is not None:
         torch.set_num_threads(compute.threads)
@@ -81,17 +95,73 @@ def chosen_device(compute: Compute, place: Place = ALONE) -> torch.device:
         raise PipelineError("params.yaml: compute.device: found cuda, but torch sees no GPU; use auto or cpu")
     if not _takes_gpu(compute):
         return torch.device("cpu")
-    if place.local_processes == 1:
-        return torch.device("cuda")
     device = torch.device("cuda", place.local_process % torch.cuda.device_count())
     torch.cuda.set_device(device)
     return device
 
 
+def policy_device(compute: Compute, width: int) -> torch.device:
+    """The device of `chosen_device` for SAC. Small networks get one thread, unless params.yaml sets ``threads``.
+
+    Up to 192 units a second thread saves a sixth of the time at best. Beyond, it saves a third and more
+    (docs/benchmarks.md). The number is not changed during training, so that equal seeds give equal policies.
+
+    Args:
+        compute: the settings.
+        width: units of the widest layer, over all seeds.
+    """
+    device = chosen_device(compute)
+    if compute.threads is None and width <= _ONE_THREAD_UP_TO:
+        torch.set_num_threads(1)
+    return device
+
+
+class ThreadChoice:
+    """Keeps torch at one thread or at all of this process's threads, whichever is faster at the moment.
+
+    The threads of a product wait for each other at its end. On an idle machine two threads halve the time of a round.
+    Where other processes keep the cores busy, one thread of the two waits for its core at every product, and a round
+    takes several times as long as with one thread. So a few products of random numbers are timed now and then.
+
+    The number of threads changes rounding errors of a sum and nothing else. It is chosen without any data, and only
+    for the private rounds, whose result is random anyway: seeded work keeps its number of threads.
+
+    Args:
+        compute: the settings; with ``threads`` set, that number stays.
+        device: where the rounds run; on a GPU the number stays as well.
+    """
+
+    def __init__(self, compute: Compute, device: torch.device) -> None:
+        self._most = torch.get_num_threads()
+        self._fixed = compute.threads is not None or device.type != "cpu" or self._most == 1
+        self._due = 0.0
+
+    def update(self) -> None:
+        """Measure again if it is time to; call it between rounds, on the thread that computes them."""
+        started = time.monotonic()
+        if self._fixed or started < self._due:
+            return
+        seconds = {threads: _probe(threads) for threads in (1, self._most)}
+        torch.set_num_threads(min(seconds, key=lambda threads: seconds[threads]))
+        now = time.monotonic()
+        self._due = now + max(_PROBE_EVERY_SECONDS, (now - started) / _PROBE_SHARE)
+
+
+def _probe(threads: int) -> float:
+    """Seconds that a few batched products of a usual size take with so many threads."""
+    torch.set_num_threads(threads)
+    rows, weights = torch.ones(64, 16, 64), torch.ones(64, 64, 64)
+    torch.bmm(rows, weights)  # starts the threads
+    started = time.perf_counter()
+    for _ in range(_PROBE_PRODUCTS):
+        torch.bmm(rows, weights)
+    return time.perf_counter() - started
+
+
 def execution(compute: Compute, device: torch.device, place: Place = ALONE) -> Execution:
     """How rounds are computed on ``device``, which `chosen_device` chose.
 
-    Rows are read ahead on a core that computes nothing, if there is one; beside a GPU there always is.
+    Rows are read ahead on a core that computes nothing, if there is one. Beside a GPU there always is.
     """
     chunk_bytes = compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
     idle = _cores() - torch.get_num_threads() * place.local_processes

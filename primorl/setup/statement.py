@@ -2,26 +2,34 @@
 
 from dataclasses import replace
 
+from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
+from primorl.trajectories.consent import PUBLIC_BY
 from primorl.trajectories.storage.manifest import Manifest
 
 
-def privacy_statement(plan: Plan | None, manifest: Manifest) -> Statement:
+def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:
     """The statement of a model, before payment; without a plan (variant mopo) it guarantees nothing."""
     fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
     if plan is not None:
-        return plan.statement(
+        statement = plan.statement(
             dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest), termination=termination
         )
-    statement = Statement.no_guarantee(
-        unit=manifest.info.unit,
-        units=manifest.private_units,
-        dataset_fingerprint=fingerprint,
-        reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+    else:
+        statement = Statement.no_guarantee(
+            unit=manifest.info.unit,
+            units=manifest.private_units,
+            dataset_fingerprint=fingerprint,
+            reason="variant mopo: trained on raw private transitions, and its policy's rollouts start from them",
+        )
+    return replace(
+        statement,
+        termination=termination,
+        public_units=manifest.public_units,
+        settings_origin={key: params.origins[key] for key in params.suggested()},
     )
-    return replace(statement, termination=termination)
 
 
 def _assumptions(manifest: Manifest) -> list[str]:
@@ -30,7 +38,7 @@ def _assumptions(manifest: Manifest) -> list[str]:
     simulated = info.environment is not None
     assumptions = [
         f"the number of private units, {manifest.private_units}",
-        f"every unit of the public split ({manifest.public_units} units, drawn by a hash of the id)"
+        f"every unit of the public split ({manifest.public_units} units, {PUBLIC_BY[manifest.public_by]})"
         if manifest.public_units
         else "no unit: there is no public split",
         "observation and action sizes, "

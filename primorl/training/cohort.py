@@ -3,6 +3,7 @@
 import math
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,6 +65,8 @@ def local_batches(
     steps = torch.nn.functional.pad(torch.stack(orders, dim=1), (0, padding))  # [U, E, batches·B]
     inputs, targets = source.transitions(units, steps.flatten(1))
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
+    device = normaliser.input_mean.device
+    inputs, targets, own = (_moved(part, device) for part in (inputs, targets, own))
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
     # gets depends on its neighbours in the chunk, so one unit's length could zero another's update.
     padded = ~own.repeat(1, epochs).unsqueeze(-1)
@@ -71,12 +74,11 @@ def local_batches(
     own = own.view(len(units), batches, batch_size)
     weights = own / own.sum(-1, keepdim=True).clamp(min=1)
 
-    device = normaliser.input_mean.device
     by_step = (len(units), epochs * batches, batch_size)
     return LocalBatches(
-        inputs=normaliser.inputs(_moved(_by_step(inputs, by_step), device)),
-        targets=normaliser.targets(_moved(_by_step(targets, by_step), device)),
-        weights=_moved(weights.repeat(1, epochs, 1).transpose(0, 1), device).to(torch.float32).contiguous(),
+        inputs=normaliser.inputs(_by_step(inputs, by_step)),
+        targets=normaliser.targets(_by_step(targets, by_step)),
+        weights=weights.repeat(1, epochs, 1).transpose(0, 1).to(torch.float32).contiguous(),
     )
 
 
@@ -87,7 +89,8 @@ def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
     """
     keys = uniforms(entropy, (len(lengths), most)).to(lengths.device)
     padding = torch.arange(most, device=lengths.device) >= lengths.unsqueeze(1)
-    order = keys.masked_fill_(padding, 2.0).argsort(dim=1)
+    # The reading thread has one core, on which numpy sorts several times as fast as torch.
+    order = torch.from_numpy(np.argsort(keys.masked_fill_(padding, 2.0).numpy(), axis=1))
     return order.masked_fill_(padding, 0)
 
 

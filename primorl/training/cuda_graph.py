@@ -12,7 +12,8 @@ from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.training.local_update import LocalBatches, LocalTraining, Workspace, sum_of_updates
+from primorl.training.local_update import LocalBatches, Workspace, sum_of_updates
+from primorl.training.settings import LocalTraining
 
 _MOST_GRAPHS = 8  # each keeps its rows; units of very uneven lengths could ask for many more
 

@@ -19,7 +19,9 @@ from torch import distributed as dist
 
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
 from primorl.project.errors import PipelineError
+from primorl.training.cohort import CohortSource
 from primorl.training.rounds import Rounds
+from primorl.training.setup import TrainingSetup
 
 SILENCE = timedelta(minutes=30)
 """How long a process waits for another before it takes it for hung. Equal shares of a round differ by less than a
@@ -31,7 +33,7 @@ _POLL_SECONDS, _POLLS = 0.2, 5
 _DIGEST = 32
 
 
-class LostError(PipelineError):
+class ProcessLostError(PipelineError):
     """Another process is gone, or silent for too long."""
 
 
@@ -55,10 +57,10 @@ class Group:
         device: this process's.
         nccl: whether this process has a GPU of its own.
         silence: see `SILENCE`; once `settle` was called.
-        watch: called while this process waits for others; raises `LostError` where it knows that one has ended.
+        watch: called while this process waits for others; raises `ProcessLostError` where it knows that one has ended.
 
     Raises:
-        LostError: not all processes came.
+        ProcessLostError: not all processes came.
     """
 
     def __init__(
@@ -156,17 +158,17 @@ class Group:
             if thread.is_alive():
                 self._watch()
                 if time.monotonic() > until:
-                    raise LostError(f"a process of the training {failed}: nothing heard for {self._limit:g} s")
+                    raise ProcessLostError(f"a process of the training {failed}: nothing heard for {self._limit:g} s")
         if errors:
             for _ in range(_POLLS):  # whoever ended may still be ending: better told by name than as a connection
                 self._watch()
                 time.sleep(_POLL_SECONDS)
             if isinstance(errors[0], RuntimeError | ValueError):  # torch's own: they quote addresses
-                raise LostError(f"a process of the training {failed}") from errors[0]
+                raise ProcessLostError(f"a process of the training {failed}") from errors[0]
             raise errors[0]
 
 
-class SharedRounds:
+class DistributedRounds:
     """`Rounds` of the first process whose sums are those of all processes.
 
     Args:
@@ -197,7 +199,7 @@ class SharedRounds:
         return _like(_added(self._group, _flat(own)).to(own[0].device), own)
 
 
-def shared_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict[str, Callable[[], Tensor]]:
+def distributed_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict[str, Callable[[], Tensor]]:
     """What makes the sum of each query over the units of all processes, given what makes it over this one's.
 
     These are whole numbers, so the sum is exact, as with one process.
@@ -210,55 +212,67 @@ def shared_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict
     return {name: partial(total, i, make) for i, (name, make) in enumerate(own.items())}
 
 
-def grant(group: Group, identity: str) -> None:
+def announce_grant(group: Group, identity: str) -> None:
     """Let the other processes open their private units, now that the ledger has granted what ``identity`` names."""
     _tell(group, _Do.OPEN)
     group.send(torch.tensor(list(bytes.fromhex(identity)), dtype=torch.uint8))
 
 
-def granted(group: Group) -> str | None:
+def wait_for_grant(group: Group) -> str | None:
     """Wait until the ledger has granted something; None if there is nothing to do. Nothing private is open before."""
     if _told(group)[0] != _Do.OPEN:
         return None
     return bytes(group.receive(torch.empty(_DIGEST, dtype=torch.uint8)).tolist()).hex()
 
 
-def serve(
-    group: Group,
-    totals: Mapping[str, Callable[[], Tensor]],
-    shape: Architecture,
-    device: torch.device,
-    rounds: Callable[[Normaliser], Rounds],
-) -> None:
-    """Do what the first process says until it says stop: the part of every other process.
+def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
+    """Do what the first process says until it says stop. Every other process runs this.
 
     Args:
         group: the processes.
-        totals: what makes the sum of each query over this process's units, in the order of `shared_totals`.
-        shape: sizes of the ensemble.
-        device: this process's.
-        rounds: makes the rounds on this process's units.
+        setup: this process's, from `TrainingSetup.of_process`.
+        source: this process's units.
 
     Raises:
-        LostError: the first process is gone.
+        ProcessLostError: the first process is gone.
     """
-    queries = list(totals.values())
+    totals = [partial(query.total, source) for query in setup.queries().values()]
+    serve_rounds(group, totals, setup.architecture, setup.execution.device, partial(Rounds, setup, source))
+
+
+def serve_rounds(
+    group: Group,
+    totals: Sequence[Callable[[], Tensor]],
+    architecture: Architecture,
+    device: torch.device,
+    rounds: Callable[[Normaliser], Rounds],
+) -> None:
+    """`serve` with the sums of queries and the rounds handed in.
+
+    Args:
+        group: the processes.
+        totals: computes the sum of each query over this process's units, in the order of `distributed_totals`.
+        architecture: sizes of the ensemble.
+        device: this process's.
+        rounds: makes the rounds on this process's units.
+    """
     command, number = _told(group)
     while command == _Do.QUERY:
-        group.gather(queries[number]())
+        group.gather(totals[number]())
         command, number = _told(group)
     if command != _Do.BEGIN:
         return
-    sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
+    sizes = [architecture.inputs, architecture.inputs, architecture.targets, architecture.targets]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
-    weights = [w.to(device) for w in shape.initial_weights(0)]
-    with rounds(Normaliser(maps[0], maps[1], maps[2], maps[3], shape.learned_termination)) as own:
+    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.learned_termination)
+    weights = [w.to(device) for w in architecture.initial_weights(0)]
+    with rounds(normaliser) as own:
         while (command := _told(group)[0]) != _Do.STOP:
             weights = _like(group.receive(_flat(weights)), weights)
             group.gather(_flat(own.sum(tuple(weights), last=command == _Do.LAST)))
 
 
-def cover(group: Group, units: int, numbers: Tensor) -> None:
+def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
     """Refuse to begin unless every unit is held by exactly one process. All call it when their units are open.
 
     Args:

@@ -3,7 +3,7 @@
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
 each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
 written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
-both; and what is kept is the update itself, so a clip need not subtract it first (docs/performance.md).
+both; and what is kept is the update itself, so a clip need not subtract it first (docs/benchmarks.md).
 """
 
 import math
@@ -16,20 +16,11 @@ from torch.nn.functional import pad
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.training.settings import LocalTraining
 
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
 _sigmoid_backward = torch.ops.aten.sigmoid_backward
-
-
-@dataclass(frozen=True)
-class LocalTraining:
-    """The local steps: learning rate η, batch size B, epochs E, decoupled weight decay."""
-
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    weight_decay: float
 
 
 @dataclass(frozen=True)
@@ -69,7 +60,6 @@ class Workspace:
         return self._held[key][:size].view(shape)
 
 
-@torch.inference_mode()
 def ensemble_clip(plan: Plan) -> EnsembleClip:
     """The clip of a plan that trains an ensemble.
 
@@ -81,6 +71,7 @@ def ensemble_clip(plan: Plan) -> EnsembleClip:
     return plan.clip
 
 
+@torch.inference_mode()
 def sum_of_updates(
     start: Weights,
     batches: LocalBatches,

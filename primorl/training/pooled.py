@@ -1,28 +1,19 @@
 """NOT PRIVATE. The MOPO baseline's ensemble: plain mini-batches over pooled transitions, no clip, no noise."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Normaliser, row_losses
-from primorl.training.training import Look, PublicLook, Trained
-
-
-@dataclass(frozen=True)
-class PooledTraining:
-    """Adam on uniform mini-batches, drawn for each member by itself; stopped by the public split."""
-
-    batch_size: int
-    learning_rate: float
-    weight_decay: float
-    max_epochs: int
-    patience: int
+from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.training.settings import PooledTraining
+from primorl.training.training import Trained
 
 
 def train_pooled(
-    shape: Architecture,
+    architecture: Architecture,
     private: tuple[Tensor, Tensor],
     public: tuple[Tensor, Tensor] | None,
     *,
@@ -30,54 +21,59 @@ def train_pooled(
     pooled: PooledTraining,
     seed: int,
     device: torch.device,
-    on_epoch: Callable[[Look | None], None],
+    on_epoch: Callable[[PublicEvaluation | None], None],
 ) -> Trained:
-    """Maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
+    """Train by maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
 
     Args:
-        shape: sizes of the ensemble.
+        architecture: sizes of the ensemble.
         private: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of every private transition.
-        public: the same of the public split, which is looked at; None: there is none.
+        public: the same of the public split, for evaluation; None: there is none.
         normaliser: of inputs and targets.
         pooled: batches, step size, epochs.
         seed: of the initial weights and the batches.
         device: where to compute.
-        on_epoch: called with the look after every epoch.
+        on_epoch: called with the evaluation after every epoch.
 
     Returns:
-        The weights with the best public loss, or where there is no public split those after the last epoch; ``rounds``
-        are epochs.
+        The weights with the best public loss; without a public split, those after the last epoch. ``rounds`` counts
+        epochs.
     """
-    normaliser = replace(normaliser.to(device), flag=shape.learned_termination)
-    look_at = None
+    normaliser = replace(normaliser, flag=architecture.learned_termination)
+    maps = normaliser.to(device)
+    evaluate = None
     if public is not None:
-        look_at = PublicLook(shape, normaliser, public[0].to(device), public[1][:, : shape.columns].to(device))
-    inputs = normaliser.inputs(private[0].to(device))
-    targets = normaliser.targets(private[1].to(device))
-    weights = tuple(w.to(device).requires_grad_() for w in shape.initial_weights(seed))
+        columns = public[1][:, : architecture.columns].to(device)
+        evaluate = PublicEvaluator(architecture, maps, public[0].to(device), columns)
+    inputs = maps.inputs(private[0].to(device))
+    targets = maps.targets(private[1].to(device))
+    initial = tuple(w.to(device) for w in architecture.initial_weights(seed))
+    weights = tuple(w.clone().requires_grad_() for w in initial)
     optimiser = torch.optim.AdamW(weights, lr=pooled.learning_rate, weight_decay=pooled.weight_decay, fused=True)
     generator = torch.Generator(device).manual_seed(seed)
-    looks: list[Look] = []
+    evaluations: list[PublicEvaluation] = []
     best, best_loss, since_best, epoch = weights, float("inf"), 0, 0
     for epoch in range(1, pooled.max_epochs + 1):
         for _ in range(max(1, len(inputs) // pooled.batch_size)):
-            rows = torch.randint(len(inputs), (shape.members, pooled.batch_size), generator=generator, device=device)
-            losses, _ = row_losses(shape, weights, inputs[rows], targets[rows])
+            size = (architecture.members, pooled.batch_size)
+            rows = torch.randint(len(inputs), size, generator=generator, device=device)
+            losses, _ = row_losses(architecture, weights, inputs[rows], targets[rows])
             loss = losses.mean(1).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
-        if look_at is None:
+        if evaluate is None:
             on_epoch(None)
             continue
-        looks.append(look_at(weights, epoch))
-        on_epoch(looks[-1])
-        if looks[-1].loss < best_loss:
-            best_loss, since_best = looks[-1].loss, 0
+        evaluations.append(evaluate(weights, epoch))
+        on_epoch(evaluations[-1])
+        if evaluations[-1].loss < best_loss:
+            best_loss, since_best = evaluations[-1].loss, 0
             best = tuple(w.detach().clone() for w in weights)
         else:
             since_best += 1
             if since_best >= pooled.patience:
                 break
-    released = best if looks else tuple(w.detach() for w in weights)
-    return Trained(released, epoch, tuple(looks))
+    released = best if evaluations else tuple(w.detach() for w in weights)
+    comparison = evaluate.compare(initial, released) if evaluate else None
+    return Trained(released, epoch, tuple(evaluations), normaliser, public_loss=comparison)

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -11,31 +10,13 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
-from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.cuda_graph import SumOfUpdates
-from primorl.training.local_update import LocalBatches, LocalTraining, ensemble_clip
+from primorl.training.local_update import LocalBatches, ensemble_clip
+from primorl.training.settings import LocalTraining
+from primorl.training.setup import TrainingSetup
 
 _Promise = Callable[[], tuple[LocalBatches | None, Sequence[Tensor]]]
-
-CHUNK_BYTES = {"cpu": 12 << 20, "cuda": 2 << 30}
-"""What a chunk's buffers may take if nobody knows better: a core's share of the cache, a part of a GPU's memory."""
-
-
-@dataclass(frozen=True)
-class Execution:
-    """What changes speed and nothing else.
-
-    Attributes:
-        device: where it is computed.
-        chunk_bytes: bound on one chunk's buffers.
-        read_ahead: whether a core is left for reading the next chunk meanwhile; where all compute, reading ahead only
-            takes turns from them.
-    """
-
-    device: torch.device
-    chunk_bytes: int
-    read_ahead: bool = False
 
 
 class Rounds:
@@ -49,39 +30,24 @@ class Rounds:
     Nothing is ever read ahead with seeded entropy, whose draws must keep one order.
 
     Args:
-        plan: draws the cohorts and bounds the updates.
-        shape: sizes of the ensemble.
-        source: the private units; of its methods one runs at a time.
-        normaliser: of inputs and targets; released or public.
-        local: the units' local steps.
-        max_transitions: cap on a unit's transitions in a round.
-        execution: where and in what portions.
+        setup: the plan, which draws the cohorts and bounds the updates; the local steps; device and memory.
+        source: the private units; one of its methods runs at a time.
+        normaliser: of inputs and targets; released or public; on the setup's device.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        shape: Architecture,
-        source: CohortSource,
-        normaliser: Normaliser,
-        local: LocalTraining,
-        *,
-        max_transitions: int | None,
-        execution: Execution,
-    ) -> None:
-        self._plan = plan
-        self._shape = shape
+    def __init__(self, setup: TrainingSetup, source: CohortSource, normaliser: Normaliser) -> None:
+        self._plan, self._local, self._architecture = setup.plan, setup.local, setup.architecture
         self._source = source
         self._normaliser = normaliser
-        self._local = local
-        self._sum_of_updates = SumOfUpdates(shape, local, ensemble_clip(plan))
-        self._max_transitions = max_transitions
-        self._execution = execution
+        self._sum_of_updates = SumOfUpdates(setup.architecture, setup.local, ensemble_clip(setup.plan))
+        self._execution = execution = setup.execution
         self._reader: ThreadPoolExecutor | None = None
         self._next: _Promise | None = None
         self._copies: torch.cuda.Stream | None = None
         if execution.device.type == "cuda":
             self._copies = torch.cuda.Stream(execution.device)  # type: ignore[no-untyped-call]
+            # What standardises the rows may still be on its way to the GPU, by way of the stream that computes.
+            self._copies.wait_stream(torch.cuda.current_stream(execution.device))
 
     def __enter__(self) -> Self:
         if self._execution.read_ahead and not self._plan.entropy.seeded:
@@ -138,8 +104,8 @@ class Rounds:
                 chunks[0],
                 self._normaliser,
                 batch_size=self._local.batch_size,
-                epochs=self._local.epochs,
-                max_transitions=self._max_transitions,
+                epochs=self._local.local_epochs,
+                max_transitions=self._local.max_transitions_per_unit,
                 entropy=self._plan.entropy,
             )
         return batches, chunks[1:]
@@ -161,9 +127,9 @@ class Rounds:
         lengths = self._source.lengths(cohort)
         by_length = lengths.argsort()
         longest = int(lengths.max())
-        if self._max_transitions is not None:
-            longest = min(longest, self._max_transitions)
-        units = max(1, self._execution.chunk_bytes // _bytes_of_a_unit(self._shape, self._local, longest))
+        if self._local.max_transitions_per_unit is not None:
+            longest = min(longest, self._local.max_transitions_per_unit)
+        units = max(1, self._execution.chunk_bytes // _bytes_of_a_unit(self._architecture, self._local, longest))
         return torch.split(cohort[by_length.to(cohort.device)], units)
 
 
@@ -189,5 +155,5 @@ def _bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
     members = shape.members * local.batch_size * activations + 4 * shape.parameters
     row = shape.inputs + shape.targets + 1
-    rows = local.epochs * transitions * (row + 2 * row + 6)
+    rows = local.local_epochs * transitions * (row + 2 * row + 6)
     return 4 * (members + rows)

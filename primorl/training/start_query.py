@@ -7,7 +7,7 @@ from primorl.dynamics.ensemble import Bounds
 from primorl.dynamics.starts import CONTINUOUS, StartModel
 from primorl.privacy.mechanism.queries import Moments, register_query
 from primorl.training.cohort import CohortSource
-from primorl.training.statistics import BYTES_AT_ONCE, Columns, possible_fractions
+from primorl.training.normaliser_query import BYTES_AT_ONCE, ObservationColumns, possible_fractions
 
 STARTS = "starts"
 """Name of the query in ``privacy.json``."""
@@ -23,13 +23,13 @@ class StartQuery:
         bounds: finite.
     """
 
-    def __init__(self, columns: Columns, bounds: Bounds) -> None:
+    def __init__(self, columns: ObservationColumns, bounds: Bounds) -> None:
         self._columns = columns
         self._continuous = columns.continuous
         self._low, self._high = bounds.observation_low, bounds.observation_high
 
     @staticmethod
-    def moments(columns: Columns) -> Moments:
+    def moments(columns: ObservationColumns) -> Moments:
         """What a unit adds."""
         return Moments(len(columns.continuous), tuple(size for _, size in columns.one_hot))
 

@@ -76,14 +76,15 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
         Plain JSON, and the public split for `draw`; None where nothing is public.
 
     Raises:
-        PipelineError: nothing was partitioned yet, or a file is broken.
+        PipelineError: if nothing was partitioned yet, or a file is broken.
     """
     if not (partitions / "manifest.json").exists():
         raise PipelineError(f"{partitions / 'manifest.json'}: not there; run `dvc repro partition`")
     manifest = Manifest.load(partitions / "manifest.json")
     public = PublicSplit.read(partitions / "public")
     schema = {field.name: str(field.type) for field in arrow_schema(manifest.info.spaces)}
-    about = manifest.to_json() | {"schema": schema, "public": None if public is None else public.to_json()}
+    names = {name: list(getattr(manifest.info.spaces, name)) for name in ("observation_names", "action_names")}
+    about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
     return about, public
 
 

@@ -9,17 +9,20 @@ from typing import TypeVar
 from primorl.config.datasets import AnyDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory
+from primorl.trajectories.checks import RowCheck
+from primorl.trajectories.consent import write_consent
 from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
 from primorl.trajectories.identity.withdrawal import Withdrawals
 from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.source import ConsentReader
 from primorl.trajectories.storage.parquet import PartWriter
-from primorl.trajectories.storage.schema import DatasetInfo, RowCheck
+from primorl.trajectories.storage.schema import DatasetInfo
 
 _Item = TypeVar("_Item")
 
 
-def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetInfo:
+def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_column: str | None = None) -> DatasetInfo:
     """Read what ``collect`` left in ``raw``, check every row and write ``target`` whole or not at all.
 
     Args:
@@ -27,17 +30,26 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
         target: the folder of Parquet parts to replace.
         name: the dataset's entry in params.yaml.
         dataset: that entry.
+        public_column: the column of the log that says who consented to be public; None: there is none.
 
     Returns:
         The facts written into every part.
 
     Raises:
-        PipelineError: the entry or the data are not fit for use; ``target`` is untouched.
+        PipelineError: if the entry or the data are not fit for use; ``target`` is untouched.
     """
     reader = source_of(name, dataset).open(raw)
+    if public_column is not None:
+        if not isinstance(reader, ConsentReader):
+            raise PipelineError(
+                f"params.yaml: partition.public.column: found {public_column!r}, but the source {dataset.source} has "
+                "no columns of its own; allowed with it is partition.public.file, or source: tabular"
+            )
+        reader.keep_consent(public_column)
     spaces = reader.spaces
     withdrawals = Withdrawals(dataset.exclude_units)
-    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none")
+    horizon = dataset.horizon or reader.horizon
+    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none", horizon=horizon)
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces)
     with (
@@ -56,6 +68,9 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             fingerprint.update(table)
             writer.write(table)
             rows += table.num_rows
+        check.finish()
+        if check_duplicates is not None:
+            check_duplicates.finish()
         withdrawals.check_all_met()
         if rows == 0:
             raise PipelineError(f"{reader.path}: found no transitions; allowed is at least one")
@@ -64,12 +79,14 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset) -> DatasetIn
             environment=dataset.environment,
             unit=dataset.unit,
             spaces=spaces,
-            horizon=dataset.horizon or reader.horizon,
+            horizon=horizon,
             termination=dataset.termination,
             duplicates=dataset.duplicates,
             dataset_fingerprint=fingerprint.keyed(project_secret()),
         )
         writer.finish(info)
+        if public_column is not None and isinstance(reader, ConsentReader):
+            write_consent(fresh, public_column, [withdrawals.drop(table) for table in reader.consent])
     return info
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from primorl.attacks import membership
 from primorl.attacks.victims import Recipe
+from primorl.training.settings import EarlyStopping
 
 
 def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,10 +17,14 @@ def few_units(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def shortened(recipe: Recipe) -> Recipe:
     """As many rounds as it takes to know twenty units by heart, and hardly a policy."""
+    setup = recipe.setup
     return replace(
         recipe,
-        plan=replace(recipe.plan, rounds=60),
-        local=replace(recipe.local, learning_rate=0.01),  # of twenty, now and then many more join than expected
-        server=replace(recipe.server, look_every=60),
+        setup=replace(
+            setup,
+            plan=replace(setup.plan, rounds=60),
+            local=replace(setup.local, learning_rate=0.01),  # of twenty, now and then many more join than expected
+            server=replace(setup.server, early_stopping=EarlyStopping(every=60, patience=None)),
+        ),
         policy=replace(recipe.policy, hidden=(32, 32), updates_per_epoch=100, batch_size=128),
     )

@@ -39,7 +39,8 @@ def test_members_of_a_memorising_model_are_found(quick: Recipe) -> None:
 
 def test_nobody_is_found_in_a_model_that_never_moved(quick: Recipe) -> None:
     """The twin: the same code on a model that learned nothing."""
-    still = replace(quick, local=replace(quick.local, learning_rate=0.0))
+    setup = quick.setup
+    still = replace(quick, setup=replace(setup, local=replace(setup.local, learning_rate=0.0)))
     found = attacked(still)
     for kind, name in membership.HEADLINE.items():
         low, high = found[kind][name].auc_interval
@@ -48,7 +49,7 @@ def test_nobody_is_found_in_a_model_that_never_moved(quick: Recipe) -> None:
 
 def test_variants_differ_in_clip_and_noise_alone() -> None:
     plain, clipped, private = (
-        membership.recipe(variant, epsilon).plan
+        membership.recipe(variant, epsilon).setup.plan
         for variant, epsilon in (("no_clip", None), ("no_privacy", None), ("private", 3.0))
     )
     spent = private.spent()

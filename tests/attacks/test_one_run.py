@@ -16,9 +16,8 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining
 from tests.plans import ensemble_plan
+from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(6, 2, 2, (64,), -3.0, 0.5)
 CANARIES, REAL, ROUNDS, MULTIPLIER = 100, 20, 60, 25.0
@@ -51,20 +50,15 @@ def audited(kind: type[Plan], multiplier: float) -> OneRun:
         members=SHAPE.members,
         layers=len(SHAPE.layers),
     )
-    return audit_one_run(
+    setup = training_setup(
         plan,
         SHAPE,
-        real(REAL, 1),
-        real(30, 2).flat(),
-        canaries=CANARIES,
-        confidence=0.95,
-        local=LocalTraining(learning_rate=0.05, batch_size=4, epochs=1, weight_decay=0.0),
-        server=ServerTraining(momentum=0.5, averaging=0.5, look_every=ROUNDS, patience=None),
-        max_transitions=None,
-        seed=0,
+        local=local_training(learning_rate=0.05, batch_size=4),
+        server=server_training(0.5, 0.5, ROUNDS, None),
         execution=ON_ONE_CORE,
-        on_round=lambda: None,
     )
+    public = real(30, 2).flat()
+    return audit_one_run(setup, real(REAL, 1), public, canaries=CANARIES, confidence=0.95, on_round=lambda: None)
 
 
 def test_the_true_plan_is_not_refuted() -> None:
@@ -114,23 +108,12 @@ def test_too_few_or_many_canaries_and_another_k_are_refused() -> None:
     plan = Plan(
         9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", SHAPE.members, len(SHAPE.layers)), 1.0, 2, 1e-5
     )
-    local, server = LocalTraining(0.05, 4, 1, 0.0), ServerTraining(0.0, 0.0, 2, None)
+    local, server = local_training(0.05, 4), server_training(0.0, 0.0, 2, None)
 
     def audit(canaries: int) -> None:
-        audit_one_run(
-            plan,
-            SHAPE,
-            real(2, 1),
-            real(30, 2).flat(),
-            canaries=canaries,
-            confidence=0.95,
-            local=local,
-            server=server,
-            max_transitions=None,
-            seed=0,
-            execution=ON_ONE_CORE,
-            on_round=lambda: None,
-        )
+        setup = training_setup(plan, SHAPE, local=local, server=server, execution=ON_ONE_CORE)
+        public = real(30, 2).flat()
+        audit_one_run(setup, real(2, 1), public, canaries=canaries, confidence=0.95, on_round=lambda: None)
 
     with pytest.raises(PipelineError, match="found 7 canaries, allowed are 8 to 50000"):
         audit(7)

@@ -14,7 +14,7 @@ from primorl.policy.exported import DeterministicPolicy
 
 
 def untrained() -> GaussianEnsemble:
-    shape = recipe("no_clip").shape
+    shape = recipe("no_clip").setup.architecture
     return GaussianEnsemble(shape, shape.initial_weights(0), Normaliser.from_public(*public_units().flat()), bounds())
 
 

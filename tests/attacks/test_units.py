@@ -6,13 +6,13 @@ from torch import Tensor
 
 from primorl.attacks.units import Units, WithCanaries
 from primorl.attacks.victims import ON_ONE_CORE
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource
-from primorl.training.local_update import LocalTraining
-from primorl.training.training import ServerTraining, train
+from primorl.training.training import train
+from tests.units import local_training, server_training, training_setup
 
 SHAPE = Architecture(2, 1, 2, (8,), -3.0, 0.5)
 
@@ -49,19 +49,14 @@ def released(source: CohortSource) -> Tensor:
         1e-5,
     )
     public = some(10, 5, 9).flat()
-    trained = train(
+    setup = training_setup(
         plan,
         SHAPE,
-        source,
-        public,
-        normaliser=Normaliser.from_public(*public),
-        local=LocalTraining(learning_rate=0.1, batch_size=8, epochs=1, weight_decay=0.0),
-        server=ServerTraining(momentum=0.0, averaging=0.0, look_every=1, patience=None),
-        max_transitions=None,
-        seed=0,
+        local=local_training(learning_rate=0.1, batch_size=8),
+        server=server_training(0.0, 0.0, 1, None),
         execution=ON_ONE_CORE,
-        on_round=lambda done, look: None,
     )
+    trained = train(setup, source, public)
     moved = [w - start for w, start in zip(trained.weights, SHAPE.initial_weights(0), strict=True)]
     return torch.cat([part.flatten() for part in moved]) * source.units
 

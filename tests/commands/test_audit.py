@@ -7,25 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from primorl import tracking
 from primorl.attacks import membership
 from primorl.attacks.victims import Recipe
 from primorl.commands import main as cli
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.privacy.mechanism.plan import Plan
 from tests.attacks.recipes import few_units, shortened
 from tests.pipeline.conftest import small  # noqa: F401
 from tests.pipeline.test_audit import project, silent  # noqa: F401
 from tests.pipeline.tiny_policy import RememberingRun
+from tests.projects import write_settings
 from tests.trajectories.builders import snapshot
 
 
 @pytest.fixture
 def run(project: Params, monkeypatch: pytest.MonkeyPatch) -> RememberingRun:  # noqa: F811
     """The run that the command logs to, in a project with a public split."""
-    Path("params.yaml").write_text(yaml.safe_dump(project.model_dump(mode="json")), encoding="utf-8")
+    write_settings(plain(project))
     remembering = RememberingRun()
 
     @contextmanager
@@ -113,6 +113,8 @@ def test_membership_reports_every_variant(
     ],
 )
 def test_numbers_out_of_range_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        cli.main(["audit", *words])
-    assert "allowed are" in capsys.readouterr().err
+    assert cli.main(["audit", *words]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert "allowed are" in error
+    assert error.count("\n") == 1

@@ -45,6 +45,10 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(
     text = capsys.readouterr().out
     assert about["dataset_fingerprint"] in text
     assert f"{about['private_units']} private, {about['public_units']} public" in text
+    rows = [line.split() for line in text.splitlines()]
+    header = rows.index(["dimension", "declared", "public", "min", "max", "mean", "std"])
+    assert [row[0] for row in rows[header + 1 : header + 5]] == [*about["observation_names"], *about["action_names"]]
+    assert f"{about['public']['observation']['max'][0]:.4g}" in rows[header + 1]
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -14,7 +14,6 @@ import yaml
 from dp_accounting import dp_event
 
 from primorl.commands import main as cli
-from primorl.config import params
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
@@ -23,6 +22,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import begun_ledger, project_ledger
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, request, version
+from tests.projects import project_settings, write_settings
 
 ROOT = Path(__file__).parents[2]
 Project = Callable[..., Params]
@@ -33,13 +33,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     """An empty project as the working directory; call it to choose the budget and the ledger's place."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
 
     def chosen(epsilon: float | None = None, url: str | None = None) -> Params:
         raw["privacy"]["budget"] = {"epsilon": epsilon, "delta": DELTA}
         raw["ledger"]["url"] = url
-        Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
-        return params.load(Path("params.yaml"))
+        return write_settings(raw)
 
     chosen()
     return chosen
@@ -73,7 +72,26 @@ def test_an_empty_ledger_says_so_and_nothing_is_created(project: Project, capsys
         assert primorl(*words) == 0
         assert capsys.readouterr().out == "the ledger is empty: nothing was charged yet\n"
     assert shown(capsys) == []
-    assert [entry.name for entry in Path().iterdir()] == ["params.yaml"]
+    assert {entry.name for entry in Path().iterdir()} == {"params.yaml", "datasets"}
+
+
+@pytest.mark.usefixtures("ledger")
+def test_settings_of_a_run_may_be_wrong_where_nothing_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    """What a half-made edit leaves, such as both ways to choose the noise; the ledger's own keys must be right."""
+    raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    raw["privacy"] |= {"target_epsilon": 0.5, "noise_multiplier": 4.6, "rounds": "many"}
+    raw["dynamics"] = None
+    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert cli.main(["check"]) == 1
+    assert capsys.readouterr().err.startswith("error: params.yaml: ")
+    assert len(shown(capsys)) == 4
+    for words in (("show",), ("verify",), ("export", "out.jsonl")):
+        assert primorl(*words) == 0
+    capsys.readouterr()
+    raw["ledger"] = {"url": 3}
+    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    assert primorl("show") == 1
+    assert capsys.readouterr().err.startswith("error: params.yaml: ledger.url")
 
 
 def test_json_holds_every_charge_and_the_running_total(ledger: Ledger, capsys: pytest.CaptureFixture[str]) -> None:

@@ -11,16 +11,20 @@ from matplotlib.image import imread
 
 from primorl.commands import frontier
 from primorl.commands import main as cli
-from primorl.config.params import load
+from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Version
+from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup.accounts import project_ledger
+from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.pipeline.tiny_policy import write_partition
 from tests.privacy.accounting.test_epsilon import GOLDEN
 from tests.privacy.ledger.ledgers import request, version
-from tests.trajectories.builders import INFO
+from tests.projects import project_settings, write_settings
+from tests.trajectories.builders import INFO, episode, table
 
 ROOT = Path(__file__).parents[2]
 KEYS = ("epsilon_pld", "epsilon_rdp", "delta", "sampling_probability", "noise_multiplier", "rounds")
@@ -44,9 +48,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def write_params(**privacy: object) -> None:
-    raw: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
     raw["privacy"] |= PRIVACY | privacy
-    Path("params.yaml").write_text(yaml.safe_dump(raw), encoding="utf-8")
+    write_settings(raw)
 
 
 def write_partitions() -> Version:
@@ -350,3 +354,34 @@ def test_json_of_a_variant_without_a_guarantee_says_so(variant: str, capsys: pyt
     assert [answer[name] for name in ("epsilon_pld", "epsilon_rdp", "epsilon_replace_one")] == [None] * 3
     asked = answered(capsys, "--noise-multiplier", "20")
     assert (asked["private"], asked["epsilon_pld"]) == (True, epsilon(1.0, 20.0, 5))
+
+
+def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.CaptureFixture[str]) -> None:
+    """A query that is nothing but noise, and a target that no noise reaches."""
+    statistics = {"normaliser": "private", "starts": False, "noise_multiplier": 1000.0}
+    write_params(statistics=statistics)
+    chosen = load(Path("params.yaml"))
+    assert cli.main(["plan", "--json"]) == 0, "before there are partitions, nobody knows the number of units"
+    capsys.readouterr()
+    write_partitions()
+    names = ["a", "b"]
+    write_partition(Path("data/partitions/public"), table([episode(20, i) for i in range(2)], units=names, names=names))
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(chosen)
+    assert "leaves nothing of the normaliser's answer" in str(refused.value)
+    for words in ([], ["--json"]):
+        assert cli.main(["plan", *words]) == 1
+        assert capsys.readouterr().err == f"error: {refused.value}\n"
+    write_params(statistics=statistics | {"noise_multiplier": 0.3})
+    assert cli.main(["plan", "--json"]) == 0, "the twin: less noise is accepted"
+    capsys.readouterr()
+    write_params(target_epsilon=1e-6, noise_multiplier=None, delta=1e-9)
+    with pytest.raises(PipelineError) as refused:
+        refused_by_training(load(Path("params.yaml")))
+    assert cli.main(["plan"]) == 1
+    assert capsys.readouterr().err == f"error: {refused.value}\n"
+
+
+def refused_by_training(chosen: Params) -> None:
+    manifest = Manifest.load(Path("data/partitions/manifest.json"))
+    make_plan(chosen, manifest)

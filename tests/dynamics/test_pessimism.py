@@ -6,7 +6,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 
 CPU = torch.device("cpu")
@@ -63,7 +63,7 @@ def model(
 
 def test_every_row_follows_one_member_drawn_anew() -> None:
     """State and reward come from the same member, and all members come up, equally often."""
-    step = model().step(torch.zeros(3000, 3), torch.zeros(3000, 1), Streams.of([0], CPU))
+    step = model().step(torch.zeros(3000, 3), torch.zeros(3000, 1), SeedGenerators.of([0], CPU))
     assert torch.equal(step.next_observation, 10 * step.reward.unsqueeze(1).expand(-1, 3))
     counts = step.reward.long().bincount(minlength=3)
     assert torch.all((counts - 1000).abs() < 150)
@@ -72,13 +72,13 @@ def test_every_row_follows_one_member_drawn_anew() -> None:
 def test_the_penalty_is_taken_off_after_the_bounds() -> None:
     """r̃ = clamp(r̂) - λu, u = ‖μ_2 - μ_0‖ = √(3·20² + 2²)."""
     doubt = (3 * 20**2 + 4) ** 0.5
-    step = model(reward_high=0.5, penalty=2.0).step(torch.zeros(64, 3), torch.zeros(64, 1), Streams.of([0], CPU))
+    step = model(reward_high=0.5, penalty=2.0).step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
     torch.testing.assert_close(step.uncertainty, torch.full((64,), doubt))
     assert set(step.reward.add(2 * doubt).mul(10).round().long().tolist()) == {0, 5}
 
 
 def test_states_stay_within_bounds() -> None:
-    step = model(limit=7.0).step(torch.zeros(64, 3), torch.zeros(64, 1), Streams.of([0], CPU))
+    step = model(limit=7.0).step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
     assert set(step.next_observation.flatten().tolist()) == {0.0, 7.0}
 
 
@@ -91,13 +91,13 @@ def test_a_prediction_that_is_not_a_number_does_not_spread() -> None:
     broken = PessimisticModel(
         GaussianEnsemble(shape, weights, normaliser, bounds), uncertainty="max_aleatoric", penalty=0.0
     )
-    step = broken.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), Streams.of([0], CPU))
+    step = broken.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), SeedGenerators.of([0], CPU))
     assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
 
 
 def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:
     """Member 0 never ends an episode, member 2 always does, member 1 every other time; over all, their mean."""
-    step = model(termination="learned").step(torch.zeros(3000, 3), torch.zeros(3000, 1), Streams.of([0], CPU))
+    step = model(termination="learned").step(torch.zeros(3000, 3), torch.zeros(3000, 1), SeedGenerators.of([0], CPU))
     assert step.terminated is not None
     member = step.reward.long()
     shares = [step.terminated[member == i].float().mean().item() for i in range(3)]
@@ -111,7 +111,9 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
     """Bounds narrower than the range where the task goes on must not make a rollout immortal."""
     far = Rule(3, lambda observation, action, following: following[:, 0] > 15)
     monkeypatch.setitem(RULES, "far", far)
-    step = model(limit=7.0, termination="far").step(torch.zeros(300, 3), torch.zeros(300, 1), Streams.of([0], CPU))
+    step = model(limit=7.0, termination="far").step(
+        torch.zeros(300, 3), torch.zeros(300, 1), SeedGenerators.of([0], CPU)
+    )
     assert step.terminated is not None
     assert torch.equal(step.terminated, step.reward == 2)
     assert step.next_observation.max() == 7
@@ -120,7 +122,7 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
 def test_without_a_termination_nothing_more_is_drawn() -> None:
     """The same seed gives the same rollouts as before there were terminations."""
     generator, again = (torch.Generator().manual_seed(0) for _ in range(2))
-    assert model().step(torch.zeros(5, 3), torch.zeros(5, 1), Streams([generator])).terminated is None
+    assert model().step(torch.zeros(5, 3), torch.zeros(5, 1), SeedGenerators([generator])).terminated is None
     torch.randint(3, (5,), generator=again)
     torch.randn(5, 4, generator=again)
     assert torch.equal(generator.get_state(), again.get_state())

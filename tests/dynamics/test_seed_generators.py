@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 
 CPU = torch.device("cpu")
-DRAWS: dict[str, Callable[[Streams, int], Tensor]] = {
+DRAWS: dict[str, Callable[[SeedGenerators, int], Tensor]] = {
     "randn": lambda streams, rows: streams.randn(rows, 3),
     "rand": lambda streams, rows: streams.rand(rows),
     "randint": lambda streams, rows: streams.randint(1000, rows, 2),
@@ -20,8 +20,8 @@ DRAWS: dict[str, Callable[[Streams, int], Tensor]] = {
 @pytest.mark.parametrize("kind", DRAWS)
 def test_a_seed_gets_what_it_gets_alone_whoever_is_beside_it(kind: str) -> None:
     draw = DRAWS[kind]
-    together = Streams.of([7, 8, 9], CPU)
-    streams = [Streams.of([seed], CPU) for seed in (7, 8, 9)]
+    together = SeedGenerators.of([7, 8, 9], CPU)
+    streams = [SeedGenerators.of([seed], CPU) for seed in (7, 8, 9)]
     for _ in range(2):
         parts = draw(together, 12).chunk(3)
         for part, alone in zip(parts, streams, strict=True):
@@ -32,5 +32,5 @@ def test_a_seed_gets_what_it_gets_alone_whoever_is_beside_it(kind: str) -> None:
 def test_one_generator_for_all_would_be_noticed() -> None:
     """The twin: what the second seed gets would then depend on the first."""
     shared = torch.Generator().manual_seed(8)
-    second = Streams([shared, shared]).randn(8).chunk(2)[1]
-    assert not torch.equal(second, Streams.of([8], CPU).randn(4))
+    second = SeedGenerators([shared, shared]).randn(8).chunk(2)[1]
+    assert not torch.equal(second, SeedGenerators.of([8], CPU).randn(4))

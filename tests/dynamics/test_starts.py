@@ -11,11 +11,11 @@ from primorl.dynamics.starts import FILE, StartModel
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.project.errors import PipelineError
+from primorl.training.normaliser_query import ObservationColumns
 from primorl.training.start_query import StartQuery
-from primorl.training.statistics import Columns
 from tests.units import Ragged
 
-COLUMNS = Columns(5, ((1, 3),), discrete_actions=False)
+COLUMNS = ObservationColumns(5, ((1, 3),), discrete_actions=False)
 BOUNDS = Bounds(
     torch.tensor([-2.0, 0.0, 0.0, 0.0, 10.0]),
     torch.tensor([6.0, 1.0, 1.0, 1.0, 30.0]),
@@ -111,7 +111,7 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> N
 
 
 def test_one_unit_of_states_without_categories() -> None:
-    plain = Columns(2, (), discrete_actions=False)
+    plain = ObservationColumns(2, (), discrete_actions=False)
     bounds = Bounds(torch.zeros(2), torch.ones(2), torch.zeros(1), torch.ones(1), 0.0, 1.0)
     source = Ragged([torch.full((1, 3), 0.25)], [torch.zeros(1, 4)])
     query = StartQuery(plain, bounds)
@@ -120,7 +120,7 @@ def test_one_unit_of_states_without_categories() -> None:
 
 
 def test_all_categories_and_nothing_else() -> None:
-    only = Columns(3, ((0, 3),), discrete_actions=True)
+    only = ObservationColumns(3, ((0, 3),), discrete_actions=True)
     bounds = Bounds(torch.zeros(3), torch.ones(3), torch.zeros(1), torch.ones(1), 0.0, 1.0, True)
     source = Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8)
     query = StartQuery(only, bounds)

@@ -14,10 +14,8 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import Execution
-from primorl.training.training import ServerTraining, train
-from tests.units import Ragged
+from primorl.training.training import train
+from tests.units import Ragged, local_training, server_training, training_setup
 
 ENVIRONMENTS = {
     "cartpole": "CartPole-v1",
@@ -128,19 +126,13 @@ def test_a_head_learns_where_episodes_end_inside_the_noised_vector(noise_multipl
         1e-3,
         entropy=entropy,
     )
-    trained = train(
+    setup = training_setup(
         plan,
         shape,
-        source,
-        (inputs, targets),
-        normaliser=normaliser,
-        local=LocalTraining(learning_rate=0.01, batch_size=16, epochs=1, weight_decay=0.0),
-        server=ServerTraining(momentum=0.6, averaging=0.8, look_every=60, patience=None),
-        max_transitions=None,
-        seed=0,
-        execution=Execution(torch.device("cpu"), 16 << 20),
-        on_round=lambda done, look: None,
+        local=local_training(learning_rate=0.01, batch_size=16),
+        server=server_training(0.6, 0.8, 60, None),
     )
+    trained = train(setup, source, (inputs, targets))
     box = torch.full((1,), 9.0)
     bounds = Bounds(-box, box, torch.zeros(1), torch.ones(1), -9.0, 9.0)
     model = GaussianEnsemble(shape, trained.weights, normaliser, bounds, "learned")
@@ -150,4 +142,4 @@ def test_a_head_learns_where_episodes_end_inside_the_noised_vector(noise_multipl
     higher = probability[ended].unsqueeze(1) > probability[~ended]
     assert higher.float().mean() > 0.95  # the area under the ROC curve
     assert probability.mean().item() == pytest.approx(ended.float().mean().item(), rel=0.5)
-    assert trained.looks[-1].error[-1] < 0.9  # of the flag's variance, which is what a constant would be off by
+    assert trained.evaluations[-1].error[-1] < 0.9  # of the flag's variance, which is what a constant would be off by

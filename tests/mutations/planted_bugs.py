@@ -12,7 +12,7 @@ _COHORT = "tests/training/test_cohort.py"
 _LOCAL = "tests/training/test_local_update.py"
 _ROUNDS = "tests/training/test_rounds.py"
 _PROCESSES = "tests/training/test_distributed.py"
-_WORKERS = "tests/pipeline/test_workers.py"
+_WORKERS = "tests/setup/test_launcher.py"
 _TRAINING = "tests/training/test_training.py"
 _CHECKPOINT = "tests/training/test_checkpoint.py"
 _STAGE = "tests/pipeline/test_train_model.py"
@@ -20,6 +20,8 @@ _LEDGER = "tests/privacy/ledger/test_ledger.py"
 _CHAIN = "tests/privacy/ledger/test_chain.py"
 _RACES = "tests/privacy/ledger/test_races.py"
 _RELEASE = "tests/release/test_release.py"
+_RECEIVED = "tests/release/test_received_bundle.py"
+_CARD = "tests/release/test_card.py"
 _SECURITY = "tests/test_security.py"
 
 
@@ -409,9 +411,11 @@ _DATA_FLOW = [
     Bug(
         "flow-private-normaliser",
         "data flow",
-        "pipeline/train_model.py",
-        "_normaliser(params, shape, plan, columns, bounds, public, progress)",
-        "_normaliser(params, shape, plan, columns, bounds, private or public, progress)",
+        "primorl/training/training.py",
+        "    normaliser = setup.make_normaliser(public, now.answers)\n",
+        "    import torch\n\n    first = torch.zeros(source.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(source.units), first)\n"
+        "    normaliser = setup.make_normaliser(tuple(part.flatten(0, 1) for part in rows), now.answers)\n",
         "the normaliser is fitted to private rows",
         (_TRAINING, _STAGE),
     ),
@@ -419,20 +423,19 @@ _DATA_FLOW = [
         "flow-early-stopping-on-private-loss",
         "data flow",
         "primorl/training/training.py",
-        "        look_at = PublicLook(",
-        "        first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
-        "        rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
-        "        public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n"
-        "        look_at = PublicLook(",
-        "looks, and so stopping and what is released, judge private rows",
+        "    evaluate = None\n    if public is not None:\n",
+        "    evaluate = None\n    import torch\n\n    first = torch.zeros(plan.units, 1, dtype=torch.int64)\n"
+        "    rows = source.transitions(torch.arange(plan.units), first) if source else None\n"
+        "    public = tuple(part.flatten(0, 1) for part in rows) if rows else public\n    if public is not None:\n",
+        "evaluations, and so stopping and what is released, judge private rows",
         (_TRAINING,),
     ),
     Bug(
         "flow-bounds-from-private-data",
         "data flow",
-        "pipeline/train_model.py",
-        "bounds = model_bounds(params, manifest, public)",
-        'bounds = model_bounds(params, manifest, UnitStore.open(PARTITIONS / "private"))',
+        "primorl/setup/training.py",
+        "bounds=model_bounds(params, manifest, public),",
+        'bounds=model_bounds(params, manifest, UnitStore.open(__import__("pathlib").Path("data/partitions/private"))),',
         "the model's bounds are private extremes",
         (_STAGE,),
     ),
@@ -448,9 +451,9 @@ _DATA_FLOW = [
     Bug(
         "flow-padding-is-anothers-row",
         "data flow",
-        "primorl/trajectories/storage/store.py",
+        "primorl/trajectories/storage/memory.py",
         "self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)",
-        "torch.clamp(self._starts[units, None] + steps, max=len(self._inputs) - 1)",
+        "torch.clamp(self._starts[units, None] + steps, max=len(self._places) - 1)",
         "steps past a unit's end read the next unit's rows",
         ("tests/trajectories/storage/test_store.py",),
     ),
@@ -512,9 +515,9 @@ _DATA_FLOW = [
     Bug(
         "flow-split-depends-on-position",
         "data flow",
-        "primorl/trajectories/partitioning.py",
-        "[is_public(unit, public_fraction, salt) for unit in units.dictionary.to_pylist()]",
-        "[is_public(str(i), public_fraction, salt) for i, unit in enumerate(units.dictionary.to_pylist())]",
+        "primorl/trajectories/consent.py",
+        "[hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()]",
+        "[hashed(prefix + str(i).encode()).digest()[:size] for i, unit in enumerate(units.to_pylist())]",
         "one unit's presence moves others between the partitions",
         ("tests/trajectories/test_partitioning.py",),
     ),
@@ -530,11 +533,38 @@ _DATA_FLOW = [
     Bug(
         "flow-split-inside-a-unit",
         "data flow",
-        "primorl/trajectories/storage/store.py",
-        "        unit_starts = units.starts()\n",
-        "        unit_starts = np.union1d(units.starts(), units.starts()[-1:] + 1)\n",
+        "primorl/trajectories/storage/memory.py",
+        "unit_starts = torch.from_numpy(np.cumsum(own_lengths) - own_lengths)",
+        "unit_starts = torch.from_numpy(np.append(np.cumsum(own_lengths) - own_lengths, own_lengths.sum() - 1))",
         "one person's rows are counted as two units",
         ("tests/trajectories/storage/test_store.py",),
+    ),
+    Bug(
+        "flow-next-observation-is-anothers",
+        "data flow",
+        "primorl/trajectories/storage/memory.py",
+        "(after[:-1].view(np.int32) != observation[1:].view(np.int32)).any(axis=1)",
+        "False",
+        "the outcome of a trajectory's last step is the start of another person's trajectory",
+        ("tests/trajectories/storage/test_store.py",),
+    ),
+    Bug(
+        "flow-half-a-person-is-public",
+        "data flow",
+        "primorl/trajectories/sources/tabular/transitions.py",
+        "np.flatnonzero(differs & ~begins)",
+        "np.flatnonzero(differs & begins & ~begins)",
+        "one row's consent speaks for rows that say otherwise",
+        ("tests/trajectories/test_consent.py",),
+    ),
+    Bug(
+        "flow-consent-of-who-withdrew",
+        "data flow",
+        "primorl/trajectories/ingestion.py",
+        "[withdrawals.drop(table) for table in reader.consent]",
+        "reader.consent",
+        "ids of people who withdrew stay in the dataset",
+        ("tests/trajectories/test_consent.py",),
     ),
 ]
 
@@ -707,37 +737,46 @@ _PAYING = [
     Bug(
         "charge-after-reading",
         "ledger",
-        "pipeline/train_model.py",
-        "    wanted = accounts.request(\n",
-        '    UnitStore.open(PARTITIONS / "private")\n    wanted = accounts.request(\n',
+        "primorl/setup/paid_training.py",
+        "    request = accounts.request(\n",
+        '    UnitStore.open(partitions.folder / "private")\n    request = accounts.request(\n',
         "the private partition is opened before the ledger is asked",
         (_STAGE,),
     ),
     Bug(
         "charge-of-nothing",
         "ledger",
-        "pipeline/train_model.py",
-        "event=plan.event if plan else dp_event.NonPrivateDpEvent(),",
-        "event=plan.event if plan else dp_event.NoOpDpEvent(),",
+        "primorl/setup/paid_training.py",
+        "event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,",
+        "event=dp_event.NoOpDpEvent() if baseline else setup.plan.event,",
         "variant mopo is charged as nothing",
         (_STAGE,),
     ),
     Bug(
-        "charge-identity-without-code",
+        "charge-again-for-an-edit",
         "ledger",
-        "primorl/setup/accounts.py",
-        '"code": {name: hashlib.sha256((_CODE / name).read_bytes()).hexdigest() for name in code},',
-        '"code": {},',
-        "another mechanism is restored for what this one would be",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
+        "an edit of the engine charges the same people again without being asked to",
+        (_STAGE,),
+    ),
+    Bug(
+        "charge-identity-without-draw",
+        "ledger",
+        "primorl/setup/paid_training.py",
+        '        "draw": params.privacy.draw,\n',
+        "",
+        "another draw that was asked for is not made",
         (_STAGE,),
     ),
     Bug(
         "charge-identity-without-data",
         "ledger",
-        "primorl/setup/accounts.py",
-        '"members": hashlib.sha256(version.members).hexdigest(),',
-        '"members": "",',
-        "other data's model is restored",
+        "primorl/setup/paid_training.py",
+        '            "members": hashlib.sha256(partitions.version.members).hexdigest(),\n',
+        "",
+        "other people's model is restored",
         (_STAGE,),
     ),
 ]
@@ -756,8 +795,10 @@ _CRASHES = [
         "resume-announced-too-late",
         "crash safety",
         "primorl/training/training.py",
-        "                keep(now)\n                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
-        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n                keep(now)\n",
+        "                save_checkpoint(now)\n"
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n",
+        "                total = rounds.sum(now.weights, last=now.started >= plan.rounds)\n"
+        "                save_checkpoint(now)\n",
         "a round touches data before it is written down",
         (_TRAINING,),
     ),
@@ -791,9 +832,9 @@ _CRASHES = [
     Bug(
         "checkpoint-of-an-unprotected-run",
         "crash safety",
-        "pipeline/train_model.py",
-        "if plan is not None and plan.is_private else None",
-        "if plan is not None else None",
+        "primorl/setup/paid_training.py",
+        "begin = None if baseline or not setup.plan.is_private else",
+        "begin = None if baseline else",
         "weights without a guarantee are kept and restored",
         (_STAGE,),
     ),
@@ -812,12 +853,10 @@ _LEAVING = [
     Bug(
         "statement-of-realised-rounds",
         "statement",
-        "pipeline/train_model.py",
-        "        statement = accounts.with_payment(statement, params, ledger, paid.charge, version)\n",
-        "        from dataclasses import replace as other\n\n"
-        "        ran = other(plan, rounds=max(1, trained.rounds)) if plan else None\n"
-        "        statement = privacy_statement(ran, manifest)\n"
-        "        statement = accounts.with_payment(statement, params, ledger, paid.charge, version)\n",
+        "primorl/setup/model_files.py",
+        '    plan = None if variant == "mopo" else setup.plan\n',
+        "    from dataclasses import replace as other\n\n"
+        '    plan = None if variant == "mopo" else other(setup.plan, rounds=max(1, trained.rounds))\n',
         "ε of the rounds that ran, not of those that were reserved",
         (_STAGE,),
     ),
@@ -827,16 +866,16 @@ _LEAVING = [
         "primorl/privacy/ledger/charges.py",
         "spent = ledger.spent_on(version, delta)",
         "from primorl.privacy.accounting.epsilon import Spent\n    spent = Spent(0.0, 0.0, delta)",
-        "what was spent on the dataset is left out",
+        "what was spent on the dataset is this run's alone",
         (_STAGE,),
     ),
     Bug(
         "statement-private-numbers-logged",
         "statement",
-        "pipeline/train_model.py",
-        '        run.tag("charge", paid.charge.id)\n',
-        '        run.tag("charge", paid.charge.id)\n'
-        '        rows = UnitStore.open(PARTITIONS / "private").flat()[0]\n'
+        "primorl/setup/paid_training.py",
+        '        run.tag("charge", payment.charge.id)\n',
+        '        run.tag("charge", payment.charge.id)\n'
+        '        rows = UnitStore.open(partitions.folder / "private").flat()[0]\n'
         '        run.metric("first", float(rows[0, 0]))\n',
         "a private number is logged",
         (_STAGE,),
@@ -902,7 +941,7 @@ _LEAVING = [
         '(found - allowed, "does not belong in a bundle"), ',
         "",
         "any file beside the declared ones may leave",
-        (_RELEASE,),
+        (_RECEIVED,),
     ),
     Bug(
         "release-archives-pass",
@@ -911,7 +950,7 @@ _LEAVING = [
         "if zipfile.is_zipfile(folder / name):",
         "if False:",
         "an archive with a pickle passes as a declared file",
-        (_RELEASE,),
+        (_RECEIVED,),
     ),
     Bug(
         "release-epsilon-unchecked",
@@ -920,16 +959,34 @@ _LEAVING = [
         "    return accounted is not None and accounted <= stated * (1 + _TOLERANCE)\n",
         "    return True\n",
         "a stranger's ε is believed",
-        (_RELEASE,),
+        (_RECEIVED,),
     ),
     Bug(
         "loading-a-pickle",
         "release",
-        "primorl/policy/exported.py",
-        "import torch\n",
-        "import pickle  # noqa: F401\n\nimport torch\n",
+        "primorl/policy/saved.py",
+        "import itertools\n",
+        "import itertools\nimport pickle  # noqa: F401\n",
         "an artefact's loader can run what is in it",
         (_SECURITY,),
+    ),
+    Bug(
+        "card-markdown-unescaped",
+        "release",
+        "primorl/release/card.py",
+        "finalize=None if page else _md,",
+        "finalize=None,",
+        "a name in a file puts links and tables into the card",
+        (_CARD,),
+    ),
+    Bug(
+        "card-page-unescaped",
+        "release",
+        "primorl/release/card.py",
+        "autoescape=page,",
+        "autoescape=False,",
+        "a name in a file puts markup into the card's page",
+        (_CARD,),
     ),
 ]
 
@@ -982,9 +1039,9 @@ _SHARING = [
     Bug(
         "processes-unpaid",
         "processes",
-        "pipeline/train_model.py",
-        "        if _identity(params, manifest, version, shape, plan) != identity:\n",
-        "        if not identity:\n",
+        "primorl/setup/paid_training.py",
+        "        if _agreed(model_identity(params, setup, partitions)) != granted:\n",
+        "        if not granted:\n",
         "others train another model than the ledger has granted",
         (_WORKERS,),
     ),

@@ -15,6 +15,8 @@ from primorl.config.params import Params
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.project.paths import AUDIT_REPORT
+from primorl.setup import audits
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.tiny_policy import RememberingRun, write_partition
 from tests.trajectories.builders import INFO, episode, snapshot, table
@@ -34,21 +36,21 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     names = [f"b{i:03d}" for i in range(6)]
     write_partition(Path("data/partitions/public"), table(others, units=names, names=names))
     write_json(Path("data/partitions/manifest.json"), Manifest(INFO, 300, 6).to_json())
-    monkeypatch.setattr(audit, "MECHANISM_RUNS", 8)
-    monkeypatch.setattr(audit, "ONE_RUN_CANARIES", 60)
+    monkeypatch.setattr(audits, "MECHANISM_RUNS", 8)
+    monkeypatch.setattr(audits, "ONE_RUN_CANARIES", 60)
     return changed(small, privacy=PRIVACY, dynamics={"hidden": [16]})
 
 
 def changed(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def audited(params: Params, run: RememberingRun) -> dict[str, Any]:
     audit.body(params, run)  # type: ignore[arg-type]
-    report: dict[str, Any] = json.loads(audit.REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)
+    report: dict[str, Any] = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"), parse_constant=pytest.fail)
     return report
 
 
@@ -76,7 +78,7 @@ def test_a_plan_that_forgets_its_noise_raises_the_alarm(project: Params, monkeyp
     with pytest.raises(PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed") as alarm:
         audited(project, run)
     assert "\n" not in str(alarm.value)
-    report = json.loads(audit.REPORT.read_text(encoding="utf-8"))
+    report = json.loads(AUDIT_REPORT.read_text(encoding="utf-8"))
     assert report["mechanism"]["refutes_the_claim"] is True
     assert set(run.artifacts) == {"audit.json", "audit.png"}
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-import yaml
 from matplotlib.axes import Axes
 from mlflow.tracking import MlflowClient
 
@@ -17,9 +16,9 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation.figure import account
 from primorl.evaluation.model_value import values_by_member
 from primorl.evaluation.returns import episode_returns
+from primorl.evaluation.wording import account
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
@@ -28,6 +27,7 @@ from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_model, write_partitions
+from tests.projects import project_settings
 from tests.statements import NOT_PRIVATE
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
@@ -60,11 +60,11 @@ def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPol
 
 
 def chosen(variant: str = "private", score: dict[str, float] | None = None) -> Params:
-    raw = yaml.safe_load((REPOSITORY / "params.yaml").read_text(encoding="utf-8"))
+    raw = project_settings()
     raw["dynamics"]["variant"] = variant
-    raw["datasets"]["pendulum-replay"]["score"] = score
+    raw["chosen"]["score"] = score
     raw["evaluation"] = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
-    return params.parse(raw)
+    return params.from_plain(raw)
 
 
 def run(selected: Params) -> None:
@@ -91,7 +91,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "optimize_mopo": 5,
     }
     assert summary == {
-        "format": 2,
+        "format": 1,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",
@@ -265,13 +265,13 @@ def unsimulated(project: Path) -> Params:
 
 
 def without_simulator(selected: Params) -> Params:
-    raw = selected.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"] |= {
+    raw = params.plain(selected)
+    raw["chosen"] |= {
         "environment": None,
         "score": {"low": -1500.0, "high": 0.0, "scale": 1000.0},
     }
     raw["policy"] |= {"starts": "public"}
-    return params.parse(raw)
+    return params.from_plain(raw)
 
 
 def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
@@ -362,9 +362,7 @@ def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimul
 def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulated: Params) -> None:
     manifest = Path("data/partitions/manifest.json")
     write_json(manifest, read_json(manifest) | {"horizon": None})
-    with pytest.raises(
-        PipelineError, match=r"datasets.pendulum-replay.horizon: found null, and there is no environment"
-    ):
+    with pytest.raises(PipelineError, match=r"datasets/small.yaml: horizon: found null, and there is no environment"):
         run(unsimulated)
     assert not Path("metrics/summary.json").exists()
 

@@ -57,7 +57,7 @@ def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path)
     assert done.returncode != 0
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1
-    assert "main_data.hdf5: trajectory '000000004', step 1: found an action outside the declared space" in errors[0]
+    assert "main_data.hdf5: trajectory number 5, step 1: found an action outside the declared space" in errors[0]
     assert "allowed: [-2, 2]" in errors[0]
     assert "1234" not in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
@@ -73,7 +73,7 @@ def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(small: Params, t
     write_raw(Path("data/raw"), episodes(6))
     ingest.body(small, FakeRun())
     shutil.rmtree("data/raw")
-    write_raw(Path("data/raw"), [episode(4000, seed) for seed in range(20)])
+    write_raw(Path("data/raw"), [episode(200, seed) for seed in range(400)])
     before = snapshot(Path("data"))
 
     def limited() -> None:

@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipeline import optimize_policy, policy_training
-from primorl.config.params import Params, parse
+from pipeline import optimize_policy
+from primorl.config.params import Params, from_plain, plain
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.policy.replay import ReplayColumns
+from primorl.policy.sac import DiscreteSac
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.trajectories.storage.store import UnitStore
@@ -181,9 +184,9 @@ def test_an_unknown_environment_is_named() -> None:
 
 
 def unsimulated(params: Params) -> Params:
-    raw = params.model_dump(mode="json")
-    raw["datasets"][params.dataset]["environment"] = None
-    return parse(raw)
+    raw = plain(params)
+    raw["chosen"]["environment"] = None
+    return from_plain(raw)
 
 
 def test_without_an_environment_public_states_do(small: Params) -> None:
@@ -204,9 +207,9 @@ def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
     policy = DeterministicPolicy.load(OUTPUT)
     assert policy.discrete_actions
     assert policy.layers[-1].shape == (1, 1, 2)
-    model, _ = policy_training.load_model(params)
-    config = policy_training._config(params, model, 1.0)
-    assert config.target_entropy == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    assert params.policy.entropy_of(2) == pytest.approx(params.policy.discrete_target_entropy * np.log(2))
+    sac = DiscreteSac(params.policy, ReplayColumns(3, 2), SeedGenerators.of([0], torch.device("cpu")))
+    assert sac._target_entropy == params.policy.entropy_of(2)
     assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
 
 

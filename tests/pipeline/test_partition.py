@@ -19,6 +19,7 @@ def test_it_logs_the_declared_counts_and_the_keyed_fingerprint_only(
     partition.body(small, run)
     manifest = json.loads(Path("data/partitions/manifest.json").read_text(encoding="utf-8"))
     assert run.logged == {
+        "public_by": "hash",
         "public_fraction": 0.5,
         "salt": "primorl",
         "private_units": manifest["private_units"],

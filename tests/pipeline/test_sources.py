@@ -5,27 +5,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from pipeline import collect, ingest, partition
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from tests.pipeline.fakes import FakeRun
+from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.d4rl_builders import columns, write
 from tests.trajectories.sources.minari_builders import create, mixed_episode
 
 
 def chosen(name: str, like: str, **changes: Any) -> Params:
-    """The project's params.yaml with one more entry, made from another one, and that chosen."""
-    path = Path("params.yaml")
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    raw["datasets"][name] = raw["datasets"][like] | changes
+    """The project's settings with one more dataset, made from another one, and that chosen."""
+    raw = params.plain(params.load(Path("params.yaml")))
+    raw["chosen"] = project_settings(like)["chosen"] | changes
     raw["dataset"] = name
     raw["policy"]["starts"] = "public"  # also where there is no environment to reset
-    path.write_text(yaml.safe_dump(raw), encoding="utf-8")
-    return params.load(path)
+    return write_settings(raw)
 
 
 def run(checked: Params) -> dict[str, Any]:

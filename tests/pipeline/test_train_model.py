@@ -5,7 +5,9 @@ import json
 import math
 import shutil
 import sqlite3
+from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,16 +29,18 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.files import locked, write_json
-from primorl.project.progress import progress_bar
-from primorl.setup import accounts
+from primorl.setup import reporting
 from primorl.setup.accounts import project_ledger
 from primorl.tracking import stage_run
-from primorl.training.training import Look
+from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.training import PublicEvaluation
 from primorl.trajectories.sources.replay.recording import Episode
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.parquet import PartReader
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.units import training_setup
 
 OUTPUT = Path("models/dynamics")
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5, "rounds": 4, "delta": 1e-3}
@@ -45,12 +49,12 @@ MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs
 
 
 def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
@@ -69,6 +73,18 @@ def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
     train_model.body(params, run)  # type: ignore[arg-type]
     return run
+
+
+def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object]) -> None:
+    """Call ``opened`` before anything reads a file of the private partition."""
+    begin = PartReader.__init__
+
+    def spying(self: PartReader, folder: Path, made_by: str) -> None:
+        if folder.name == "private":
+            opened()
+        begin(self, folder, made_by)
+
+    monkeypatch.setattr(PartReader, "__init__", spying)
 
 
 def charged(params: Params) -> list[Charge]:
@@ -157,9 +173,9 @@ def test_a_large_delta_is_warned_of_and_voids_the_statement(
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
     """Private extremes, however large, move neither."""
     normalisers, bounds = [], []
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"] = {"observation": "public", "reward": "public"}
-    changed = params_module.parse(raw)
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"] = {"observation": "public", "reward": "public"}
+    changed = params_module.from_plain(raw)
     for scale in (1.0, 1e4):
         private = [episode(10, i) for i in range(5)]
         for one in private:
@@ -275,7 +291,7 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, dam
     before = snapshot(Path("models"))
     damage()
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(with_changes(data) if damage is no_manifest else data.model_copy(update={"seed": 1}))
+        trained(with_changes(data) if damage is no_manifest else replace(data, seed=1))
     assert "\n" not in str(refused.value)
     assert snapshot(Path("models")) == before
 
@@ -289,16 +305,16 @@ def test_bad_input_is_one_clear_error_and_the_last_model_stays(data: Params, dam
 def test_an_impossible_budget_is_refused_before_private_data_is_read(
     data: Params, changes: dict[str, Any], says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(train_model.UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
+    watch_private(monkeypatch, lambda: pytest.fail("private data was opened"))
     with pytest.raises(PipelineError, match=says):
         trained(with_changes(data, privacy=changes))
 
 
 def test_bounds_of_another_size_are_refused(data: Params) -> None:
-    raw = data.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
+    raw = params_module.plain(data)
+    raw["chosen"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
     with pytest.raises(PipelineError, match=r"bounds.observation: found 1 dimensions, the data has 3"):
-        trained(params_module.parse(raw))
+        trained(params_module.from_plain(raw))
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
@@ -315,7 +331,10 @@ def some_episodes(*, terminated: bool) -> None:
 @pytest.mark.parametrize(
     ("termination", "says"),
     [
-        ("none", r"datasets.pendulum-replay.termination: found none, but episodes of .* terminate; allowed is learned"),
+        (
+            "none",
+            r"replay.yaml: termination: found none, but episodes of .* terminate; allowed is learned",
+        ),
         ("sideways", r"termination: found 'sideways'; allowed for observations of size 3 are none, learned, upright$"),
         ("hopper", r"termination: found 'hopper', a rule for observations of size 11; allowed for those of size 3"),
     ],
@@ -337,9 +356,7 @@ def test_without_an_environment_somebody_must_say_how_long_an_episode_is_before_
 ) -> None:
     monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=None, horizon=None))
     some_episodes(terminated=True)
-    with pytest.raises(
-        PipelineError, match=r"pendulum-replay.horizon: found null, .* known beforehand, not counted in the data$"
-    ):
+    with pytest.raises(PipelineError, match=r"horizon: found null, .* known beforehand, not counted in the data$"):
         trained(with_changes(small))
     assert charged(small) == []
 
@@ -414,7 +431,7 @@ def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces
 
 
 def with_seed(params: Params, seed: int) -> Params:
-    return params.model_copy(update={"seed": seed})
+    return replace(params, seed=seed)
 
 
 def limited(params: Params, runs: float) -> Params:
@@ -425,15 +442,11 @@ def limited(params: Params, runs: float) -> Params:
 
 
 def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened = train_model.UnitStore.open
-
-    def spying(folder: Path, *watch: Any) -> Any:
-        if folder.name == "private":
-            assert [charge.state for charge in charged(data)] == ["reserved"]
-        return opened(folder, *watch)
-
-    monkeypatch.setattr(train_model.UnitStore, "open", spying)
+    states: list[list[str]] = []
+    watch_private(monkeypatch, lambda: states.append([charge.state for charge in charged(data)]))
     trained(data)
+    assert states
+    assert all(state == ["reserved"] for state in states)
     (charge,) = charged(data)
     assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
     assert charge.epsilon == pytest.approx(statement()["epsilon"], rel=1e-3)
@@ -474,12 +487,7 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     trained(data)
     first = snapshot(Path("models"))
     shutil.rmtree("models")
-    opened = train_model.UnitStore.open
-    monkeypatch.setattr(
-        train_model.UnitStore,
-        "open",
-        lambda folder, *watch: opened(folder) if folder.name == "public" else pytest.fail("private data was opened"),
-    )
+    watch_private(monkeypatch, lambda: pytest.fail("private data was opened"))
     trained(data)
     assert snapshot(Path("models")) == first
     trained(with_changes(data, privacy={"delta": 1e-4}))  # the same release, read at another δ
@@ -581,18 +589,47 @@ def test_training_that_diverges_is_aborted_and_stays_spent(data: Params, monkeyp
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
-def test_another_version_of_the_engine_is_another_mechanism(
-    data: Params, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
+    data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """After an edit of the code that trains, nothing old is passed off as its work."""
+    """A paid model is restored whatever the code; a new draw is paid for where it is asked for, once a number."""
     trained(data)
-    copy = tmp_path / "edited"
-    shutil.copytree(accounts._CODE, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    file = copy / "privacy" / "mechanism" / "plan.py"
-    file.write_text(file.read_text(encoding="utf-8") + "# edited", encoding="utf-8")
-    monkeypatch.setattr(accounts, "_CODE", copy)
+    first = snapshot(Path("models"))
+    monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
     trained(data)
-    assert len(charged(data)) == 2
+    assert len(charged(data)) == 1
+    assert snapshot(Path("models")) == first
+    assert f"made by engine version {ENGINE_VERSION}; this one is {ENGINE_VERSION + 1}" in capsys.readouterr().err
+    again = with_changes(data, privacy={"draw": 1})
+    for _ in range(2):
+        trained(again)
+        assert len(charged(data)) == 2
+    assert snapshot(Path("models")) != first
+    trained(data)
+    files = ("model.safetensors", "config.json")  # the statement counts the second charge
+    assert [snapshot(Path("models"))[f"dynamics/{name}"] for name in files] == [
+        first[f"dynamics/{name}"] for name in files
+    ]
+
+
+@pytest.mark.verdict
+def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_for(data: Params) -> None:
+    """Noise that no one can bear: the last model stays, and the same settings cost nothing again."""
+    loud = with_changes(data, privacy={"target_epsilon": None, "noise_multiplier": 500.0})
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"no better than no model: its public loss is .* lower dynamics"):
+            trained(loud)
+        assert [charge.state for charge in charged(loud)] == ["committed"]
+    assert not Path("models/dynamics").exists()
+
+
+@pytest.mark.verdict
+def test_a_model_that_learned_something_is_kept(data: Params) -> None:
+    """The twin: without noise, and with time to learn, the same data make a model that is better than a constant."""
+    learning = {"learning_rate": 0.05, "hidden": [32]}
+    privacy = {"rounds": 150, "clipping_norm": 5.0}
+    trained(with_changes(data, privacy=privacy, dynamics={**learning, "variant": "no_privacy"}))
+    assert Path("models/dynamics/config.json").exists()
 
 
 def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
@@ -677,7 +714,7 @@ def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params
 
 
 def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """ε so far is computed where it is due: at the first look, then after 200 times what it took, and at the end."""
+    """ε so far is computed where it is due: at the first evaluation, after 200 times what it took, and at the end."""
     clock, asked = 0.0, []
 
     def spent(plan: Plan, rounds: int) -> accounting.Spent:
@@ -686,16 +723,16 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
         asked.append(rounds)
         return accounting.Spent(1.0, 1.0, 1e-5)
 
-    monkeypatch.setattr(train_model.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: clock)
     monkeypatch.setattr(Plan, "spent", spent)
     run, plan = (
         RememberingRun(),
         Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
     )
-    with progress_bar(100, "test", "round") as bar:
-        report = train_model._reporter(run, bar, plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
+    setup = training_setup(plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
+    with reporting.TrainingReport(run, setup) as report:  # type: ignore[arg-type]
         for done in range(1, 101):
             clock += 1.0
-            report(done, Look(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+            report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
     assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
     assert len(run.steps["public_loss"]) == 50

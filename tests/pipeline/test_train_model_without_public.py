@@ -27,11 +27,12 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
 from primorl.training import rounds
-from primorl.training.local_update import LocalTraining
+from primorl.training.settings import Execution
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.units import local_training, training_setup
 
 OUTPUT = Path("models/dynamics")
 UNITS = 80
@@ -41,7 +42,7 @@ QUIET = PRIVATE | {"starts": False, "normaliser": "bounds"}
 
 
 def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[str, Any]) -> Params:
-    raw = small.model_dump(mode="json")
+    raw = params_module.plain(small)
     raw["privacy"] |= {
         "target_epsilon": None,
         "noise_multiplier": 1.0,
@@ -54,7 +55,7 @@ def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[st
     raw["dynamics"]["mopo"] |= {"batch_size": 64, "max_epochs": 2}
     for name, changes in blocks.items():
         raw[name] |= changes
-    return params_module.parse(raw)
+    return params_module.from_plain(raw)
 
 
 def write_partitions(shift: float = 0.0) -> None:
@@ -135,18 +136,18 @@ def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> 
     trained(with_statistics(data, PRIVATE))
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
-    raw = with_statistics(data, PRIVATE).model_dump(mode="json")
+    raw = params_module.plain(with_statistics(data, PRIVATE))
     raw["policy"] |= {"starts": "released"}
-    states = optimize_policy._start_states(params_module.parse(raw), None)
+    states = optimize_policy._start_states(params_module.from_plain(raw), None)
     assert states.shape[1:] == (3,)
     assert bool((states >= starts.low).all() & (states <= starts.high).all())
     trained(with_statistics(data, QUIET))
     assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
     with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true"):
-        optimize_policy._start_states(params_module.parse(raw), None)
+        optimize_policy._start_states(params_module.from_plain(raw), None)
     raw["policy"] |= {"starts": "public"}
     with pytest.raises(PipelineError, match=r"policy.starts: found public, and no unit is public"):
-        optimize_policy._start_states(params_module.parse(raw), "Pendulum-v1")
+        optimize_policy._start_states(params_module.from_plain(raw), "Pendulum-v1")
 
 
 def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:
@@ -188,11 +189,11 @@ def test_variants_without_a_guarantee_run_too(data: Params, variant: str) -> Non
 def test_what_needs_public_units_is_one_clear_error_before_anything_is_charged(
     data: Params, statistics: dict[str, Any], blocks: dict[str, Any], says: str
 ) -> None:
-    raw = with_statistics(data, statistics).model_dump(mode="json")
+    raw = params_module.plain(with_statistics(data, statistics))
     raw["dynamics"] |= blocks.get("dynamics", {})
-    raw["datasets"]["pendulum-replay"]["bounds"] |= blocks.get("bounds", {})
+    raw["chosen"]["bounds"] |= blocks.get("bounds", {})
     with pytest.raises(PipelineError, match=says) as refused:
-        trained(params_module.parse(raw))
+        trained(params_module.from_plain(raw))
     assert str(refused.value).startswith("params.yaml: ")
     assert "\n" not in str(refused.value)
     assert not OUTPUT.exists()
@@ -229,7 +230,7 @@ def test_policies_need_somewhere_to_start_before_anything_is_charged(
     with pytest.raises(PipelineError, match=says) as refused:
         trained(params)
     assert "nowhere to start" in str(refused.value)
-    assert "datasets.pendulum-replay.environment is null" in str(refused.value)
+    assert "datasets/pendulum-replay.yaml says environment: null" in str(refused.value)
     assert "\n" not in str(refused.value)
     assert not OUTPUT.exists()
     assert charged(small) == []
@@ -293,9 +294,9 @@ def test_what_was_paid_for_is_restored_with_its_answers(data: Params) -> None:
     trained(params)
     assert snapshot(Path("models")) == first
     Path("aside").rename(kept)
-    raw = params.model_dump(mode="json")
-    raw["datasets"]["pendulum-replay"]["bounds"]["reward"] = [-17.0, 0.0]
-    trained(params_module.parse(raw))
+    raw = params_module.plain(params)
+    raw["chosen"]["bounds"]["reward"] = [-17.0, 0.0]
+    trained(params_module.from_plain(raw))
     assert len(charged(data)) == 2
     trained(with_statistics(data, PRIVATE | {"starts": False}))
     assert len(charged(data)) == 3, "without a query it is another mechanism"
@@ -316,7 +317,7 @@ def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.
     assert states == [["reserved"], ["reserved"]]
     tight = {"budget": {"epsilon": statement()["epsilon"] * 1.01, "delta": 1e-3}}
     with pytest.raises(PipelineError, match="budget"):
-        trained(with_statistics(data, PRIVATE, privacy=tight).model_copy(update={"seed": 1}))
+        trained(dataclasses.replace(with_statistics(data, PRIVATE, privacy=tight), seed=1))
     assert len(states) == 2
 
 
@@ -341,9 +342,7 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
     monkeypatch.chdir(tmp_path)
     shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    local = LocalTraining(
-        learning_rate=1.0, batch_size=64, epochs=1, weight_decay=0.0
-    )  # one batch: order cannot matter
+    local = local_training(learning_rate=1.0, batch_size=64)  # one batch: order cannot matter
     sums = []
     for people in (3, 2):
         names = [f"t{i:02d}" for i in range(4 * people)]
@@ -361,8 +360,8 @@ def test_removing_a_person_moves_a_round_by_at_most_the_clip(
             1,
             1e-3,
         )
-        execution = rounds.Execution(CPU, 1 << 20)
-        training = rounds.Rounds(plan, shape, store, maps, local, max_transitions=None, execution=execution)
+        execution = Execution(CPU, 1 << 20)
+        training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), store, maps)
         total = training.sum(shape.initial_weights(0), last=True)
         sums.append(torch.cat([part.flatten() for part in total]))
     moved = float((sums[0] - sums[1]).norm())

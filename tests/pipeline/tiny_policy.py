@@ -46,10 +46,10 @@ class RememberingRun(FakeRun):
 
 def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
     """The project's params with a tiny policy block."""
-    raw = small.model_dump(mode="json")
+    raw = params.plain(small)
     raw["dynamics"]["variant"] = variant
     raw["policy"] |= _TINY | policy
-    return params.parse(raw)
+    return params.from_plain(raw)
 
 
 def write_model(

@@ -1,12 +1,11 @@
 """Gymnasium's CartPole-v1 as a batched model in torch: discrete actions, and episodes that terminate."""
 
-import math
 from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES
 from tests.policy.pendulum import CONFIG as PENDULUM
 from tests.policy.pendulum import PendulumStep
@@ -14,7 +13,6 @@ from tests.policy.pendulum import PendulumStep
 CONFIG = replace(
     PENDULUM,
     discount=0.98,
-    target_entropy=0.3 * math.log(2),
     epochs=3,
     updates_per_epoch=400,
     rollout_batch=64,
@@ -33,9 +31,9 @@ class CartPole:
     observation_mean: Tensor = field(default_factory=lambda: torch.zeros(4))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([1.0, 0.5, 0.1, 0.5]))
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
         del streams
-        assert torch.equal(action.sum(1), torch.ones(len(action)))
+        assert torch.equal(action.sum(1), torch.ones_like(action[:, 0]))
         x, speed, angle, turning = observation.unbind(1)
         force = 20 * action[:, 1] - 10
         cos, sin = angle.cos(), angle.sin()

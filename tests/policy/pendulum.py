@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
-from primorl.policy.sac import SacConfig
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.settings import SacConfig
 
 CONFIG = SacConfig(
     hidden=(32, 32),
@@ -15,6 +15,7 @@ CONFIG = SacConfig(
     discount=0.97,
     target_rate=0.01,
     target_entropy=-3.0,
+    discrete_target_entropy=0.3,
     reward_scale=0.1,
     batch_size=128,
     epochs=5,
@@ -22,9 +23,7 @@ CONFIG = SacConfig(
     rollout_every=100,
     rollout_batch=64,
     horizon=30,
-    reset_fraction=1.0,
     buffer_size=50_000,
-    seeds=(0,),
 )
 """Learns the swing-up within 2,000 updates, a few seconds."""
 
@@ -50,7 +49,7 @@ class Pendulum:
     def to(self, device: torch.device) -> "Pendulum":
         return Pendulum(*(tensor.to(device) for tensor in vars(self).values()))
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
         del streams
         cos, sin, speed = observation.unbind(1)
         angle, torque = torch.atan2(sin, cos), action[:, 0]

@@ -1,5 +1,6 @@
 """SAC written the slow, obvious way: one module a network, ``torch.distributions``, ``torch.optim``, loops."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -7,8 +8,9 @@ from torch import Tensor, nn
 from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
-from primorl.policy.replay import Columns
-from primorl.policy.sac import ActorCritic, SacConfig
+from primorl.policy.replay import ReplayColumns
+from primorl.policy.sac import ActorCritic
+from primorl.policy.settings import SacConfig
 
 
 def module(layers: tuple[Tensor, ...], network: int = 0) -> nn.Sequential:
@@ -45,7 +47,7 @@ def gradient(parameter: Tensor) -> Tensor:
 class Networks:
     """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α."""
 
-    def __init__(self, sac: ActorCritic, config: SacConfig, columns: Columns, seed: int = 0) -> None:
+    def __init__(self, sac: ActorCritic, config: SacConfig, columns: ReplayColumns, seed: int = 0) -> None:
         self.config, self.columns, self.seed = config, columns, seed
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
@@ -56,6 +58,9 @@ class Networks:
         self.actor_adam = torch.optim.Adam(self.actor.parameters(), rate)
         self.critic_adam = torch.optim.Adam([p for critic in self.critics for p in critic.parameters()], rate)
         self.alpha_adam = torch.optim.Adam([self.log_alpha], rate)
+
+    def target_entropy(self) -> float:
+        raise NotImplementedError
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(next_observation, observation, action, reward, continues)."""
@@ -93,12 +98,15 @@ class Networks:
         loss.backward()
         self.actor_adam.step()
         self.alpha_adam.zero_grad()
-        (-self.log_alpha * (log_density + self.config.target_entropy)).mean().backward()
+        (-self.log_alpha * (log_density + self.target_entropy())).mean().backward()
         self.alpha_adam.step()
 
 
 class Reference(Networks):
     """SAC for actions in a box; ``update`` takes the noise that the other draws for itself."""
+
+    def target_entropy(self) -> float:
+        return self.config.target_entropy
 
     def critic_loss(self, rows: Tensor, noise: Tensor) -> Tensor:
         following, observation, action, reward, continues = self.split(rows)
@@ -123,6 +131,9 @@ class Reference(Networks):
 
 class DiscreteReference(Networks):
     """SAC for discrete actions: one row and one action at a time, with ``torch.distributions.Categorical``."""
+
+    def target_entropy(self) -> float:
+        return self.config.discrete_target_entropy * math.log(self.columns.action_size)
 
     def policy(self, observation: Tensor) -> Categorical:
         return Categorical(logits=self.actor(observation))

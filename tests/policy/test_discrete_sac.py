@@ -10,15 +10,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import DiscreteSac, train
 from tests.policy.cartpole import CONFIG, CartPole, resets
 from tests.policy.reference import DiscreteReference
 
 CPU = torch.device("cpu")
-COLUMNS = Columns(observation_size=5, action_size=3)
+COLUMNS = ReplayColumns(observation_size=5, action_size=3)
 BATCHES = replace(CONFIG, batch_size=16)
 
 
@@ -31,7 +31,7 @@ def double() -> Iterator[None]:
 
 
 def made(seeds: int = 1) -> tuple[DiscreteSac, list[DiscreteReference]]:
-    sac = DiscreteSac(replace(BATCHES, seeds=tuple(range(seeds))), COLUMNS, Streams.of(range(1, seeds + 1), CPU))
+    sac = DiscreteSac(BATCHES, COLUMNS, SeedGenerators.of(range(1, seeds + 1), CPU), range(seeds))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
     return sac, [DiscreteReference(sac, BATCHES, COLUMNS, seed) for seed in range(seeds)]
@@ -96,7 +96,7 @@ def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
     """Mean length of episodes in the true task, at most 500 steps."""
     observation, alive, total = resets(episodes, seed=99), torch.ones(episodes, dtype=torch.bool), 0.0
     for _ in range(500):
-        step = CartPole().step(observation, policy.act(observation.unsqueeze(0))[0], Streams.of([0], CPU))
+        step = CartPole().step(observation, policy.act(observation.unsqueeze(0))[0], SeedGenerators.of([0], CPU))
         assert step.terminated is not None
         total += float(alive.sum())
         alive &= ~step.terminated
@@ -106,8 +106,7 @@ def steps_survived(policy: DeterministicPolicy, episodes: int = 100) -> float:
 
 def test_it_learns_to_balance_a_pole() -> None:
     """A random policy falls after about 22 steps, and so does what a first epoch made of this seed."""
-    config = replace(CONFIG, seeds=(1,), reset_fraction=0.3)
-    epochs = list(train(CartPole(), resets(512, 0), config, ReplayBuffer.batches))
+    epochs = list(train(CartPole(), resets(512, 0), CONFIG, ReplayBuffer.batches, seeds=(1,), reset_fraction=0.3))
     assert epochs[-1].policies.discrete_actions
     assert steps_survived(epochs[-1].policies) > 150
 
@@ -116,10 +115,10 @@ def test_without_terminations_it_does_not_learn() -> None:
     """The twin: a reward of 1 for every step says nothing unless falling ends it."""
 
     class Immortal(CartPole):
-        def step(self, observation: Tensor, action: Tensor, streams: Streams):  # type: ignore[no-untyped-def]
+        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators):  # type: ignore[no-untyped-def]
             return replace(super().step(observation, action, streams), terminated=None)
 
-    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, seeds=(1,), epochs=2), ReplayBuffer.batches))
+    epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, epochs=2), ReplayBuffer.batches, seeds=(1,)))
     assert steps_survived(epochs[-1].policies) < 100
 
 
@@ -131,8 +130,24 @@ def test_the_stand_in_is_gymnasiums_cartpole() -> None:
     for _ in range(300):
         action = env.action_space.sample()
         after, reward, terminated, _, _ = env.step(action)
-        step = CartPole().step(before[None], one_hot(torch.tensor([action]), 2).float(), Streams.of([0], CPU))
+        step = CartPole().step(before[None], one_hot(torch.tensor([action]), 2).float(), SeedGenerators.of([0], CPU))
         np.testing.assert_allclose(step.next_observation[0].numpy(), after, atol=1e-5)
         assert step.terminated is not None
         assert (bool(step.terminated), float(step.reward)) == (terminated, reward)
         before = torch.tensor(env.reset()[0] if terminated else after)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Same streams, same rows, two seeds: a graph changes nothing but the time."""
+    device = torch.device("cuda")
+    model = CartPole(*(tensor.to(device) for tensor in vars(CartPole()).values()))
+    config = replace(CONFIG, seeds=(1, 2), epochs=2, updates_per_epoch=10, rollout_every=5, horizon=5, batch_size=16)
+
+    def last() -> Tensor:
+        epochs = list(train(model, resets(64, 0).to(device), config, ReplayBuffer.batches))
+        return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
+
+    captured = last()
+    monkeypatch.setattr("primorl.policy.sac.Captured", lambda work, streams: work)
+    torch.testing.assert_close(captured, last())

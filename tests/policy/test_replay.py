@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.project.errors import PipelineError
 from tests.policy.pendulum import Pendulum
@@ -42,7 +42,7 @@ def test_batches_are_drawn_from_all_the_rows_held_and_from_no_others() -> None:
     """Rows that were never written (zeros) must not be sampled."""
     buffer = ReplayBuffer(1000, 1, CPU)
     buffer.extend(numbered(1, 20))
-    batches = list(buffer.batches(50, 16, Streams.of([0], CPU)))
+    batches = list(buffer.batches(50, 16, SeedGenerators.of([0], CPU)))
     assert [tuple(rows.shape) for rows in batches] == [(1, 16, 1)] * 50
     assert set(torch.cat(batches).flatten().tolist()) == {float(i) for i in range(1, 21)}
 
@@ -54,8 +54,8 @@ def test_each_seed_draws_from_its_own_rows_what_it_draws_alone() -> None:
         rows = numbered(begin, 4)
         both.extend(torch.cat((rows, -rows)))
         first.extend(rows)
-    together = torch.stack(list(both.batches(40, 8, Streams.of([3, 4], CPU))))
-    alone = torch.stack(list(first.batches(40, 8, Streams.of([3], CPU))))
+    together = torch.stack(list(both.batches(40, 8, SeedGenerators.of([3, 4], CPU))))
+    alone = torch.stack(list(first.batches(40, 8, SeedGenerators.of([3], CPU))))
     assert torch.equal(together[:, :1], alone)
     assert set(together[:, 1].flatten().tolist()) == {float(-i) for i in range(3, 9)}
     assert not torch.equal(together[:, 1], -together[:, 0])
@@ -65,13 +65,13 @@ def test_one_ring_can_serve_several_seeds() -> None:
     """Each draws for itself."""
     buffer = ReplayBuffer(20, 1, CPU)
     buffer.extend(numbered(1, 20))
-    (rows,) = buffer.batches(1, 64, Streams.of([0, 1], CPU))
+    (rows,) = buffer.batches(1, 64, SeedGenerators.of([0, 1], CPU))
     assert rows.shape == (2, 64, 1)
     assert not torch.equal(rows[0], rows[1])
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:
-    """Columns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
+    """ReplayColumns in their places, standardised once; a termination is not bootstrapped, a truncation is."""
     scaling = Scaling(
         observation_mean=torch.tensor([1.0, 2.0]),
         observation_scale=torch.tensor([2.0, 4.0]),

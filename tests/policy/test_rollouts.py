@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.replay import Scaling
 from primorl.policy.rollouts import Rollouts
 from tests.policy.pendulum import Pendulum, PendulumStep, resets
@@ -22,7 +22,7 @@ class Counter:
     observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
@@ -38,7 +38,7 @@ def rollouts(
         batch=batch,
         horizon=horizon,
         reset_fraction=reset_fraction,
-        streams=Streams.of(range(seeds), torch.device("cpu")),
+        streams=SeedGenerators.of(range(seeds), torch.device("cpu")),
     )
     return made, scaling
 
@@ -99,7 +99,7 @@ def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
     """Starts, resets and the model's draws of one seed do not depend on the others'."""
 
     class Drawing(Counter):
-        def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
             noise = streams.randn(len(observation), 1)
             return PendulumStep(observation + noise, action[:, 0], action[:, 0])
 
@@ -116,7 +116,7 @@ def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
 class Mortal(Counter):
     """Ends where the state reaches 3."""
 
-    def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
         step = super().step(observation, action, streams)
         return replace(step, terminated=step.next_observation[:, 0] >= 3)
 
@@ -143,7 +143,7 @@ def test_the_stand_in_is_gymnasiums_pendulum() -> None:
     env = gymnasium.make("Pendulum-v1").unwrapped
     observation, _ = env.reset(seed=0)
     rng, model = np.random.default_rng(0), Pendulum()
-    streams = Streams.of([0], torch.device("cpu"))
+    streams = SeedGenerators.of([0], torch.device("cpu"))
     for _ in range(50):
         action = rng.uniform(-2, 2, 1).astype(np.float32)
         step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], streams)

@@ -5,9 +5,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.seed_generators import Streams
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.replay import Columns, ReplayBuffer, Scaling
+from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import Sac, train
 from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
@@ -15,7 +15,7 @@ from tests.policy.pendulum import CONFIG, Pendulum, PendulumStep, resets
 from tests.policy.reference import Reference, distribution, gradient, module
 
 CPU = torch.device("cpu")
-COLUMNS = Columns(observation_size=5, action_size=2)
+COLUMNS = ReplayColumns(observation_size=5, action_size=2)
 BATCHES = replace(CONFIG, batch_size=32)
 SHORT = replace(CONFIG, epochs=2, updates_per_epoch=10, rollout_every=5, rollout_batch=4, batch_size=16)
 
@@ -28,8 +28,8 @@ def double() -> Iterator[None]:
     torch.set_default_dtype(torch.float32)
 
 
-def made(columns: Columns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
-    sac = Sac(replace(BATCHES, seeds=tuple(range(seeds))), columns, Streams.of(range(1, seeds + 1), CPU))
+def made(columns: ReplayColumns = COLUMNS, seeds: int = 1) -> tuple[Sac, list[Reference]]:
+    sac = Sac(BATCHES, columns, SeedGenerators.of(range(1, seeds + 1), CPU), range(seeds))
     sac.target.vector.add_(0.01)  # so that targets and critics cannot be mistaken for each other
     sac.log_alpha.copy_(torch.linspace(-0.7, 0.3, seeds))
     return sac, [Reference(sac, BATCHES, columns, seed) for seed in range(seeds)]
@@ -150,7 +150,7 @@ def test_alpha_falls_while_the_policy_is_more_random_than_asked() -> None:
 
 def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
     observation, total = resets(episodes, seed=99), torch.zeros(episodes)
-    model, streams = Pendulum(), Streams.of([0], CPU)
+    model, streams = Pendulum(), SeedGenerators.of([0], CPU)
     for _ in range(200):
         step = model.step(observation, policy.act(observation.unsqueeze(0))[0], streams)
         total += step.reward
@@ -161,9 +161,7 @@ def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
 @pytest.mark.parametrize("reset_fraction", [1.0, 0.1])
 def test_it_learns_to_swing_a_pendulum_up(reset_fraction: float) -> None:
     """A random policy gets about -1,200, the best about -150; rollouts carried on must learn as well."""
-    epochs = list(
-        train(Pendulum(), resets(1024, 0), replace(CONFIG, reset_fraction=reset_fraction), ReplayBuffer.batches)
-    )
+    epochs = list(train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, reset_fraction=reset_fraction))
     assert mean_return(epochs[0].policies) < -900
     assert mean_return(epochs[-1].policies) > -300
 
@@ -172,7 +170,7 @@ def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
     """Training owns its generator: torch's global one neither enters nor is touched."""
 
     def weights(seed: int) -> Tensor:
-        epochs = list(train(Pendulum(), resets(64, 0), replace(SHORT, seeds=(seed,)), ReplayBuffer.batches))
+        epochs = list(train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=(seed,)))
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     torch.manual_seed(0)
@@ -186,7 +184,7 @@ def test_the_same_seed_gives_the_same_weights_whatever_else_is_drawn() -> None:
 
 def trained(*seeds: int) -> list[Tensor]:
     """Each seed's last policy, as a vector."""
-    *_, last = train(Pendulum(), resets(64, 0), replace(SHORT, seeds=seeds), ReplayBuffer.batches)
+    *_, last = train(Pendulum(), resets(64, 0), SHORT, ReplayBuffer.batches, seeds=seeds)
     return [torch.cat([layer[number].flatten() for layer in last.policies.layers]) for number in range(len(seeds))]
 
 
@@ -204,13 +202,14 @@ def test_a_seed_learns_what_it_learns_alone() -> None:
 def test_seeds_that_shared_their_randomness_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: one generator for all."""
     alone = trained(11)[0]
-    monkeypatch.setattr(Streams, "of", lambda seeds, device: Streams([torch.Generator().manual_seed(3)] * len(seeds)))
+    monkeypatch.setattr(
+        SeedGenerators, "of", lambda seeds, device: SeedGenerators([torch.Generator().manual_seed(3)] * len(seeds))
+    )
     assert not torch.allclose(trained(3, 11)[1], alone)
 
 
 def test_several_seeds_learn_to_swing_the_pendulum_up_together() -> None:
-    config = replace(CONFIG, seeds=(0, 1, 2))
-    *_, last = train(Pendulum(), resets(1024, 0), config, ReplayBuffer.batches)
+    *_, last = train(Pendulum(), resets(1024, 0), CONFIG, ReplayBuffer.batches, seeds=(0, 1, 2))
     assert last.policies.policies == len(last.metrics) == 3
     returns = [mean_return(last.policies.one(number)) for number in range(3)]
     assert min(returns) > -400
@@ -221,7 +220,7 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     """Also where the interval does not divide the epoch: 10 updates an epoch, rollouts at 0, 4, 8, 12 and 16."""
     held: list[int] = []
 
-    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, streams: Streams) -> Iterator[Tensor]:
+    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
         held.extend([len(buffer)] * updates)
         return buffer.batches(updates, batch_size, streams)
 
@@ -239,7 +238,7 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
 
 def test_divergence_is_said_in_one_line() -> None:
     class Broken(Pendulum):
-        def step(self, observation: Tensor, action: Tensor, streams: Streams) -> PendulumStep:
+        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
             step = super().step(observation, action, streams)
             return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
 

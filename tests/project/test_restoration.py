@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from primorl.project.restoration import restore_outputs
+from primorl.project.restoration import hint, missing_outputs, restore_outputs
 
 STAGE = """
 import sys, time
@@ -89,3 +89,35 @@ def test_only_what_is_missing_and_whole_in_the_cache_comes_back(project: Path) -
     assert restore_outputs("make") == []
     assert not Path("made/folder").exists()
     assert restore_outputs("other") == []
+
+
+def test_lost_outputs_are_named_with_the_command_that_brings_them_back(project: Path) -> None:
+    """DVC deletes a stage's outputs and then fails itself, before the stage starts: nobody puts them back."""
+    assert missing_outputs() == []
+    repro("one")
+    assert missing_outputs() == []
+    assert hint() is None
+    Path("made/single").unlink()
+    assert missing_outputs() == ["made/single"]
+    assert hint() == "missing: made/single; `dvc checkout` brings back what dvc.lock lists"
+    assert hint("make") is None, "DVC is running that stage now, and has deleted its outputs itself"
+    assert subprocess.run(["dvc", "checkout", "--quiet"], check=False).returncode == 0
+    assert Path("made/single").read_text() == "one"
+    assert missing_outputs() == []
+
+
+def test_no_advice_is_given_that_would_not_help(project: Path) -> None:
+    """What the cache does not hold, `dvc checkout` cannot bring back."""
+    repro("one")
+    Path("made/single").unlink()
+    for file in Path(".dvc/cache/files/md5").rglob("*"):
+        if file.is_file():
+            file.unlink()
+    assert missing_outputs() == ["made/single"]
+    assert hint() is None
+
+
+@pytest.mark.parametrize("lock", ["", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"])
+def test_a_broken_lock_file_is_dvcs_to_report(project: Path, lock: str) -> None:
+    Path("dvc.lock").write_text(lock)
+    assert (missing_outputs(), hint(), restore_outputs("make")) == ([], None, [])

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from primorl.release.card import Card, is_inert, make_card, stated_epsilon
+from primorl.release.card import Card, is_inert, stated_epsilon
+from primorl.release.card_content import make_card
 
 STATEMENT: dict[str, Any] = {
     "private": True,
@@ -57,6 +58,7 @@ LEDGER: dict[str, Any] = {
         RECORD | {"day": "2026-11-23", "epsilon": 0.25, "state": "aborted", "same_version": False},
     ],
 }
+NAMED = {"observation_names": ["age"], "action_names": ["dose"]}
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | ε, exactly | 0.1 | \n# *b*'
 )
@@ -103,14 +105,36 @@ def test_of_several_seeds_it_speaks_of_the_policy_that_leaves() -> None:
     own = {"seed": 4, "return_mean": -200.5, "return_ci95": [-220.0, -180.0], "normalized_score": 870.0}
     made = card(summary={"seeds": [4, 7], "by_seed": [own, own | {"seed": 7}]})
     assert "Mean return in Pendulum-v1: -200.5, 95% interval -220 to -180, over 100 episodes." in points(made, "How")
-    assert "the first of 2 trained alike with different seeds, not the best of them" in points(made, "How")
+    assert "the first of 2 trained alike with different seeds, and not chosen as the best" in points(made, "How")
     assert "trained alike" not in points(card(), "How")
+
+
+def test_it_names_columns_and_actions_where_the_data_do() -> None:
+    named = card(policy={"observation_names": ["age", "meal=snack", "dose"], "action_names": ["insulin"]})
+    assert "The measurements, in this order: age, meal=snack, dose." in points(named, "What this is")
+    assert "The control values, in this order: insulin." in points(named, "What this is")
+    discrete = card(policy={"discrete_actions": True, "action_size": 2, "action_names": ["wait", "treat"]})
+    assert "The actions, numbered from 0: wait, treat." in points(discrete, "What this is")
+    generated = {"observation_names": [f"observation_{i}" for i in range(3)], "action_names": ["action_0"]}
+    for unnamed in (card(), card(policy=generated)):
+        assert "in this order" not in points(unnamed, "What this is")
+
+
+def test_it_says_how_many_units_are_not_protected() -> None:
+    """Those that were declared public; never guessed where the statement does not say."""
+    heading = "What is protected"
+    some = points(card({"public_units": 1048}), heading)
+    assert "Not protected: 1,048 trajectories that are declared public, beside the private ones." in some
+    one = points(card({"public_units": 1, "unit": "patient"}), heading)
+    assert "Not protected: 1 patient that is declared public, beside the private ones." in one
+    assert "Declared public: no trajectory." in points(card({"public_units": 0}), heading)
+    assert "public" not in points(card(), heading)
 
 
 def test_it_says_what_all_runs_spent_together() -> None:
     """Runs of equal cost share a line; a failed one counts, and one on another version is said to be."""
     assert points(card(), "What was spent") == (
-        "4 runs used these data, this one included. To somebody who sees the results of all of them the bound is "
+        "4 runs used these data, this one included. For somebody who sees the results of all of them the bound is "
         "ε = 1.08 at δ = 1e-05: odds change by a factor of at most 2.92.\n"
         "3 × train_model: ε = 0.5, δ = 1e-05 each; done; 2026-11-20 to 2026-11-22\n"
         "1 × train_model: ε = 0.25, δ = 1e-05 each; failed, counted all the same, on another version that shares data "
@@ -180,7 +204,7 @@ def hostile() -> Card:
     return card(
         dict.fromkeys(("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping"), EVIL)
         | {"accountant": {"name": EVIL, "version": EVIL}, "public_assumptions": [EVIL], "void": [EVIL]},
-        {"environment": EVIL, "variant": EVIL},
+        {"environment": EVIL, "variant": EVIL, "observation_names": [EVIL], "action_names": [EVIL]},
         {"dataset": EVIL, "env_id": EVIL},
         {"records": [RECORD | {"stage": EVIL, "day": EVIL}]},
     )
@@ -190,7 +214,7 @@ def test_a_hostile_name_is_text_in_the_page() -> None:
     """The same tags as in a harmless card; nothing that runs or is fetched; the browser is told so as well."""
     page, plain = Tags(), Tags()
     page.feed(hostile().html())
-    plain.feed(card({"void": ["x"]}, ledger={"records": [RECORD | {"day": "2026-11-20"}]}).html())
+    plain.feed(card({"void": ["x"]}, NAMED, ledger={"records": [RECORD | {"day": "2026-11-20"}]}).html())
     assert page.tags == plain.tags
     assert "alert(1)" in page.text
     names = {name for _, attributes in page.tags for name, _ in attributes}
@@ -201,7 +225,10 @@ def test_a_hostile_name_is_text_in_the_page() -> None:
 
 
 def test_a_hostile_name_is_text_in_markdown() -> None:
-    text, plain = hostile().markdown(), card({"void": ["x"]}, ledger={"records": [RECORD | {"day": "2026-11-20"}]})
+    text, plain = (
+        hostile().markdown(),
+        card({"void": ["x"]}, NAMED, ledger={"records": [RECORD | {"day": "2026-11-20"}]}),
+    )
     assert "<" not in text
     assert "\\[a\\](javascript:alert(1)) \\|" in text
     assert "[a]" not in text
@@ -261,13 +288,13 @@ def test_without_a_simulator_nothing_is_called_measured() -> None:
         "model_value_note": "a guess",
     }
     made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=unmeasured)
-    worth = points(made, "How well it performs")
-    assert worth.startswith("This was not measured")
-    assert "-3.142" in worth
-    assert "-4 to -2.5" in worth
-    assert "That is a guess." in worth
+    value = points(made, "How well it performs")
+    assert value.startswith("This was not measured")
+    assert "-3.142" in value
+    assert "-4 to -2.5" in value
+    assert "That is a guess." in value
     assert "answers with one of 4 actions" in points(made, "What this is")
     everything = made.markdown()
     assert "None" not in everything
     assert "it was measured" not in everything
-    assert "95%" not in worth
+    assert "95%" not in value

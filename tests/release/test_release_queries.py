@@ -17,7 +17,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
 from primorl.release import bundle
-from primorl.release.bundle import FILES, MANIFEST, STARTS
+from primorl.release.contents import FILES, MANIFEST, STARTS
 from primorl.release.making import release
 from tests.release.released_project import inside, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
@@ -30,7 +30,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A sound bundle of a project without a public split; read only."""
     folder = tmp_path_factory.mktemp("queries") / "project"
     raw = tiny_params()
-    raw["partition"] = {"public_fraction": 0, "salt": "primorl"}
+    raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
     raw["privacy"]["statistics"] = STATISTICS
     raw["policy"]["starts"] = "released"
     run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])

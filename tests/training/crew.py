@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipeline import workers
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.distributed import Group, LostError, _told, cover, serve
-from primorl.training.local_update import LocalTraining
-from primorl.training.rounds import Execution, Rounds
+from primorl.setup import launcher
+from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve_rounds
+from primorl.training.rounds import Rounds
+from primorl.training.settings import Execution
 from tests.plans import ensemble_plan
-from tests.units import Ragged, make_units
+from tests.units import Ragged, local_training, make_units, training_setup
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SHAPE = Architecture(3, 1, 2, (8,), -10.0, 0.5)
-LOCAL = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
+LOCAL = local_training(learning_rate=0.05, batch_size=64)
 LENGTHS = [30, 17, 45, 9, 22, 38, 5]
-END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL = range(8)
+END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL, ON_GPU = range(9)
 
 
 def units() -> Ragged:
@@ -50,10 +50,10 @@ def plan(**changes: Any) -> Plan:
     return ensemble_plan(**(settings | changes))
 
 
-def rounds(of: Plan, maps: Normaliser) -> Rounds:
+def rounds(of: Plan, maps: Normaliser, device: torch.device = CPU) -> Rounds:
     own = units()
     held = Ragged([own.inputs[k] for k in of.held], [own.targets[k] for k in of.held])
-    return Rounds(of, SHAPE, held, maps, LOCAL, max_transitions=None, execution=Execution(CPU, 1 << 20, True))
+    return Rounds(training_setup(of, SHAPE, local=LOCAL, execution=Execution(device, 1 << 20, True)), held, maps)
 
 
 class Coins:
@@ -96,22 +96,24 @@ NOISY = {"noise_multiplier": 2.0, "sampling_probability": 0.5}
 def work(group: Group, scenario: int) -> None:
     """The worker's side of a scenario."""
 
-    def shared(make: Callable[[Plan, Normaliser], Any], **changes: Any) -> None:
+    def shared(make: Callable[[Plan, Normaliser], Any], device: torch.device = CPU, **changes: Any) -> None:
         own = plan(**changes).of_process(group.process, group.processes)
         held = torch.tensor(own.held)
-        totals = {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
-        serve(group, totals, SHAPE, CPU, partial(make, own))
+        totals = [lambda: held.sum().view(1), lambda: torch.ones(2, 3, dtype=torch.int64)]
+        serve_rounds(group, totals, SHAPE, device, partial(make, own))
 
     if scenario == SUMS:
         shared(rounds)
+    elif scenario == ON_GPU:
+        shared(partial(rounds, device=GPU), GPU)
     elif scenario == COINS:
         shared(lambda own, maps: Coins(own), units=COIN_UNITS, sampling_probability=COIN_Q)
     elif scenario in (NOTHING, NOISE):
         shared(lambda own, maps: Still(own, noisy=scenario == NOISE), **NOISY)
     elif scenario == TWICE:
-        cover(group, 7, torch.tensor([1, 3, 5]))
-        cover(group, 7, torch.tensor([1, 3, 5, 6]))
-        cover(group, 7, torch.tensor([1, 3]))
+        check_coverage(group, 7, torch.tensor([1, 3, 5]))
+        check_coverage(group, 7, torch.tensor([1, 3, 5, 6]))
+        check_coverage(group, 7, torch.tensor([1, 3]))
     elif scenario == ALL:
         for own in (True, False, True):
             group._all(own)
@@ -121,11 +123,11 @@ def work(group: Group, scenario: int) -> None:
 
 
 if __name__ == "__main__":
-    workers.begin_worker()
+    launcher.begin_worker()
     torch.set_num_threads(1)
     try:
         with Group(CPU) as group:
             while (scenario := _told(group)[0]) != END:
                 work(group, scenario)
-    except LostError:
-        workers.end_worker(1)
+    except ProcessLostError:
+        launcher.end_worker(1)

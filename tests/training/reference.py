@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture
-from primorl.training.local_update import LocalBatches, LocalTraining
+from primorl.training.local_update import LocalBatches
+from primorl.training.settings import LocalTraining
 
 
 def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture) -> Tensor:

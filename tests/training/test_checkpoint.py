@@ -11,28 +11,32 @@ import torch
 from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from primorl.project.errors import PipelineError
-from primorl.training.training import TENSORS, Look, Progress
+from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.state import TENSORS, TrainingState
 
 
 @pytest.fixture
-def progress(shape: Architecture) -> Progress:
+def state(shape: Architecture) -> TrainingState:
     parts = {name: tuple(torch.randn_like(w) for w in shape.initial_weights(0)) for name in TENSORS}
-    looks = (Look(5, 1.25, (0.5, 0.25, 0.125, 1.0)), Look(10, math.inf, (1.0, 1.0, 1.0, 1.0)))
-    begun = Progress.begin(parts["weights"])
+    evaluations = (
+        PublicEvaluation(5, 1.25, (0.5, 0.25, 0.125, 1.0)),
+        PublicEvaluation(10, math.inf, (1.0, 1.0, 1.0, 1.0)),
+    )
+    begun = TrainingState.begin(parts["weights"])
     counts = {"mass": 0.3, "best_loss": 1.25, "since_best": 1, "done": 11, "started": 13}
     answers = {"normaliser": torch.randn(7, 40, dtype=torch.float64), "starts": torch.randn(9, dtype=torch.float64)}
-    return dataclasses.replace(begun, **parts, **counts, looks=looks, asked=True, answers=answers)
+    return dataclasses.replace(begun, **parts, **counts, evaluations=evaluations, asked=True, answers=answers)
 
 
-def write(file: Path, state: Progress) -> None:
+def write(file: Path, state: TrainingState) -> None:
     write_checkpoint(file, state, charge="c", resumed=2)
 
 
-def read(file: Path, shape: Architecture, charge: str = "c") -> Checkpoint[Progress]:
-    return read_checkpoint(file, partial(Progress.restore, shape), charge)
+def read(file: Path, shape: Architecture, charge: str = "c") -> Checkpoint[TrainingState]:
+    return read_checkpoint(file, partial(TrainingState.restore, shape), charge)
 
 
-def same(one: Progress, other: Progress) -> bool:
+def same(one: TrainingState, other: TrainingState) -> bool:
     tensors = all(
         torch.equal(a, b) for name in TENSORS for a, b in zip(getattr(one, name), getattr(other, name), strict=True)
     )
@@ -42,19 +46,19 @@ def same(one: Progress, other: Progress) -> bool:
     return tensors and answers and plain[0] == plain[1]
 
 
-def test_it_comes_back_as_it_was(shape: Architecture, progress: Progress, tmp_path: Path) -> None:
+def test_it_comes_back_as_it_was(shape: Architecture, state: TrainingState, tmp_path: Path) -> None:
     file = tmp_path / "deep" / "c.safetensors"
-    for state in (Progress.begin(shape.initial_weights(1)), progress, dataclasses.replace(progress, finished=True)):
-        write(file, state)
+    for each in (TrainingState.begin(shape.initial_weights(1)), state, dataclasses.replace(state, finished=True)):
+        write(file, each)
         found = read(file, shape)
-        assert same(found.state, state)
+        assert same(found.state, each)
         assert found.resumed == 2
     assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
 
 
-def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progress: Progress, tmp_path: Path) -> None:
+def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state: TrainingState, tmp_path: Path) -> None:
     """The names of everything in the file: no generator state, no cohort, nothing of a unit, can hide in it."""
-    write(tmp_path / "c", progress)
+    write(tmp_path / "c", state)
     raw = (tmp_path / "c").read_bytes()[32:]
     import json
 
@@ -75,18 +79,18 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, progre
         "done",
         "started",
         "finished",
-        "looks",
+        "evaluations",
         "asked",
     }
 
 
 @pytest.mark.parametrize("damage", ["bit", "short", "empty", "pickle", "another charge", "another shape"])
 def test_a_damaged_or_foreign_one_is_named_and_refused(
-    shape: Architecture, progress: Progress, tmp_path: Path, damage: str
+    shape: Architecture, state: TrainingState, tmp_path: Path, damage: str
 ) -> None:
     """A flipped bit anywhere is seen: training on from other weights would be a release nobody made."""
     file = tmp_path / "c.safetensors"
-    write(file, progress)
+    write(file, state)
     raw = bytearray(file.read_bytes())
     if damage == "bit":
         raw[len(raw) // 2] ^= 1

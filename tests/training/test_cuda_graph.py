@@ -6,11 +6,11 @@ import torch
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.training.cuda_graph import SumOfUpdates, filled_up, next_size
-from primorl.training.local_update import LocalTraining, sum_of_updates
+from primorl.training.local_update import sum_of_updates
 from tests.training.test_local_update import batches_of
-from tests.units import make_units
+from tests.units import local_training, make_units
 
-LOCAL = LocalTraining(learning_rate=0.05, batch_size=16, epochs=1, weight_decay=0.1)
+LOCAL = local_training(learning_rate=0.05, batch_size=16, weight_decay=0.1)
 
 
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])

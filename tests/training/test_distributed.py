@@ -13,14 +13,26 @@ from scipy import stats
 from torch import Tensor
 from torch import distributed as dist
 
-from pipeline import workers
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.training.distributed import PREPARATION, Group, SharedRounds, _Do, _flat, _tell, cover, shared_totals
-from primorl.training.training import Progress, ServerTraining, train
+from primorl.setup import launcher
+from primorl.training.distributed import (
+    PREPARATION,
+    DistributedRounds,
+    Group,
+    _Do,
+    _flat,
+    _tell,
+    check_coverage,
+    distributed_totals,
+)
+from primorl.training.setup import TrainingSetup
+from primorl.training.state import TrainingState
+from primorl.training.training import train
 from tests.training import crew
 from tests.training.crew import CPU, SHAPE
+from tests.units import server_training, training_setup
 
 COMMAND = [sys.executable, "-m", "tests.training.crew"]
 WEIGHTS = SHAPE.initial_weights(0)
@@ -30,7 +42,7 @@ PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one wa
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    with workers.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
+    with launcher.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
         both._limit = PATIENCE.total_seconds()
         yield both
 
@@ -40,9 +52,9 @@ class Shared:
 
     def __init__(self, group: Group, scenario: int, own: object) -> None:
         self.group, self.scenario = group, scenario
-        self.rounds = SharedRounds(group, own, crew.normaliser())  # type: ignore[arg-type]
+        self.rounds = DistributedRounds(group, own, crew.normaliser())  # type: ignore[arg-type]
 
-    def __enter__(self) -> SharedRounds:
+    def __enter__(self) -> DistributedRounds:
         _tell(self.group, self.scenario)  # type: ignore[arg-type]
         return self.rounds.__enter__()
 
@@ -71,7 +83,7 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
     held = torch.tensor(first(crew.plan()).held)
-    totals = shared_totals(
+    totals = distributed_totals(
         group, {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
     )
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
@@ -122,7 +134,7 @@ def test_noise_is_drawn_once(group: Group, scenario: int, once: bool) -> None:
 def test_only_released_things_leave_the_first_process(group: Group, monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands, the normaliser, and the weights of each round, which are on the disk before they are sent."""
     sent: list[Tensor] = []
-    kept: list[tuple[int, Progress]] = []
+    kept: list[tuple[int, TrainingState]] = []
     broadcast = dist.broadcast
 
     def spying(tensor: Tensor, src: int, **options: Any) -> None:
@@ -134,19 +146,12 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     own = crew.units()
     held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
+    monkeypatch.setattr(TrainingSetup, "make_normaliser", lambda *_: crew.normaliser())
     trained = train(
-        plan,
-        SHAPE,
+        training_setup(plan, SHAPE, local=crew.LOCAL, server=server_training(0.5, 0.9)),
         held,
         None,
-        normaliser=crew.normaliser(),
-        local=crew.LOCAL,
-        server=ServerTraining(momentum=0.5, averaging=0.9, look_every=5, patience=None),
-        max_transitions=None,
-        seed=0,
-        execution=crew.Execution(CPU, 1 << 20),
-        keep=lambda progress: kept.append((len(sent), progress)),
-        on_round=lambda done, look: None,
+        save_checkpoint=lambda state: kept.append((len(sent), state)),
         group=group,
     )
     _tell(group, _Do.STOP)
@@ -157,10 +162,10 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     normaliser, *weights = [tensor for tensor in sent if tensor.is_floating_point()]
     assert torch.equal(normaliser, torch.cat([part for part in vars(crew.normaliser()).values() if part is not False]))
     assert len(weights) == plan.rounds
-    for sent_then, released in zip(weights, [progress for _, progress in kept[:-1]], strict=True):
+    for sent_then, released in zip(weights, [state for _, state in kept[:-1]], strict=True):
         assert torch.equal(sent_then, _flat(released.weights))
-    for number, (before, progress) in enumerate(kept[:-1]):
-        assert progress.started == number + 1
+    for number, (before, state) in enumerate(kept[:-1]):
+        assert state.started == number + 1
         assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"
 
 
@@ -169,11 +174,11 @@ def test_silence_is_long_until_all_units_are_covered(group: Group) -> None:
     group._limit = PREPARATION.total_seconds()
     _tell(group, crew.TWICE)  # type: ignore[arg-type]
     assert group._limit == PREPARATION.total_seconds()
-    cover(group, 7, torch.tensor([0, 2, 4, 6]))
+    check_coverage(group, 7, torch.tensor([0, 2, 4, 6]))
     assert group._limit == PATIENCE.total_seconds()
     for _ in range(2):
         with pytest.raises(PipelineError):
-            cover(group, 7, torch.tensor([0, 2, 4, 6]))
+            check_coverage(group, 7, torch.tensor([0, 2, 4, 6]))
 
 
 def test_nccl_is_taken_where_every_process_has_a_gpu_of_its_own(group: Group) -> None:
@@ -185,10 +190,10 @@ def test_nccl_is_taken_where_every_process_has_a_gpu_of_its_own(group: Group) ->
 def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
     own = torch.tensor([0, 2, 4, 6])
     _tell(group, crew.TWICE)  # type: ignore[arg-type]
-    cover(group, 7, own)
+    check_coverage(group, 7, own)
     for _ in ("twice", "missing"):
         with pytest.raises(PipelineError, match="do not hold each private unit exactly once"):
-            cover(group, 7, own)
+            check_coverage(group, 7, own)
 
 
 def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_in_one_place_only() -> None:
@@ -216,16 +221,4 @@ def test_a_plan_for_several_processes_does_not_train_alone() -> None:
     held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
     for source, says in ((held, "another number of processes"), (own, "differs from the one the plan declares")):
         with pytest.raises(ValueError, match=says):
-            train(
-                plan,
-                SHAPE,
-                source,
-                None,
-                normaliser=crew.normaliser(),
-                local=crew.LOCAL,
-                server=ServerTraining(0.0, 0.0, 5, None),
-                max_transitions=None,
-                seed=0,
-                execution=crew.Execution(CPU, 1 << 20),
-                on_round=lambda done, look: None,
-            )
+            train(training_setup(plan, SHAPE, local=crew.LOCAL), source, None)

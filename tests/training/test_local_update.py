@@ -14,9 +14,10 @@ from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update, rounds
 from primorl.training.cohort import local_batches
-from primorl.training.local_update import LocalBatches, LocalTraining, sum_of_updates
+from primorl.training.local_update import LocalBatches, sum_of_updates
+from primorl.training.settings import Execution
 from tests.training.reference import reference_sum
-from tests.units import Ragged, make_units
+from tests.units import Ragged, local_training, make_units, training_setup
 
 
 def joint_norm(parts: list[torch.Tensor]) -> float:
@@ -57,7 +58,7 @@ def test_agrees_with_the_reference(
         shape, identity = dataclasses.replace(shape, learned_termination=True), dataclasses.replace(identity, flag=True)
         source = with_ends(source)
     batches = batches_of(source, identity, batch_size=16, epochs=epochs)
-    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=epochs, weight_decay=weight_decay)
+    local = local_training(learning_rate=0.05, batch_size=16, local_epochs=epochs, weight_decay=weight_decay)
     weights = shape.initial_weights(3)
     fast = sum_of_updates(weights, batches, shape, local, EnsembleClip(norm, mode, shape.members, len(shape.layers)))
     slow = reference_sum(weights, batches, shape, local, norm, mode)
@@ -71,7 +72,7 @@ def test_the_agreement_sees_the_termination(shape: Architecture, identity: Norma
     """The twin: flags that are turned round give another sum, by far more than the tolerance."""
     shape, identity = dataclasses.replace(shape, learned_termination=True), dataclasses.replace(identity, flag=True)
     batches = batches_of(with_ends(make_units(shape, [40, 33, 48])), identity, batch_size=16, epochs=1)
-    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=0.05, batch_size=16)
     weights = shape.initial_weights(3)
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     turned = dataclasses.replace(batches, targets=batches.targets.clone())
@@ -85,7 +86,7 @@ def test_the_agreement_can_fail(shape: Architecture, identity: Normaliser) -> No
     """The twin: clipping once at the end instead of after every step is told apart by the same tolerance."""
     source = make_units(shape, [40, 33, 48])
     batches = batches_of(source, identity, batch_size=16, epochs=1)
-    local = LocalTraining(learning_rate=0.05, batch_size=16, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=0.05, batch_size=16)
     weights = shape.initial_weights(3)
     clip = EnsembleClip(0.05, "flat", shape.members, len(shape.layers))
     unclipped = dataclasses.replace(clip, clipping_norm=math.inf)
@@ -103,7 +104,6 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
 
     source = make_units(shape, [40, 1, 16, 17, 15, 33, 8, 20, 3])
     # Whole batches: an order cannot matter, so chunks that draw different orders must agree.
-    local = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
     plan = Plan(
         source.units,
         "trajectory",
@@ -113,9 +113,10 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
         1,
         1e-5,
     )
-    execution = rounds.Execution(torch.device("cpu"), kilobytes * 1000)
+    local = local_training(learning_rate=0.05, batch_size=64)
+    execution = Execution(torch.device("cpu"), kilobytes * 1000)
     weights = shape.initial_weights(1)
-    training = rounds.Rounds(plan, shape, source, identity, local, max_transitions=None, execution=execution)
+    training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)
     total = training.sum(weights, last=True)
     whole = reference_sum(weights, batches_of(source, identity, 64, 1), shape, local, 0.2, "flat")
     for ours, theirs in zip(total, whole, strict=True):
@@ -146,7 +147,7 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(
         ordinary = with_ends(ordinary)
         odd.targets = [cycle.flip(0)[: 5 * length].view(length, 5)]
     both = Ragged([*ordinary.inputs, *odd.inputs], [*ordinary.targets, *odd.targets])
-    local = LocalTraining(learning_rate=rate, batch_size=8, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=rate, batch_size=8)
     clip = EnsembleClip(0.5, mode, shape.members, len(shape.layers))
     weights = shape.initial_weights(0)
     batches = batches_of(both, identity, 8, 1)
@@ -171,9 +172,9 @@ def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -
         1,
         1e-5,
     )  # type: ignore[arg-type]
-    local = LocalTraining(learning_rate=0.05, batch_size=batch_size, epochs=1, weight_decay=0.0)
-    execution = rounds.Execution(torch.device("cpu"), 1 << 24)
-    training = rounds.Rounds(plan, shape, source, identity, local, max_transitions=None, execution=execution)
+    local = local_training(learning_rate=0.05, batch_size=batch_size)
+    execution = Execution(torch.device("cpu"), 1 << 24)
+    training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)
     return training.sum(shape.initial_weights(0), last=True)
 
 
@@ -232,7 +233,7 @@ def test_the_sensitivity_test_finds_a_planted_bug(
     """The twin: members clipped to C instead of C/√N break the bound, by a factor of √N."""
     source = make_units(shape, [64])
     source.targets = [t * 1e3 for t in source.targets]
-    local = LocalTraining(learning_rate=1.0, batch_size=8, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=1.0, batch_size=8)
     batches = batches_of(source, identity, 8, 1)
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     weights = shape.initial_weights(0)
@@ -247,7 +248,7 @@ def test_a_unit_that_is_not_finite_leaves_the_others_alone(shape: Architecture, 
     """One poisoned unit is zeroed; the sum of the rest is what it would be without it."""
     good = make_units(shape, [20, 30])
     poisoned = Ragged([*good.inputs, torch.full((25, 4), math.nan)], [*good.targets, torch.zeros(25, 4)])
-    local = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=0.05, batch_size=64)
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     weights = shape.initial_weights(0)
     with_poison = sum_of_updates(weights, batches_of(poisoned, identity, 64, 1), shape, local, clip)
@@ -259,7 +260,7 @@ def test_a_unit_that_is_not_finite_leaves_the_others_alone(shape: Architecture, 
 @pytest.mark.parametrize("lengths", [[20, 30, 7], [64, 64, 64, 64, 64, 64]])
 def test_nothing_of_the_last_chunk_is_left(shape: Architecture, identity: Normaliser, lengths: list[int]) -> None:
     """A workspace full of NaN, larger or smaller than what is needed, gives the sum of a fresh one."""
-    local = LocalTraining(learning_rate=0.05, batch_size=8, epochs=1, weight_decay=0.1)
+    local = local_training(learning_rate=0.05, batch_size=8, weight_decay=0.1)
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     weights, workspace = shape.initial_weights(0), local_update.Workspace()
     before = batches_of(make_units(shape, [20, 9, 40, 16]), identity, 8, 1)
@@ -276,7 +277,7 @@ def test_nothing_of_the_last_chunk_is_left(shape: Architecture, identity: Normal
 def test_an_empty_cohort_sums_to_zero(shape: Architecture) -> None:
     """No unit, no update, no crash: what is released then is noise alone."""
     nothing = LocalBatches(torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8, 4), torch.zeros(0, 0, 8))
-    local = LocalTraining(learning_rate=0.05, batch_size=8, epochs=1, weight_decay=0.0)
+    local = local_training(learning_rate=0.05, batch_size=8)
     clip = EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
     for part in sum_of_updates(shape.initial_weights(0), nothing, shape, local, clip):
         assert part.dtype == torch.float64

@@ -18,11 +18,12 @@ from primorl.project.errors import PipelineError
 from primorl.training import cuda_graph as captured
 from primorl.training import rounds
 from primorl.training.cohort import local_batches
-from primorl.training.local_update import LocalBatches, LocalTraining, sum_of_updates
-from primorl.training.rounds import Execution, Rounds
-from tests.units import Ragged, make_units
+from primorl.training.local_update import LocalBatches, sum_of_updates
+from primorl.training.rounds import Rounds
+from primorl.training.settings import Execution
+from tests.units import Ragged, local_training, make_units, training_setup
 
-WHOLE = LocalTraining(learning_rate=0.05, batch_size=64, epochs=1, weight_decay=0.0)  # one batch: no order matters
+WHOLE = local_training(learning_rate=0.05, batch_size=64)  # one batch: no order matters
 LENGTHS = [40, 1, 16, 17, 15, 33, 8, 20, 3]
 
 
@@ -50,7 +51,7 @@ def rounds_of(
         entropy=entropy,
     )
     execution = Execution(torch.device("cpu"), chunk_bytes, read_ahead)
-    return Rounds(plan, shape, source, identity, WHOLE, max_transitions=None, execution=execution)
+    return Rounds(training_setup(plan, shape, local=WHOLE, execution=execution), source, identity)
 
 
 def these_cohorts(monkeypatch: pytest.MonkeyPatch, cohorts: Sequence[Sequence[int]]) -> Iterator[Sequence[int]]:

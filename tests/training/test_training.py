@@ -13,15 +13,17 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training import training
-from primorl.training.local_update import LocalTraining
-from primorl.training.pooled import PooledTraining, train_pooled
-from primorl.training.rounds import Execution, Rounds
-from primorl.training.training import Look, Progress, ServerTraining, Trained, ask, train
-from tests.units import Ragged, make_units
+from primorl.training import public_evaluation
+from primorl.training.pooled import train_pooled
+from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.rounds import Rounds
+from primorl.training.settings import PooledTraining, ServerTraining
+from primorl.training.state import TrainingState
+from primorl.training.training import Trained, answer_queries, train
+from tests.units import Ragged, local_training, make_units, server_training, training_setup
 
 CPU = torch.device("cpu")
-PLAIN = ServerTraining(momentum=0.0, averaging=0.0, look_every=5, patience=None)
+PLAIN = server_training(0.0, 0.0, 5, None)
 
 
 def plan_for(shape: Architecture, source: Ragged, **changes: object) -> Plan:
@@ -42,28 +44,24 @@ def run(
     source: Ragged | None,
     plan: Plan,
     server: ServerTraining = PLAIN,
-    progress: Progress | None = None,
-    keep: Callable[[Progress], None] = lambda progress: None,
+    state: TrainingState | None = None,
+    save_checkpoint: Callable[[TrainingState], None] = lambda state: None,
     batch_size: int = 16,
-    looks: bool = True,
-) -> tuple[Trained, list[tuple[int, Look | None]]]:
+    public_split: bool = True,
+) -> tuple[Trained, list[tuple[int, PublicEvaluation | None]]]:
     units = make_units(shape, [30] * 8, seed=0)  # the same system: its mixing is drawn first from the seed
     public = torch.cat(list(units.inputs)), torch.cat(list(units.targets))
-    told: list[tuple[int, Look | None]] = []
+    told: list[tuple[int, PublicEvaluation | None]] = []
+    setup = training_setup(plan, shape, local=local_training(0.02, batch_size), server=server)
+    if not public_split:  # the same maps, and nothing to evaluate on
+        object.__setattr__(setup, "make_normaliser", lambda *_: Normaliser.from_public(*public))
     trained = train(
-        plan,
-        shape,
+        setup,
         source,
-        public if looks else None,
-        normaliser=Normaliser.from_public(*public),
-        local=LocalTraining(0.02, batch_size, 1, 0.0),
-        server=server,
-        max_transitions=None,
-        seed=0,
-        execution=Execution(CPU, 1 << 20),
-        progress=progress,
-        keep=keep,
-        on_round=lambda done, look: told.append((done, look)),
+        public if public_split else None,
+        state=state,
+        save_checkpoint=save_checkpoint,
+        on_round=lambda done, evaluation: told.append((done, evaluation)),
     )
     return trained, told
 
@@ -76,17 +74,17 @@ def source(shape: Architecture) -> Ragged:
 def test_private_rounds_learn(shape: Architecture, source: Ragged) -> None:
     """With noise that 120 units can bear, the public loss falls round after round."""
     trained, told = run(shape, source, plan_for(shape, source, noise_multiplier=0.1))
-    assert [done for done, look in told if look] == [5, 10, 15, 20, 25, 30]
+    assert [done for done, evaluation in told if evaluation] == [5, 10, 15, 20, 25, 30]
     assert len(told) == trained.rounds == 30
-    assert trained.looks[-1].loss < trained.looks[0].loss - 0.3
-    assert all(math.isfinite(error) for error in trained.looks[-1].error)
+    assert trained.evaluations[-1].loss < trained.evaluations[0].loss - 0.3
+    assert all(math.isfinite(error) for error in trained.evaluations[-1].error)
 
 
 def test_noise_beyond_bearing_ruins_the_model(shape: Architecture, source: Ragged) -> None:
     """The twin of learning: the noise is really there."""
     quiet, _ = run(shape, source, plan_for(shape, source, noise_multiplier=0.1))
     loud, _ = run(shape, source, plan_for(shape, source, noise_multiplier=500.0))
-    assert loud.looks[-1].loss > quiet.looks[-1].loss + 1
+    assert loud.evaluations[-1].loss > quiet.evaluations[-1].loss + 1
 
 
 def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ragged) -> None:
@@ -100,16 +98,16 @@ def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ra
 def test_early_stopping_keeps_the_best_look(
     shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two looks without a better public loss end training; the weights are those of the best look."""
+    """Two looks without a better public loss end training; the weights are those of the best evaluation."""
     losses = iter([3.0, 1.0, 2.0, 2.5, 9.0])
     seen: list[tuple[torch.Tensor, ...]] = []
 
-    def look(self: object, weights: tuple[torch.Tensor, ...], after: int) -> Look:
+    def evaluate(self: object, weights: tuple[torch.Tensor, ...], after: int) -> PublicEvaluation:
         seen.append(weights)
-        return Look(after, next(losses), (0.0,))
+        return PublicEvaluation(after, next(losses), (0.0,))
 
-    monkeypatch.setattr(training.PublicLook, "__call__", look)
-    trained, _ = run(shape, source, plan_for(shape, source), dataclasses.replace(PLAIN, patience=2))
+    monkeypatch.setattr(public_evaluation.PublicEvaluator, "__call__", evaluate)
+    trained, _ = run(shape, source, plan_for(shape, source), server_training(patience=2))
     assert trained.rounds == 20
     assert trained.weights is seen[1]
 
@@ -120,18 +118,18 @@ def test_averaging_is_the_unbiased_running_mean() -> None:
         (0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]),
         (0.0, [1.0, 2.0, 4.0]),
     ):
-        progress = Progress.begin((torch.zeros(1),))
+        state = TrainingState.begin((torch.zeros(1),))
         means = []
         for step in (1.0, 1.0, 2.0):
-            progress = progress.stepped((torch.tensor([step]),), dataclasses.replace(PLAIN, averaging=past))
-            means.append(float(progress.averaged()[0]))
+            state = state.stepped((torch.tensor([step]),), dataclasses.replace(PLAIN, server_averaging=past))
+            means.append(float(state.averaged()[0]))
         assert means == pytest.approx(expected)
 
 
 def test_momentum_repeats_released_steps(shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch) -> None:
     """With releases all equal to g, two rounds at momentum 0.5 move by g + 1.5 g."""
     monkeypatch.setattr(Plan, "release", lambda self, total: tuple(torch.ones_like(t).float() for t in total))
-    trained, _ = run(shape, source, plan_for(shape, source, rounds=2), dataclasses.replace(PLAIN, momentum=0.5))
+    trained, _ = run(shape, source, plan_for(shape, source, rounds=2), dataclasses.replace(PLAIN, server_momentum=0.5))
     for now, was in zip(trained.weights, shape.initial_weights(0), strict=True):
         torch.testing.assert_close(now - was, torch.full_like(was, 2.5))
 
@@ -146,7 +144,7 @@ def test_the_baseline_learns_and_keeps_its_best_epoch(shape: Architecture, sourc
     """MOPO's ensemble, on pooled transitions."""
     public = make_units(shape, [30] * 8, seed=0)
     private = torch.cat(list(source.inputs)), torch.cat(list(source.targets))
-    looks: list[Look | None] = []
+    evaluations: list[PublicEvaluation | None] = []
     seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
     trained = train_pooled(
         shape,
@@ -156,10 +154,10 @@ def test_the_baseline_learns_and_keeps_its_best_epoch(shape: Architecture, sourc
         pooled=PooledTraining(batch_size=32, learning_rate=3e-3, weight_decay=0.0, max_epochs=4, patience=4),
         seed=0,
         device=CPU,
-        on_epoch=looks.append,
+        on_epoch=evaluations.append,
     )
-    assert looks == list(trained.looks)
-    assert trained.looks[-1].loss < trained.looks[0].loss
+    assert evaluations == list(trained.evaluations)
+    assert trained.evaluations[-1].loss < trained.evaluations[0].loss
     assert not any(w.requires_grad for w in trained.weights)
 
 
@@ -167,23 +165,23 @@ class CrashError(Exception):
     """Stands for a kill: nothing after it runs."""
 
 
-def crashing(at: int) -> tuple[list[Progress], Callable[[Progress], None]]:
+def crashing(at: int) -> tuple[list[TrainingState], Callable[[TrainingState], None]]:
     """A ``keep`` that remembers, and dies when round ``at`` has been announced."""
-    kept: list[Progress] = []
+    kept: list[TrainingState] = []
 
-    def keep(progress: Progress) -> None:
-        kept.append(progress)
-        if progress.started == at:
+    def save_checkpoint(state: TrainingState) -> None:
+        kept.append(state)
+        if state.started == at:
             raise CrashError
 
-    return kept, keep
+    return kept, save_checkpoint
 
 
 def test_a_round_is_on_the_disk_before_its_weights_meet_data(
     shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A kill at any moment of a round finds the round already counted."""
-    kept: list[Progress] = []
+    kept: list[TrainingState] = []
     counted: list[int] = []
     summed = Rounds.sum
 
@@ -192,7 +190,7 @@ def test_a_round_is_on_the_disk_before_its_weights_meet_data(
         return summed(self, *arguments, **options)
 
     monkeypatch.setattr(Rounds, "sum", spying)
-    run(shape, source, plan_for(shape, source, rounds=4), keep=kept.append)
+    run(shape, source, plan_for(shape, source, rounds=4), save_checkpoint=kept.append)
     assert counted == [1, 2, 3, 4]
     assert kept[-1].finished
     assert (kept[-1].done, kept[-1].started) == (4, 4)
@@ -213,44 +211,44 @@ def test_however_often_a_run_dies_no_more_rounds_run_than_were_reserved(
 
     monkeypatch.setattr(Plan, "release", counting)
     plan = plan_for(shape, source)
-    progress = None
+    state = None
     died = 0
     for at in crashes:
-        kept, keep = crashing(at)
+        kept, save_checkpoint = crashing(at)
         try:
-            run(shape, source, plan, progress=progress, keep=keep)
+            run(shape, source, plan, state=state, save_checkpoint=save_checkpoint)
         except CrashError:
             died += not kept[-1].finished  # a kill when all is done costs no round
-        progress = kept[-1]
-    trained, _ = run(shape, source, plan, progress=progress)
+        state = kept[-1]
+    trained, _ = run(shape, source, plan, state=state)
     assert releases + died == plan.rounds
     assert trained.rounds == plan.rounds - died
-    assert trained.looks[-1].round == trained.rounds, "the weights released are those that were looked at last"
+    assert trained.evaluations[-1].round == trained.rounds, "the weights released are those that were looked at last"
 
 
 def test_a_resumed_run_goes_on_where_the_last_one_was(shape: Architecture, source: Ragged) -> None:
     """Without noise and with everybody in one batch nothing is random: momentum, average and looks must survive."""
     plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=8)
-    server = ServerTraining(momentum=0.6, averaging=0.9, look_every=2, patience=None)
+    server = server_training(0.6, 0.9, 2, None)
     whole, _ = run(shape, source, dataclasses.replace(plan, rounds=7), server, batch_size=64)
-    kept, keep = crashing(5)
+    kept, save_checkpoint = crashing(5)
     with pytest.raises(CrashError):
-        run(shape, source, plan, server, keep=keep, batch_size=64)
-    resumed, _ = run(shape, source, plan, server, progress=kept[-1], batch_size=64)
+        run(shape, source, plan, server, save_checkpoint=save_checkpoint, batch_size=64)
+    resumed, _ = run(shape, source, plan, server, state=kept[-1], batch_size=64)
     assert resumed.rounds == 7  # round 5 died
     for one, other in zip(resumed.weights, whole.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    assert [look.round for look in resumed.looks] == [2, 4, 6, 7]
+    assert [evaluation.round for evaluation in resumed.evaluations] == [2, 4, 6, 7]
 
 
 def test_noise_and_cohorts_are_fresh_after_a_resume(
     shape: Architecture, source: Ragged, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two runs taken up from one checkpoint draw other cohorts and other noise."""
-    kept, keep = crashing(3)
+    kept, save_checkpoint = crashing(3)
     plan = plan_for(shape, source, rounds=4)
     with pytest.raises(CrashError):
-        run(shape, source, plan, keep=keep)
+        run(shape, source, plan, save_checkpoint=save_checkpoint)
     cohorts: list[list[int]] = []
     cohort = Plan.cohort
 
@@ -259,7 +257,7 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(
         return torch.tensor(cohorts[-1])
 
     monkeypatch.setattr(Plan, "cohort", spying)
-    ends = [run(shape, source, plan, progress=kept[-1])[0] for _ in range(2)]
+    ends = [run(shape, source, plan, state=kept[-1])[0] for _ in range(2)]
     assert cohorts[0] != cohorts[1]
     assert not torch.equal(ends[0].weights[0], ends[1].weights[0])
 
@@ -267,21 +265,21 @@ def test_noise_and_cohorts_are_fresh_after_a_resume(
 def test_without_a_public_split_all_rounds_run_and_the_average_is_released(shape: Architecture, source: Ragged) -> None:
     """What is released is what a run with looks and without patience releases; nothing was looked at."""
     plan = plan_for(shape, source, noise_multiplier=0.0, sampler=PoissonSampler(1.0), rounds=7)
-    server = dataclasses.replace(PLAIN, momentum=0.5, averaging=0.9)
+    server = dataclasses.replace(PLAIN, server_momentum=0.5, server_averaging=0.9)
     seeing, _ = run(shape, source, plan, server, batch_size=64)
-    blind, told = run(shape, source, plan, server, batch_size=64, looks=False)
-    assert blind.looks == ()
+    blind, told = run(shape, source, plan, server, batch_size=64, public_split=False)
+    assert blind.evaluations == ()
     assert told == [(done, None) for done in range(1, 8)]
     assert blind.rounds == 7
     for one, other in zip(blind.weights, seeing.weights, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
-    kept, keep = crashing(7)
+    kept, save_checkpoint = crashing(7)
     with pytest.raises(CrashError):
-        run(shape, source, plan, server, keep=keep, batch_size=64, looks=False)
-    resumed, _ = run(shape, source, plan, server, progress=kept[-1], batch_size=64, looks=False)
+        run(shape, source, plan, server, save_checkpoint=save_checkpoint, batch_size=64, public_split=False)
+    resumed, _ = run(shape, source, plan, server, state=kept[-1], batch_size=64, public_split=False)
     assert resumed.rounds == 6, "the round that died is not made up for"
-    with pytest.raises(ValueError, match="something public to look at"):
-        run(shape, source, plan, dataclasses.replace(server, patience=2), looks=False)
+    with pytest.raises(ValueError, match="needs a public split"):
+        run(shape, source, plan, server_training(0.5, 0.9, patience=2), public_split=False)
 
 
 QUERY = GaussianQuery("normaliser", 1.0, 4.0)
@@ -290,23 +288,25 @@ QUERY = GaussianQuery("normaliser", 1.0, 4.0)
 def test_a_query_is_written_down_before_it_is_asked_and_never_asked_twice(shape: Architecture, source: Ragged) -> None:
     """A kill between the two leaves nothing to go on with; after the answer is kept, it is the one that is used."""
     plan = plan_for(shape, source, queries=(QUERY,))
-    kept: list[Progress] = []
-    begun = Progress.begin(shape.initial_weights(0))
+    kept: list[TrainingState] = []
+    begun = TrainingState.begin(shape.initial_weights(0))
     touched: list[bool] = []
 
     def total() -> torch.Tensor:
         touched.append(kept[-1].asked and kept[-1].lost)
         return torch.zeros(3, dtype=torch.int64)
 
-    done = ask(plan, {"normaliser": total}, begun, kept.append)
+    done = answer_queries(plan, {"normaliser": total}, begun, kept.append)
     assert touched == [True]
     assert not done.lost
     assert kept == [kept[0], done]
-    assert ask(plan, {}, done, kept.append) is done
+    assert answer_queries(plan, {}, done, kept.append) is done
     with pytest.raises(ValueError, match="asked and their answers are lost"):
-        ask(plan, {"normaliser": total}, kept[0], kept.append)
+        answer_queries(plan, {"normaliser": total}, kept[0], kept.append)
     assert touched == [True], "nothing was touched again"
-    assert ask(plan_for(shape, source), {}, begun, kept.append) is begun, "a plan without queries asks nothing"
+    assert answer_queries(plan_for(shape, source), {}, begun, kept.append) is begun, (
+        "a plan without queries asks nothing"
+    )
 
 
 def test_two_charges_get_two_answers(shape: Architecture, source: Ragged) -> None:
@@ -314,22 +314,22 @@ def test_two_charges_get_two_answers(shape: Architecture, source: Ragged) -> Non
     for multiplier, same in ((4.0, False), (0.0, True)):
         query = dataclasses.replace(QUERY, noise_multiplier=multiplier)
         plan = plan_for(shape, source, queries=(query,), noise_multiplier=0.5 if multiplier else 0.0)
-        begun = Progress.begin(shape.initial_weights(0))
+        begun = TrainingState.begin(shape.initial_weights(0))
         totals = {"normaliser": lambda: torch.full((3,), source.units * ONE)}
-        first, second = (ask(plan, totals, begun).answers["normaliser"] for _ in range(2))
+        first, second = (answer_queries(plan, totals, begun).answers["normaliser"] for _ in range(2))
         assert torch.equal(first, second) is same
         if same:
             assert first.tolist() == [1.0] * 3
 
 
 def test_a_finished_run_needs_no_data(shape: Architecture, source: Ragged) -> None:
-    kept: list[Progress] = []
+    kept: list[TrainingState] = []
     plan = plan_for(shape, source, rounds=3)
-    trained, _ = run(shape, source, plan, keep=kept.append)
-    again, _ = run(shape, None, plan, progress=kept[-1])
+    trained, _ = run(shape, source, plan, save_checkpoint=kept.append)
+    again, _ = run(shape, None, plan, state=kept[-1])
     assert all(torch.equal(a, b) for a, b in zip(trained.weights, again.weights, strict=True))
     with pytest.raises(ValueError, match="no units to run them on"):
-        run(shape, None, plan, progress=kept[0])
+        run(shape, None, plan, state=kept[0])
 
 
 def test_early_stopping_remembers_its_looks_over_a_crash(
@@ -337,11 +337,15 @@ def test_early_stopping_remembers_its_looks_over_a_crash(
 ) -> None:
     """The best look was before the crash; patience runs on after it."""
     losses = iter([3.0, 1.0, 2.0, 2.5, 9.0])
-    monkeypatch.setattr(training.PublicLook, "__call__", lambda self, weights, after: Look(after, next(losses), (0.0,)))
-    server = dataclasses.replace(PLAIN, patience=2)
-    kept, keep = crashing(13)
+    monkeypatch.setattr(
+        public_evaluation.PublicEvaluator,
+        "__call__",
+        lambda self, weights, after: PublicEvaluation(after, next(losses), (0.0,)),
+    )
+    server = server_training(patience=2)
+    kept, save_checkpoint = crashing(13)
     with pytest.raises(CrashError):
-        run(shape, source, plan_for(shape, source), server, keep=keep)
-    trained, _ = run(shape, source, plan_for(shape, source), server, progress=kept[-1])
+        run(shape, source, plan_for(shape, source), server, save_checkpoint=save_checkpoint)
+    trained, _ = run(shape, source, plan_for(shape, source), server, state=kept[-1])
     assert trained.rounds == 20
     assert all(torch.equal(a, b) for a, b in zip(trained.weights, kept[-1].best, strict=True))

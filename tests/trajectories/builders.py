@@ -7,7 +7,7 @@ import gymnasium
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import MinariDataset
+from primorl.config.datasets import MinariDataset, checked
 from primorl.trajectories.sources.minari.writing import EpisodeWriter
 from primorl.trajectories.sources.replay.recording import Episode
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, trajectory_table
@@ -17,21 +17,20 @@ INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned",
 
 
 def entry(**changes: Any) -> MinariDataset:
-    """An entry of ``datasets`` for what `write_raw` writes; some of its episodes terminate."""
+    """A dataset for what `write_raw` writes; some of its episodes terminate."""
     plain = {
         "source": "minari",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]},
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return MinariDataset.model_validate(plain | changes)
+    return checked(MinariDataset, plain | changes)
 
 
 def episode(length: int, seed: int, terminated: bool = False) -> Episode:

@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories import ingestion
+from primorl.trajectories.consent import HashDraw
+from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.partitioning import check_disjoint, is_public, partition
+from primorl.trajectories.partitioning import check_disjoint, partition
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartReader, PartWriter
@@ -28,6 +29,10 @@ def ingested(project: Path, request: pytest.FixtureRequest, monkeypatch: pytest.
     write_raw(Path("raw"), episodes(20))
     ingest(Path("raw"), Path("trajectories"), "small", entry())
     return read(Path("trajectories"))
+
+
+def is_public(unit: str, public_fraction: float, salt: str) -> bool:
+    return bool(HashDraw(public_fraction, salt)(pa.array([unit]))[0])
 
 
 def run(public_fraction: float = 0.4, salt: str = "salt") -> Manifest:
@@ -65,7 +70,7 @@ def test_the_same_rows_on_both_sides_are_refused(project: Path, monkeypatch: pyt
     """One person's trajectory, recorded twice under two ids, must not be protected here and published there."""
     twice = [episode(5, 1)] * 20
     write_raw(Path("raw"), twice)
-    monkeypatch.setattr(ingestion, "DuplicateCheck", lambda origin: lambda table: None)  # it would refuse them before
+    monkeypatch.setattr(DuplicateCheck, "finish", lambda self: None)  # it would refuse them before
     ingest(Path("raw"), Path("trajectories"), "small", entry())
     with pytest.raises(PipelineError, match="rows are also those of another unit, and one is drawn private"):
         run()
@@ -75,7 +80,7 @@ def test_the_same_rows_on_both_sides_are_refused(project: Path, monkeypatch: pyt
 def test_equal_rows_of_different_people_are_allowed_where_the_entry_says_so(project: Path) -> None:
     """Short records of a small state space: there people are known by their ids alone."""
     write_raw(Path("raw"), [episode(5, 1)] * 20)
-    ingest(Path("raw"), Path("trajectories"), "small", entry(duplicates="allow"))
+    ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
     manifest = run()
     assert manifest.private_units + manifest.public_units == 20
     private, public = (Path(f"partitions/{name}.bin").read_bytes() for name in ("units", "public_units"))
@@ -118,6 +123,7 @@ def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
         "action_size",
         "private_units",
         "public_units",
+        "public_by",
     }
     assert Manifest.load(Path("partitions/manifest.json")) == manifest
     Path("partitions/manifest.json").write_text("{}")

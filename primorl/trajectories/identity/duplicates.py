@@ -1,17 +1,20 @@
-"""Trajectories that are there twice: whose they are would count twice."""
+"""Trajectories that are there twice: their owner would count twice."""
 
 import hashlib
 
+import numpy as np
 import pyarrow as pa
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_starts
 
+_BYTES = 16
+
 
 class DuplicateCheck:
     """Refuses a trajectory whose rows are those of one before it, under whatever name.
 
-    A digest and a name are held of every trajectory.
+    Only a digest of every trajectory is held, 16 bytes each.
 
     Args:
         origin: the file or folder that errors name.
@@ -19,23 +22,32 @@ class DuplicateCheck:
 
     def __init__(self, origin: object):
         self._origin = origin
-        self._seen: dict[bytes, str] = {}
+        self._digests = bytearray()
 
     def __call__(self, table: pa.Table) -> None:
-        """Check the next batch of whole trajectories.
-
-        Raises:
-            PipelineError: names both trajectories.
-        """
+        """Take in the next batch of whole trajectories."""
         if table.num_rows == 0:
             return
-        starts = trajectory_starts(table)
-        names = table["trajectory_id"].take(pa.array(starts)).to_pylist()
-        for rows, name in zip(trajectory_bytes(table, starts), names, strict=True):
-            first = self._seen.setdefault(hashlib.blake2b(rows, digest_size=16).digest(), name)
-            if first != name:
-                raise PipelineError(
-                    f"{self._origin}: trajectory {name!r}: found the very rows of trajectory {first!r}; allowed: every "
-                    "trajectory once, or its owner counts twice; drop it, or set duplicates: allow where equal records "
-                    "of different people are to be expected"
-                )
+        digest = hashlib.blake2b
+        rows = trajectory_bytes(table, trajectory_starts(table))
+        self._digests += b"".join([digest(each, digest_size=_BYTES).digest() for each in rows])
+
+    def finish(self) -> None:
+        """Compare all trajectories; call it after the last batch.
+
+        Raises:
+            PipelineError: if two are equal. They are named by their numbers, counted from 1 in the order of the data:
+                an id may name a person.
+        """
+        words = np.frombuffer(self._digests, np.uint64).reshape(-1, 2)
+        order = np.lexsort((words[:, 1], words[:, 0]))
+        equal = (words[order[1:]] == words[order[:-1]]).all(axis=1)
+        if equal.any():
+            # lexsort is stable: of equal ones the first in the order of the data comes first.
+            pairs = np.stack([order[1:][equal], order[:-1][equal]], axis=1)
+            again, first = pairs[np.argmin(pairs[:, 0])] + 1
+            raise PipelineError(
+                f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
+                "allowed: every trajectory once, or its owner counts twice; drop it, or set duplicates: allow where "
+                "equal records of different people are to be expected"
+            )

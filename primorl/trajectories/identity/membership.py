@@ -1,15 +1,18 @@
-"""Who is in a private partition, as keyed digests: what the ledger recognises people by in other versions.
+"""Who is in a partition, as keyed digests: how the ledger recognises people in other versions of a dataset.
 
 Two versions of a dataset share a unit where its id, the id of one of its trajectories or the rows of one come back. Ids
-are compared within one entry of ``datasets`` (episodes of two environments may both be called 17); rows are compared
-everywhere, so people are also known under another name, and where the privacy unit was declared otherwise.
+are compared within one dataset (episodes of two environments may both be called 17). Rows are compared everywhere, so
+people are also recognised under another name, and where the privacy unit was declared otherwise.
 """
 
 import hashlib
+from collections.abc import Callable, Iterable
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
-from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_starts
+from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_starts, whole
 
 DIGEST_BYTES = 16
 
@@ -22,16 +25,18 @@ class Membership:
 
     Args:
         secret: the project's, up to 64 bytes.
-        dataset: the entry of ``datasets`` within which ids mean the same.
+        dataset: the name of the dataset within which ids mean the same.
         by_rows: whether equal rows mean the same person. False for the public side of short records of a small state
-            space, of which some equal private ones: there a second digest of the id takes the rows' place.
+            space, some of which equal private ones: there a second digest of the id takes the place of the rows'.
     """
 
     def __init__(self, secret: bytes, dataset: str, by_rows: bool = True):
-        self._secret = secret
+        named = f"{len(dataset)}:{dataset}".encode()
+        self._of_id = _digester(secret, b"unit id", named)
+        self._of_id_again = _digester(secret, b"id again", named)
+        self._of_rows = _digester(secret, b"rows")
         self._by_rows = by_rows
-        self._dataset = f"{len(dataset)}:{dataset}".encode()
-        self._digests: list[bytes] = []
+        self._digests = bytearray()
         self._unit = ""
 
     def update(self, table: pa.Table) -> None:
@@ -39,27 +44,59 @@ class Membership:
         if table.num_rows == 0:
             return
         starts = trajectory_starts(table)
-        named = table.select(["unit_id", "trajectory_id"]).take(pa.array(starts)).to_pydict()
-        for unit, name, rows in zip(*named.values(), trajectory_bytes(table, starts), strict=True):
+        chosen = pa.array(starts)
+        units, names = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
+        self._digests += self._of_units(units, names)
+        encoded = [name.encode() for name in names.to_pylist()]
+        self._digests += self._of_id(encoded)
+        if self._by_rows:
+            self._digests += self._of_rows(trajectory_bytes(table, starts))
+        else:
+            self._digests += self._of_id_again(encoded)
+
+    def _of_units(self, units: pa.Array, names: pa.Array) -> bytes:
+        """Digests of the units whose id is not their trajectory's too, one a unit."""
+        if units.equals(names):
+            return b""
+        found = []
+        for unit, name in zip(units.to_pylist(), names.to_pylist(), strict=True):
             if unit not in (name, self._unit):
-                self._digests.append(self._digest(b"unit id", self._dataset, unit.encode()))
+                found.append(unit.encode())
                 self._unit = unit
-            self._digests.append(self._digest(b"unit id", self._dataset, name.encode()))
-            if self._by_rows:
-                self._digests.append(self._digest(b"rows", rows))
-            else:
-                self._digests.append(self._digest(b"id again", self._dataset, name.encode()))
+        return self._of_id(found)
 
     def to_bytes(self) -> bytes:
-        """All digests, sorted: their order tells nothing."""
-        return b"".join(sorted(self._digests))
+        """All digests, sorted: their order says nothing."""
+        self._sorted()
+        return bytes(self._digests)
 
     def shares_with(self, other: "Membership") -> bool:
         """Whether an id or a trajectory's rows are in both."""
-        return not set(self._digests).isdisjoint(other._digests)
+        few, many = sorted((self._sorted(), other._sorted()), key=len)
+        if len(few) == 0:
+            return False
+        places = np.minimum(np.searchsorted(many, few), len(many) - 1)
+        return bool((many[places] == few).any())
 
-    def _digest(self, what: bytes, *parts: bytes | memoryview) -> bytes:
-        keyed = hashlib.blake2b(key=self._secret, digest_size=DIGEST_BYTES, person=what)
-        for part in parts:
-            keyed.update(part)
-        return keyed.digest()
+    def _sorted(self) -> npt.NDArray[np.bytes_]:
+        """The digests, sorted in place. They do not grow while the array is in use."""
+        # NumPy ignores zeros at the end of such values when it compares them. All are equally long, so nothing is lost.
+        digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
+        digests.sort()
+        return digests
+
+
+def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> Callable[[Iterable[bytes | memoryview]], bytes]:
+    """A function from values to their keyed digests, one after the other."""
+    keyed = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES, person=what)
+    keyed.update(prefix)
+
+    def digests(values: Iterable[bytes | memoryview]) -> bytes:
+        found = []
+        for value in values:
+            own = keyed.copy()  # the key need not be taken in again
+            own.update(value)
+            found.append(own.digest())
+        return b"".join(found)
+
+    return digests

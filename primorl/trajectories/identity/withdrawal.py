@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from primorl.project.errors import PipelineError
+from primorl.trajectories.identity.id_list import IdList
+from primorl.trajectories.storage.schema import whole
 
 FOLDER = Path("data/withdrawals")
-"""Where the files are: DVC watches this folder, so a changed list makes a new version of the dataset."""
+"""Where the files are. DVC watches this folder, so a changed list makes a new version of the dataset."""
 
 
 class Withdrawals:
@@ -18,49 +18,23 @@ class Withdrawals:
         file: in ``data/withdrawals``; None: nobody withdrew.
 
     Raises:
-        PipelineError: the file is elsewhere, is missing or is not text.
+        PipelineError: if the file is elsewhere, is missing or is not text.
     """
 
     def __init__(self, file: str | None):
-        self._file = file
-        self._lines: dict[str, int] = {}
-        if file is None:
-            return
-        path = Path(file)
-        if FOLDER.resolve() not in path.resolve().parents:
-            raise PipelineError(
-                f"params.yaml: exclude_units: found {file!r}; allowed is a file in {FOLDER}, where DVC notices "
-                "its edits"
-            )
-        try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
-        except OSError as refused:
-            raise PipelineError(f"{file}: {refused.strerror}; params.yaml: exclude_units names it") from None
-        except UnicodeDecodeError:
-            raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                self._lines.setdefault(line.strip(), number)
-        self._ids = pa.array(list(self._lines), pa.string())
+        self._gone = None if file is None else IdList(file, FOLDER, "exclude_units")
 
     def drop(self, table: pa.Table) -> pa.Table:
         """The rows of ``table`` that are of units that stay."""
-        if not self._lines:
+        if not self._gone:
             return table
-        gone = pc.is_in(table["unit_id"], value_set=self._ids)
-        for met in pc.unique(table["unit_id"].filter(gone)).to_pylist():
-            self._lines[met] = 0
-        return table.filter(pc.invert(gone))
+        return table.filter(pa.array(~self._gone.contains(whole(table["unit_id"]))))
 
     def check_all_met(self) -> None:
-        """Call after the last batch: an id that is nowhere in the data may be a misspelt one, whose owner would stay.
+        """Call after the last batch; see `IdList.check_all_met`.
 
         Raises:
-            PipelineError: names the line; not the id, which is a person's.
+            PipelineError: if a listed id is not in the data.
         """
-        missing = [line for line in self._lines.values() if line]
-        if missing:
-            raise PipelineError(
-                f"{self._file}: line {missing[0]}: found an id that no unit has ({len(missing)} such lines); allowed "
-                "are ids of the data, as they are in the column unit_id; correct it, or remove the line"
-            )
+        if self._gone is not None:
+            self._gone.check_all_met()

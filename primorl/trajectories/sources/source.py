@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -30,19 +30,37 @@ class Reader(Protocol):
         """
 
 
+@runtime_checkable
+class ConsentReader(Reader, Protocol):
+    """A reader that can also say what a column has for every unit.
+
+    Attributes:
+        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
+    """
+
+    consent: list[pa.Table]
+
+    def keep_consent(self, column: str) -> None:
+        """Call before `tables`: fill ``consent`` from ``column``.
+
+        Raises:
+            PipelineError: if there is no such column.
+        """
+
+
 class Source(Protocol):
-    """One kind of origin, told by one entry of ``datasets``."""
+    """Where the trajectories of one dataset come from."""
 
     def collect(self, target: Path) -> None:
         """Fill the empty folder ``target`` with raw files: made, fetched or copied.
 
         Raises:
-            PipelineError: they cannot be had; what to do.
+            PipelineError: if they cannot be had; it says what to do.
         """
 
     def open(self, raw: Path) -> Reader:
         """Open what ``collect`` left in ``raw``.
 
         Raises:
-            PipelineError: files are missing or broken, or do not fit the entry.
+            PipelineError: if files are missing or broken, or do not fit the dataset.
         """

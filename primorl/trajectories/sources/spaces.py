@@ -1,4 +1,4 @@
-"""What an environment declares in public: its spaces and its step limit."""
+"""What an environment declares: its spaces, the names of their dimensions, and its step limit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -6,20 +6,23 @@ from typing import Any
 
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
+from gymnasium.wrappers import FlattenObservation
 
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.trajectories.storage.schema import Spaces
+
+_SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
 
 
 def needed(name: str, environment: str | None, why: str = "") -> str:
     """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
 
     Raises:
-        PipelineError: the entry names none.
+        PipelineError: if the dataset names none.
     """
     if environment is None:
-        raise PipelineError(f"params.yaml: datasets.{name}.environment: found null; allowed is a Gymnasium id{why}")
+        raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id{why}")
     return environment
 
 
@@ -27,11 +30,15 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     """The spaces and the step limit (None: no limit) that ``environment`` declares.
 
     Raises:
-        PipelineError: the environment cannot be built, or a space is not supported.
+        PipelineError: if the environment cannot be built, or a space is not supported.
     """
     env = make(environment)
     try:
+        inner = env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+        if _image(inner) is not None:
+            spaces_of(f"environment {environment!r}", inner, env.action_space)  # raises
         spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
+        spaces = replace(spaces, observation_names=names_of(inner, "observation"))
         return spaces, None if env.spec is None else env.spec.max_episode_steps
     finally:
         env.close()
@@ -44,6 +51,11 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
         PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
             one-dimensional floating-point box.
     """
+    if (image := _image(observation)) is not None:
+        raise PipelineError(
+            f"{origin}: observation space: found an image (shape {image.shape}, {image.dtype}); allowed are numbers "
+            "that describe a state; store features of the image instead"
+        )
     flat: Space[Any]
     try:
         flat = flatten_space(observation)
@@ -59,7 +71,8 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
     if isinstance(action, Discrete):
         if action.start != 0:
             raise PipelineError(f"{origin}: action space: found actions from {action.start}; allowed is from 0")
-        return replace(Spaces.with_discrete_actions(low, high, int(action.n)), one_hot=one_hot)
+        spaces = Spaces.with_discrete_actions(low, high, int(action.n))
+        return replace(spaces, one_hot=one_hot, observation_names=names_of(observation, "observation"))
     if not isinstance(action, Box) or len(action.shape) != 1 or not np.issubdtype(action.dtype, np.floating):
         found = f"a Box of shape {action.shape} and type {action.dtype}" if isinstance(action, Box) else ""
         raise PipelineError(
@@ -67,7 +80,37 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
             "dimension of floating-point numbers"
         )
     action_low, action_high = tuple(action.low.astype(float).tolist()), tuple(action.high.astype(float).tolist())
-    return Spaces(low, high, action_low, action_high, one_hot=one_hot)
+    names = names_of(observation, "observation")
+    return Spaces(low, high, action_low, action_high, one_hot=one_hot, observation_names=names)
+
+
+def _image(space: Space[Any]) -> Box | None:
+    """The first part of a space that is an image: a box of three axes, or a matrix of bytes of at least 8 by 8."""
+    if isinstance(space, Dict | Tuple):
+        parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
+        return next((image for part in parts if (image := _image(part)) is not None), None)
+    if not isinstance(space, Box):
+        return None
+    grey = len(space.shape) == 2 and space.dtype == np.uint8 and min(space.shape) >= _SMALLEST_IMAGE
+    return space if len(space.shape) >= 3 or grey else None
+
+
+def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
+    """What each dimension of a space is called once Gymnasium has flattened it.
+
+    Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is ``name=2``.
+    """
+    if isinstance(space, Dict | Tuple):
+        entries = space.spaces.items() if isinstance(space, Dict) else enumerate(space.spaces)
+        inner = [(str(key) if name == "observation" else f"{name}/{key}", entry) for key, entry in entries]
+        return tuple(found for key, entry in inner for found in names_of(entry, key))
+    if isinstance(space, Discrete):
+        return tuple(f"{name}={space.start + i}" for i in range(int(space.n)))
+    if isinstance(space, MultiDiscrete):
+        sizes = enumerate(space.nvec.ravel().tolist())
+        return tuple(f"{name}_{number}={i}" for number, size in sizes for i in range(size))
+    size = flatdim(space)
+    return (name,) if size == 1 and name != "observation" else tuple(f"{name}_{i}" for i in range(size))
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:

@@ -11,11 +11,35 @@ from primorl.trajectories.storage.schema import DatasetInfo
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is declared public about a partitioned dataset: its facts and the numbers of its units."""
+    """What is declared public about a partitioned dataset: its facts and the numbers of its units.
+
+    Attributes:
+        info: the dataset's facts.
+        private_units: how many units are protected.
+        public_units: how many are not.
+        public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a ``file``.
+    """
 
     info: DatasetInfo
     private_units: int
     public_units: int
+    public_by: str = "hash"
+
+    def declared_horizon(self) -> int:
+        """The most steps of an episode.
+
+        Data without an environment must declare it: no policy could be judged otherwise. Declared later, it would make
+        another dataset, and the model would be charged again.
+
+        Raises:
+            PipelineError: nobody declared it.
+        """
+        if self.info.horizon is None:
+            raise PipelineError(
+                f"datasets/{self.info.dataset}.yaml: horizon: found null, and there is no environment that knows it; "
+                "allowed is the most steps an episode can have, known beforehand, not counted in the data"
+            )
+        return self.info.horizon
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
@@ -24,6 +48,7 @@ class Manifest:
             "action_size": self.info.spaces.action_size,
             "private_units": self.private_units,
             "public_units": self.public_units,
+            "public_by": self.public_by,
         }
 
     @classmethod
@@ -31,10 +56,11 @@ class Manifest:
         """Read ``manifest.json``.
 
         Raises:
-            PipelineError: missing, not JSON, or without the keys of a manifest.
+            PipelineError: if it is missing, not JSON, or without the keys of a manifest.
         """
         content = read_json(path)
         try:
-            return cls(DatasetInfo.from_json(content), content["private_units"], content["public_units"])
+            counts = content["private_units"], content["public_units"]
+            return cls(DatasetInfo.from_json(content), *counts, content.get("public_by", "hash"))
         except (KeyError, TypeError, AttributeError):
             raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None

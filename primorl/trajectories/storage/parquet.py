@@ -1,7 +1,7 @@
 """Part files of whole units in Parquet: written and read in batches, never the whole dataset at once.
 
-Every row group holds whole units, and every part carries the rows of each of its units and row groups: that index says
-which row groups a cohort lies in, and nothing else of the part need be read.
+Every row group holds whole units. Every part carries an index, the rows of each of its units and row groups. It says in
+which row groups a cohort lies, so that nothing else of the part is read.
 """
 
 import base64
@@ -160,11 +160,12 @@ class PartReader:
         made_by: the stage that makes it, for errors.
 
     Raises:
-        PipelineError: no parts, an unreadable part, or parts of different datasets; quotes no value.
+        PipelineError: if there is no part, a part is unreadable, or parts are of different datasets.
     """
 
     def __init__(self, folder: Path, made_by: str):
         self._repair = f"run `dvc repro {made_by}` to make it again"
+        self.folder = folder
         self._paths = sorted(folder.glob("*.parquet"))
         if not self._paths:
             raise PipelineError(f"{folder}: found no Parquet files; {self._repair}")
@@ -183,7 +184,7 @@ class PartReader:
             columns: the columns to read; None: all.
 
         Raises:
-            PipelineError: a part cannot be decoded.
+            PipelineError: if a part cannot be decoded.
         """
         for part in range(len(self._paths)):
             ends = np.cumsum(self._sizes(part))
@@ -206,10 +207,12 @@ class PartReader:
             threads: whether Arrow decodes columns side by side; who reads several parts side by side is faster without.
 
         Raises:
-            PipelineError: they cannot be decoded.
+            PipelineError: if they cannot be decoded.
         """
         try:
             table = self._file(part).read_row_groups(groups, columns=columns, use_threads=threads)
+        except pa.ArrowMemoryError:
+            raise
         except (OSError, pa.ArrowException):
             where = f"row groups {groups[0]} to {groups[-1]}" if len(groups) > 1 else f"row group {groups[0]}"
             raise PipelineError(f"{self._paths[part]}: {where}: found corrupt pages; {self._repair}") from None
@@ -219,7 +222,7 @@ class PartReader:
         """Where the units lie; reads the ends of the files only.
 
         Raises:
-            PipelineError: a part has no index, or one that does not fit it.
+            PipelineError: if a part has no index, or one that does not fit it.
         """
         lengths, group_of, starts = ([np.empty(0, np.int64)] for _ in range(3))
         groups: list[tuple[int, int]] = []
@@ -247,7 +250,7 @@ class PartReader:
     def _open(self, part: int) -> pq.ParquetFile:
         path = self._paths[part]
         try:
-            file = pq.ParquetFile(path, page_checksum_verification=True)
+            file = pq.ParquetFile(path, page_checksum_verification=True, pre_buffer=False)
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)

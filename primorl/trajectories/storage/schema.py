@@ -1,5 +1,6 @@
-"""What a dataset is: its columns, the facts that travel with it, and the check every source must pass."""
+"""What a dataset is: its columns, and the public facts that travel with it."""
 
+import itertools
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -18,16 +19,30 @@ Array = npt.NDArray[Any]
 
 _METADATA_KEY = b"primorl"
 _BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
+_NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
-_RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
 
 @dataclass(frozen=True)
 class Spaces:
-    """The declared bounds of observations [S] and actions [A]; public facts, infinite where open.
+    """The declared bounds of observations [S] and actions [A]. They are public facts; open bounds are infinite.
 
-    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1. ``one_hot`` names the
-    parts of an observation that are one-hot too, a declared category each: (first dimension, number of categories).
+    Discrete actions 0 … A - 1 are one-hot vectors of size A to the model, with bounds 0 and 1.
+
+    Attributes:
+        observation_low: lower bounds [S].
+        observation_high: upper bounds [S].
+        action_low: lower bounds [A].
+        action_high: upper bounds [A].
+        discrete_actions: whether an action is a whole number.
+        one_hot: the parts of an observation that encode one category each: (first dimension, number of categories).
+        observation_names: what each dimension is called [S]; ``meal=snack`` for a category. Without names of their
+            own, dimensions are called ``observation_0``, ``observation_1`` and so on.
+        action_names: what each dimension, or each discrete action, is called [A]. Without names of their own,
+            dimensions are called ``action_0`` and so on, and discrete actions ``0``, ``1`` and so on.
+
+    Raises:
+        ValueError: if the number of names is not the number of dimensions.
     """
 
     observation_low: tuple[float, ...]
@@ -36,13 +51,30 @@ class Spaces:
     action_high: tuple[float, ...]
     discrete_actions: bool = False
     one_hot: tuple[tuple[int, int], ...] = ()
+    observation_names: tuple[str, ...] = ()
+    action_names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        S, A = len(self.observation_low), len(self.action_low)
+        if not self.observation_names:
+            object.__setattr__(self, "observation_names", tuple(f"observation_{i}" for i in range(S)))
+        if not self.action_names:
+            prefix = "" if self.discrete_actions else "action_"
+            object.__setattr__(self, "action_names", tuple(f"{prefix}{i}" for i in range(A)))
+        if (len(self.observation_names), len(self.action_names)) != (S, A):
+            raise ValueError("names: allowed is one for each dimension")
 
     @classmethod
     def with_discrete_actions(
-        cls, observation_low: tuple[float, ...], observation_high: tuple[float, ...], actions: int
+        cls,
+        observation_low: tuple[float, ...],
+        observation_high: tuple[float, ...],
+        actions: int,
+        action_names: tuple[str, ...] = (),
     ) -> Self:
         """Spaces with ``actions`` discrete actions."""
-        return cls(observation_low, observation_high, (0.0,) * actions, (1.0,) * actions, discrete_actions=True)
+        low, high = (0.0,) * actions, (1.0,) * actions
+        return cls(observation_low, observation_high, low, high, discrete_actions=True, action_names=action_names)
 
     @property
     def observation_size(self) -> int:
@@ -51,25 +83,28 @@ class Spaces:
 
     @property
     def action_size(self) -> int:
-        """A: dimensions, or the number of discrete actions."""
+        """A: the dimensions of an action, or the number of discrete actions."""
         return len(self.action_low)
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, with null for an infinite bound."""
         bounds = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
-        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": [list(block) for block in self.one_hot]}
+        names = {name: list(getattr(self, name)) for name in _NAMES}
+        blocks = [list(block) for block in self.one_hot]
+        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": blocks} | names
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The inverse of ``to_json``."""
-        bounds = {
+        """The inverse of ``to_json``. A dataset that was written without names gets the default ones."""
+        known: dict[str, Any] = {
             name: tuple(
                 (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in content[name]
             )
             for name in _BOUNDS
         }
+        known |= {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
-        return cls(**bounds, discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot)
+        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
 
 
 @dataclass(frozen=True)
@@ -115,7 +150,7 @@ class DatasetInfo:
         """Read the facts back from the schema of ``file``.
 
         Raises:
-            PipelineError: the metadata is missing or malformed.
+            PipelineError: if the metadata is missing or malformed.
         """
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))
@@ -144,11 +179,16 @@ def arrow_schema(spaces: Spaces) -> pa.Schema:
     )
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column as one array. A column of one chunk is not copied; Arrow's own ``combine_chunks`` would copy it."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
     """The actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
     if not spaces.discrete_actions:
         return vectors(table["action"])
-    chosen = table["action"].to_numpy()
+    chosen = whole(table["action"]).to_numpy()
     onehot = np.zeros((len(chosen), spaces.action_size), dtype=np.float32)
     onehot[np.arange(len(chosen)), chosen] = 1
     return onehot
@@ -156,37 +196,43 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
 
 def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
     """A fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
-    array = column.combine_chunks()
+    array = whole(column)
     matrix: npt.NDArray[np.float32] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, array.type.list_size)
     return matrix
 
 
 def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Rows at which the value of a text column differs from the row before; row 0 first."""
-    values = column.combine_chunks().cast(pa.string())
-    changed = pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
-    starts = np.flatnonzero(changed.to_numpy(zero_copy_only=False)) + 1
-    return np.concatenate([[0], starts])[: len(values)].astype(np.int64)
+    """The rows at which the value of a text column differs from the row before; row 0 comes first."""
+    return np.flatnonzero(_changed(column))
+
+
+def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
+    """The rows of ``table`` at which a trajectory begins."""
+    return np.flatnonzero(_changed(table["unit_id"]) | _changed(table["trajectory_id"]))
+
+
+def _changed(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Whether each row's value differs from that of the row before, [rows]; True in row 0."""
+    values = whole(column).cast(pa.string())
+    changed = np.ones(len(values), dtype=bool)
+    differs = pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
+    changed[1:] = differs.to_numpy(zero_copy_only=False)
+    return changed
 
 
 def id_text(ids: pa.Array) -> pa.Array:
-    """Ids as text; those of digits only are padded with zeros, so that the order of text is that of numbers.
+    """Ids as text. Ids of digits only are padded with zeros, so that the order of text is that of numbers.
 
-    One width for all data: were it the data's own, one more unit could rename all others, and so move them between
-    private and public.
+    The width is the same for all data. If it depended on the data, one more unit could rename all others, and so move
+    them between private and public.
     """
     text = ids.cast(pa.string())
     digits = pc.match_substring_regex(text, "^[0-9]+$")
     return pc.if_else(digits, pc.ascii_lpad(text, _ID_DIGITS, "0"), text)
 
 
-def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
-    """The rows of ``table`` at which a trajectory begins."""
-    return np.union1d(run_starts(table["unit_id"]), run_starts(table["trajectory_id"]))
-
-
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """The numbers of each trajectory, row by row, little-endian; the names are left out.
+    """The numbers of each trajectory, row by row, little-endian; ids are left out.
 
     Args:
         table: whole trajectories.
@@ -196,10 +242,15 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
     for name in ("observation", "action", "reward", "next_observation", "terminated", "truncated"):
         values = table[name]
         flat = pa.types.is_fixed_size_list(values.type)
-        columns.append(vectors(values) if flat else values.to_numpy()[:, None].astype(np.float32))
-    rows = np.hstack(columns).astype("<f4", copy=False)
-    for start, end in zip(starts.tolist(), [*starts[1:].tolist(), table.num_rows], strict=True):
-        yield rows[start:end].data.cast("B")
+        columns.append(vectors(values) if flat else values.to_numpy()[:, None])
+    rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
+    first = 0
+    for values in columns:
+        rows[:, first : first + values.shape[1]] = values
+        first += values.shape[1]
+    flat_bytes = rows.data.cast("B")
+    places = (np.append(starts, table.num_rows) * rows.strides[0]).tolist()
+    return (flat_bytes[start:end] for start, end in itertools.pairwise(places))
 
 
 def trajectory_table(
@@ -295,179 +346,5 @@ def transition_table(
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, which RowCheck refuses
+    with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and RowCheck refuses it
         return values.astype(np.float32)
-
-
-class RowCheck:
-    """Checks a stream of batches of whole units against the schema and the declared spaces.
-
-    Every source hands its batches through here, in order; the check remembers the last key, so order
-    and uniqueness hold over the whole stream.
-
-    Args:
-        spaces: what the environment declares.
-        origin: the file or folder that errors name.
-        may_terminate: whether an episode may end by termination.
-    """
-
-    def __init__(self, spaces: Spaces, origin: Path, may_terminate: bool = True):
-        self._spaces = spaces
-        self._may_terminate = may_terminate
-        self._schema = arrow_schema(spaces)
-        self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
-        self._origin = origin
-        self._previous: tuple[str, str] | None = None
-        self._trajectories: set[str] = set()
-
-    def __call__(self, table: pa.Table) -> None:
-        """Check one batch.
-
-        Raises:
-            PipelineError: names the origin, the trajectory and the step, what was found, what is
-                allowed and what to do; it quotes no value.
-        """
-        self._columns(table)
-        if table.num_rows == 0:
-            return
-        starts = trajectory_starts(table)
-        steps = table["step"].to_numpy()
-        where = _Where(self._origin, table, starts)
-        self._order(where, starts)
-        expected = np.arange(table.num_rows) - np.repeat(starts, np.diff([*starts, table.num_rows]))
-        where.refuse(
-            steps != expected,
-            "step numbers not contiguous from 0",
-            "0, 1, 2, … in every trajectory; sort the rows by step",
-        )
-        for name in self._vectors:
-            bad = _non_finite(vectors(table[name]))
-            where.refuse(bad, f"a non-finite {name}", "finite float32 numbers; drop or repair the trajectory")
-        with np.errstate(over="ignore"):
-            change = vectors(table["next_observation"]) - vectors(table["observation"])
-        where.refuse(
-            _non_finite(change),
-            "a step whose change of observation overflows float32",
-            "next_observation - observation within float32; rescale the observations, or drop the trajectory",
-        )
-        bad = ~np.isfinite(table["reward"].to_numpy())
-        where.refuse(bad, "a non-finite reward", "finite float32 numbers; drop or repair the trajectory")
-        self._ends(where, table, starts)
-        if self._spaces.discrete_actions:
-            chosen = table["action"].to_numpy()
-            where.refuse(
-                (chosen < 0) | (chosen >= self._spaces.action_size),
-                "an action outside the declared space",
-                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions",
-            )
-        else:
-            self._actions(where, vectors(table["action"]))
-
-    def _columns(self, table: pa.Table) -> None:
-        for column in self._schema:
-            if column.name not in table.column_names:
-                raise PipelineError(f"{self._origin}: column {column.name} missing; allowed is {column.type}")
-            found = table.schema.field(column.name).type
-            if found != column.type:
-                raise PipelineError(
-                    f"{self._origin}: column {column.name}: found {found}, allowed {column.type}; "
-                    "check that the dataset belongs to the environment"
-                )
-            array = table[column.name]
-            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
-            if array.null_count + inner > 0:
-                raise PipelineError(
-                    f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"
-                )
-
-    def _order(self, where: "_Where", starts: npt.NDArray[np.int64]) -> None:
-        units, trajectories = where.keys(starts)
-        for row, key in zip(starts, zip(units, trajectories, strict=True), strict=True):
-            if not all(key) or any("\0" in part for part in key):
-                where.refuse_row(int(row), "an empty unit_id or trajectory_id, or one with a NUL", "a name; fill it in")
-            if row == 0 and self._previous is not None and key[0] == self._previous[0]:
-                where.refuse_row(
-                    0,
-                    "a unit split over two batches or row groups",
-                    "all rows of a unit together; run the stage before again",
-                )
-            if self._previous is not None and key <= self._previous:
-                where.refuse_row(
-                    int(row),
-                    "rows out of order or duplicated",
-                    "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
-                )
-            if key[1] in self._trajectories:
-                where.refuse_row(
-                    int(row),
-                    "one trajectory in two units",
-                    "one unit a trajectory; correct the unit column, or, where trajectories are numbered anew for each "
-                    "unit, set options.trajectory_ids: per_unit",
-                )
-            self._previous = key
-            self._trajectories.add(key[1])
-
-    def _ends(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
-        if not self._may_terminate:
-            where.refuse(
-                table["terminated"].to_numpy(),
-                "an episode that terminates, while params.yaml says `termination: none`",
-                "ends by truncation only; or set the dataset's termination to learned, or to the environment's rule",
-            )
-        ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
-        last = np.zeros(table.num_rows, dtype=bool)
-        last[np.append(starts[1:], table.num_rows) - 1] = True
-        where.refuse(
-            ended & ~last,
-            "an end (terminated or truncated) before the last step",
-            "one end, at the last step; split the trajectory at its ends",
-        )
-        where.refuse(
-            last & ~ended,
-            "end flags missing at the last step",
-            "terminated or truncated; mark a cut recording as truncated",
-        )
-
-    def _actions(self, where: "_Where", actions: npt.NDArray[np.float32]) -> None:
-        low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
-        slack_low, slack_high = (_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high))
-        outside = (actions < low - slack_low) | (actions > high + slack_high)
-        if outside.any():
-            dimension = int(np.flatnonzero(outside.any(axis=0))[0])
-            where.refuse(
-                outside.any(axis=1),
-                f"an action outside the declared space (dimension {dimension})",
-                f"[{low[dimension]:g}, {high[dimension]:g}]; clip the actions as the environment did, "
-                "or correct `environment`",
-            )
-
-
-def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
-    """Which rows hold a number that is not finite, [rows]; empty where none does, which is thirty times as quick."""
-    finite = np.isfinite(matrix)
-    return [] if finite.all() else ~finite.all(axis=1)
-
-
-class _Where:
-    """Names the row an error is about."""
-
-    def __init__(self, origin: Path, table: pa.Table, starts: npt.NDArray[np.int64]):
-        self._origin = origin
-        self._table = table
-        self._starts = starts
-
-    def keys(self, rows: npt.NDArray[np.int64]) -> tuple[list[str], list[str]]:
-        chosen = self._table.select(["unit_id", "trajectory_id"]).take(pa.array(rows))
-        return chosen["unit_id"].to_pylist(), chosen["trajectory_id"].to_pylist()
-
-    def refuse(self, bad: npt.ArrayLike, found: str, allowed: str) -> None:
-        rows = np.flatnonzero(bad)
-        if len(rows) > 0:
-            self.refuse_row(int(rows[0]), found, allowed)
-
-    def refuse_row(self, row: int, found: str, allowed: str) -> None:
-        start = self._starts[np.searchsorted(self._starts, row, side="right") - 1]
-        trajectory = self._table["trajectory_id"][row].as_py()
-        raise PipelineError(
-            f"{self._origin}: trajectory {trajectory!r}, step {row - int(start)}: found {found}; allowed: {allowed}"
-        )

@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import D4rlDataset
+from primorl.config.datasets import D4rlDataset, checked
 from primorl.trajectories.storage.schema import Spaces, trajectory_table
 
 Columns = dict[str, np.ndarray[Any, Any]]
@@ -96,15 +96,14 @@ def package(folder: Path, url: str) -> Path:
 
 
 def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> D4rlDataset:
-    """An entry of ``datasets``."""
+    """A dataset."""
     plain: dict[str, Any] = {
         "source": "d4rl",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": {
             "file": None if file is None else str(file),
             "name": name,
@@ -112,6 +111,6 @@ def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> 
         },
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return D4rlDataset.model_validate(plain | changes)
+    return checked(D4rlDataset, plain | changes)

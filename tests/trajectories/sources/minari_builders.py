@@ -12,7 +12,7 @@ import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from minari.data_collector import EpisodeBuffer
 
-from primorl.config.datasets import MinariDataset
+from primorl.config.datasets import MinariDataset, checked
 
 FORMATS = ("hdf5", "arrow", "parquet")
 # Not in the order of the alphabet, and every kind of space that flattens.
@@ -112,15 +112,14 @@ def create(
 
 
 def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any) -> MinariDataset:
-    """An entry of ``datasets``: parts are ids, or blocks of an id and a filter's ranges."""
+    """A dataset: parts are ids, or blocks of an id and a filter's ranges."""
     plain: dict[str, Any] = {
         "source": "minari",
         "environment": None,
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": {
             "root": None if root is None else str(root),
             "remote": changes.pop("remote", False),
@@ -128,9 +127,9 @@ def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any
         },
         "bounds": {"observation": "public", "reward": "public"},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return MinariDataset.model_validate(plain | changes)
+    return checked(MinariDataset, plain | changes)
 
 
 def _part(part: str | dict[str, Any]) -> dict[str, Any]:

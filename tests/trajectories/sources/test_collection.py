@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
-from primorl.config.datasets import ReplayOptions
+from primorl.config.datasets import ReplayOptions, checked
 from primorl.project.errors import PipelineError
 from primorl.trajectories.sources.replay.collection import _Noise, record_training
 from tests.trajectories.builders import snapshot
@@ -33,7 +33,7 @@ def options(**changes: Any) -> ReplayOptions:
         "action_noise": 0.2,
         "seed": 0,
     }
-    return ReplayOptions.model_validate(small | changes)
+    return checked(ReplayOptions, small | changes)
 
 
 def recorded(folder: str, name: str = "x-v0") -> list[minari.EpisodeData]:

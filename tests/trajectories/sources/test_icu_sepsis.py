@@ -9,17 +9,18 @@ import pytest
 import scipy.stats
 import torch
 
-from primorl.config.datasets import IcuSepsisDataset
+from primorl.config.datasets import IcuSepsisDataset, checked
 from primorl.dynamics.termination import RULES
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
 from primorl.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.icu_sepsis import Patients, simulate, source
-from primorl.trajectories.storage.schema import RowCheck, vectors
+from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("icu_sepsis")
 
-SETTINGS: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
+SUGGESTED: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
 
 
 def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:
@@ -30,14 +31,13 @@ def entry(observation: str = "centres", environment: str | None = None, **change
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "allow",
-        "exclude_units": None,
+        "ingestion": {"duplicates": "allow"},
         "options": options,
         "bounds": {"observation": "space", "reward": [0.0, 1.0]},
         "score": None,
-        "settings": SETTINGS,
+        "suggested": SUGGESTED,
     }
-    return IcuSepsisDataset.model_validate(content)
+    return checked(IcuSepsisDataset, content)
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +218,7 @@ def test_damaged_files_are_one_clear_error(project: Path, damage: str) -> None:
 
 def test_an_environment_with_other_observations_is_refused() -> None:
     with pytest.raises(
-        PipelineError, match=r"datasets\.icu\.environment: found .*one-hot-v0; allowed with .*: centres"
+        PipelineError, match=r"datasets/icu.yaml: environment: found .*one-hot-v0; allowed with .*: centres"
     ):
         source("icu", entry("centres", ENVIRONMENTS["one_hot"]))
 

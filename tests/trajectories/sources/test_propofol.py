@@ -4,11 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primorl.config.datasets import PropofolDataset
+from primorl.config.datasets import PropofolDataset, checked
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.propofol import anaesthetise, source
-from primorl.trajectories.storage.schema import RowCheck, vectors
+from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("anesthesim")
 
@@ -23,14 +24,13 @@ def entry(environment: str = ENVIRONMENT, **changes: Any) -> PropofolDataset:
         "unit": "trajectory",
         "horizon": 200,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": options,
         "bounds": {"observation": "space", "reward": [-2.01, 1.0]},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return PropofolDataset.model_validate(content)
+    return checked(PropofolDataset, content)
 
 
 def test_every_patient_is_read_back_whole(project: Path) -> None:
@@ -87,5 +87,5 @@ def test_the_seed_repeats_the_patients() -> None:
 
 
 def test_another_environment_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"datasets\.x\.environment: found Pendulum-v1; allowed is anesthesim:"):
+    with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found Pendulum-v1; allowed is anesthesim:"):
         source("x", entry("Pendulum-v1"))

@@ -4,10 +4,10 @@ from typing import Any
 import minari
 import pytest
 
-from primorl.config.datasets import ReplayDataset
+from primorl.config.datasets import ReplayDataset, checked
 from primorl.project.errors import PipelineError
+from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources import source_of
-from primorl.trajectories.storage.schema import RowCheck
 
 
 def entry(environment: str | None, **changes: Any) -> ReplayDataset:
@@ -30,14 +30,13 @@ def entry(environment: str | None, **changes: Any) -> ReplayDataset:
         "unit": "trajectory",
         "horizon": None,
         "termination": "learned",
-        "duplicates": "refuse",
-        "exclude_units": None,
+        "ingestion": {},
         "options": options | changes,
         "bounds": {"observation": "public", "reward": "public"},
         "score": None,
-        "settings": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
     }
-    return ReplayDataset.model_validate(content)
+    return checked(ReplayDataset, content)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +69,7 @@ def test_what_was_collected_is_read_back(
 
 
 def test_no_environment_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"datasets\.x\.environment: found null; allowed is a Gymnasium id"):
+    with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found null; allowed is a Gymnasium id"):
         source_of("x", entry(None))
 
 

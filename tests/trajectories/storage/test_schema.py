@@ -1,3 +1,4 @@
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -6,16 +7,18 @@ import pyarrow as pa
 import pytest
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import DatasetInfo, RowCheck, Spaces, arrow_schema
+from primorl.trajectories.checks import RowCheck
+from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schema
 from tests.trajectories.builders import INFO, SPACES, episode, table
 
 ORIGIN = Path("somewhere.hdf5")
 
 
-def check(*tables: pa.Table) -> None:
-    rows = RowCheck(SPACES, ORIGIN)
+def check(*tables: pa.Table, **declared: Any) -> None:
+    rows = RowCheck(SPACES, ORIGIN, **declared)
     for each in tables:
         rows(each)
+    rows.finish()
 
 
 def two() -> pa.Table:
@@ -40,16 +43,16 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
 @pytest.mark.parametrize(
     ("column", "row", "value", "message"),
     [
-        ("observation", 5, [0.0, np.nan, 0.0], "trajectory '001', step 1: found a non-finite observation"),
-        ("next_observation", 0, [0.0, 0.0, np.inf], "trajectory '000', step 0: found a non-finite next_observation"),
-        ("action", 2, [-np.inf], "trajectory '000', step 2: found a non-finite action"),
-        ("reward", 6, np.nan, "trajectory '001', step 2: found a non-finite reward"),
-        ("action", 4, [2.01], "trajectory '001', step 0: found an action outside the declared space (dimension 0)"),
+        ("observation", 5, [0.0, np.nan, 0.0], "trajectory number 2, step 1: found a non-finite observation"),
+        ("next_observation", 0, [0.0, 0.0, np.inf], "trajectory number 1, step 0: found a non-finite next_observation"),
+        ("action", 2, [-np.inf], "trajectory number 1, step 2: found a non-finite action"),
+        ("reward", 6, np.nan, "trajectory number 2, step 2: found a non-finite reward"),
+        ("action", 4, [2.01], "trajectory number 2, step 0: found an action outside the declared space (dimension 0)"),
         ("truncated", 1, True, "step 1: found an end (terminated or truncated) before the last step"),
         ("terminated", 4, True, "step 0: found an end (terminated or truncated) before the last step"),
-        ("truncated", 3, False, "trajectory '000', step 3: found end flags missing at the last step"),
-        ("step", 2, 7, "trajectory '000', step 2: found step numbers not contiguous from 0"),
-        ("step", 0, 1, "trajectory '000', step 0: found step numbers not contiguous from 0"),
+        ("truncated", 3, False, "trajectory number 1, step 3: found end flags missing at the last step"),
+        ("step", 2, 7, "trajectory number 1, step 2: found step numbers not contiguous from 0"),
+        ("step", 0, 1, "trajectory number 1, step 0: found step numbers not contiguous from 0"),
         ("reward", 0, None, "column reward: found missing values"),
         ("observation", 0, [0.0, None, 0.0], "column observation: found missing values"),
     ],
@@ -70,7 +73,7 @@ def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training()
     """Both observations are finite; their difference, which training learns, is not."""
     one = episode(2, 1)
     one.observations = [np.full(3, sign * 3e38, dtype=np.float32) for sign in (1, -1, -1)]
-    with pytest.raises(PipelineError, match="trajectory '000', step 0: found a step whose change of observation"):
+    with pytest.raises(PipelineError, match="trajectory number 1, step 0: found a step whose change of observation"):
         check(table([one]))
 
 
@@ -135,6 +138,51 @@ def test_open_spaces_survive_json_and_admit_every_finite_action() -> None:
     with pytest.raises(PipelineError, match="outside the declared space"):
         RowCheck(spaces, ORIGIN)(table([episode(50, 1)]))
     RowCheck(Spaces((-1.0,) * 3, (1.0,) * 3, (-np.inf,), (np.inf,)), ORIGIN)(low)
+
+
+@pytest.mark.parametrize("horizon", [3, 4, None])
+def test_an_episode_longer_than_the_horizon_is_refused(horizon: int | None) -> None:
+    """The statement names the horizon as a public fact, so it must hold in the data."""
+    batches = table([episode(2, 9)], names=["000"]), table([episode(3, 1), episode(4, 2)], names=["001", "002"])
+    if horizon != 3:
+        check(*batches, horizon=horizon)
+        return
+    with pytest.raises(PipelineError, match="trajectory number 3, step 3: found an episode longer than the horizon"):
+        check(*batches, horizon=horizon)
+
+
+PEOPLE = ["ann smith", "bob jones"]
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        table([episode(2, 1), episode(2, 2)], names=PEOPLE[::-1]),
+        table([episode(2, 1), episode(2, 2)], units=PEOPLE, names=["ann smith", "ann smith"]),
+        table([episode(2, 1), episode(300, 2)], names=PEOPLE),
+        table([episode(2, 1), episode(2, 2)], names=PEOPLE).take([0, 1, 3, 2]),
+        table([episode(2, 1), episode(2, 2)], names=[PEOPLE[0], PEOPLE[1] + "\0"]),
+        table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE),
+    ],
+)
+def test_no_error_quotes_an_id(spoilt: pa.Table) -> None:
+    """Ids of units and trajectories may name people, and errors are pasted into tickets."""
+    with pytest.raises(PipelineError, match=r"trajectory number [12]") as wrong:
+        check(spoilt, may_terminate=False, horizon=200)
+    assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
+
+
+def test_dimensions_have_names() -> None:
+    """Own ones or default ones; a dataset that was written before there were names gets the default ones."""
+    assert SPACES.observation_names == ("observation_0", "observation_1", "observation_2")
+    assert SPACES.action_names == ("action_0",)
+    assert Spaces.with_discrete_actions((0.0,), (1.0,), 3).action_names == ("0", "1", "2")
+    named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
+    assert Spaces.from_json(named.to_json()) == named
+    old = {name: value for name, value in SPACES.to_json().items() if not name.endswith("names")}
+    assert Spaces.from_json(old) == SPACES
+    with pytest.raises(ValueError, match="one for each dimension"):
+        replace(SPACES, action_names=("dose", "time"))
 
 
 def test_the_facts_travel_in_the_schema_metadata() -> None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.hdf5 import claims_too_much
 from primorl.trajectories.storage.schema import Spaces, transition_table
 
 Array = npt.NDArray[Any]
@@ -79,7 +80,7 @@ class D4rlReader:
         discrete = self.spaces.discrete_actions
         needed: dict[str, tuple[str, list[tuple[int, ...]]]] = {
             "observations": ("f", [(S,)]),
-            "actions": ("iu", [(), (1,)]) if discrete else ("f", [(A,)]),
+            "actions": ("iu", [(), (1,)]) if discrete else ("f", [(A,), ()] if A == 1 else [(A,)]),
             "rewards": ("fiu", [(), (1,)]),
             "terminals": ("biuf", [(), (1,)]),
             "timeouts": ("biuf", [(), (1,)]),
@@ -100,6 +101,11 @@ class D4rlReader:
                 raise PipelineError(
                     f"{self.path}: {name}: found shape {array.shape[1:]} a step, declared is {shapes[0]}; "
                     "correct `environment` in params.yaml, or the file"
+                )
+            if claims_too_much(array.id):
+                raise PipelineError(
+                    f"{self.path}: {name}: found {array.shape[0]} rows claimed, more than the file holds; {_AGAIN}, or "
+                    "write the file anew"
                 )
             arrays[name] = array
         rows = len(arrays["observations"])
@@ -156,6 +162,8 @@ class D4rlReader:
             lengths = lengths - cut
         if self.spaces.discrete_actions:
             action = np.clip(action.reshape(-1), -1, self.spaces.action_size)  # outside stays outside, and fits int32
+        else:
+            action = action.reshape(len(action), -1)
         names = [f"{number:09d}" for number in range(first, first + len(ends))]
         columns = (observation, action, batch["rewards"].reshape(-1), after, terminated, truncated)
         return transition_table(self.spaces, names, names, lengths, *(column[keep] for column in columns))

@@ -1,7 +1,7 @@
-"""What Minari writes to disk, read without Minari's own storage: HDF5, Arrow and Parquet, one episode at a time.
+"""Reads what Minari writes to disk, without Minari's own storage: HDF5, Arrow and Parquet, one episode at a time.
 
-Nothing that a dataset says of itself is executed: its spaces are read from JSON, and the environment it describes,
-whose entry point may be any function of any module, is never built.
+Nothing that a dataset says of itself is executed. Its spaces are read from JSON. The environment it describes is never
+built, because its entry point may be any function of any module.
 """
 
 import json
@@ -23,6 +23,7 @@ from gymnasium import spaces as gym
 from minari.serialization import deserialize_space
 
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.hdf5 import claims_too_much
 
 Array = npt.NDArray[Any]
 Keys = tuple[str | int, ...]
@@ -52,12 +53,13 @@ class Leaf:
         """Values [rows, …] of the space as Gymnasium flattens them, [rows, size].
 
         Raises:
-            PipelineError: another type or shape, or a category that the space does not have.
+            PipelineError: if type or shape are others, or the space does not have a category.
         """
         if values.dtype.kind not in self.kinds:
             raise PipelineError(f"{where}: found type {values.dtype}; allowed: {_KINDS[self.kinds]}")
         shape = tuple(self.space.shape or ())
-        if values.shape[1:] not in (shape, (math.prod(shape),)):  # Arrow keeps every array flat
+        allowed = [shape, (math.prod(shape),), *([()] if math.prod(shape) == 1 else [])]
+        if values.shape[1:] not in allowed:  # Arrow keeps every array flat; one number a step may have no axis
             raise PipelineError(
                 f"{where}: found shape {values.shape[1:]} a step, declared is {shape}; "
                 "correct `environment` in params.yaml, or the data"
@@ -114,7 +116,7 @@ class Metadata:
         """Read ``path``.
 
         Raises:
-            PipelineError: not Minari's, no episodes, or spaces that cannot be read.
+            PipelineError: if it is not Minari's, has no episodes, or its spaces cannot be read.
         """
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -257,7 +259,11 @@ class Hdf5Episodes(Episodes):
             group = self._file[f"episode_{index}"]
             if key in group.attrs:
                 return group.attrs[key]
-            return group[f"infos/{key}"][()] if f"infos/{key}" in group else None
+            if f"infos/{key}" not in group:
+                return None
+            if claims_too_much(group[f"infos/{key}"].id):
+                raise ValueError
+            return group[f"infos/{key}"][()]
         except (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError):
             raise PipelineError(f"{self.where(index)}: unit: {key!r} is corrupt, or no array; {_AGAIN}") from None
 
@@ -267,7 +273,7 @@ class Hdf5Episodes(Episodes):
             return [_read(group, name) for name in names]
         except (OSError, KeyError, ValueError, RuntimeError, MemoryError):
             raise PipelineError(
-                f"{self.where(index)}: an array is missing, nested or corrupt; "
+                f"{self.where(index)}: an array is missing, nested or corrupt, or claims more than the file holds; "
                 f"needed are {', '.join('/'.join(map(str, name)) for name in names)}; {_AGAIN}"
             ) from None
 
@@ -276,6 +282,8 @@ def _read(group: h5py.h5g.GroupID, keys: Keys) -> Array:
     # The low-level calls: `group[name][()]` takes twice as long, and there are five arrays an episode.
     name = "/".join(f"_index_{key}" if isinstance(key, int) else key for key in keys)
     dataset = h5py.h5d.open(group, name.encode())
+    if claims_too_much(dataset):
+        raise ValueError
     values = np.empty(dataset.shape, dataset.dtype)
     dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
     return values
@@ -369,7 +377,7 @@ def episodes(metadata: Metadata, observation: list[Leaf], action: Leaf) -> Itera
     """The episodes of the dataset that ``metadata`` describes, open for the block.
 
     Raises:
-        PipelineError: the file cannot be opened, or holds another number of episodes than the metadata say.
+        PipelineError: if the file cannot be opened, or does not hold as many episodes as the metadata say.
     """
     storage = _STORAGES[metadata.form](metadata.data, observation, action)
     try:

@@ -10,9 +10,9 @@ import h5py
 import minari
 import numpy as np
 from gymnasium.envs.registration import EnvSpec
-from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_storage import MinariStorage
 
+from primorl.trajectories.sources.hdf5 import checked_writing
 from primorl.trajectories.sources.replay.recording import Episode
 
 _EPISODES_PER_WRITE = 250
@@ -42,6 +42,7 @@ class EpisodeWriter:
         self._storage.update_metadata(
             {"dataset_id": dataset_id, "minari_version": minari.__version__, "algorithm_name": algorithm}
         )
+        self._file = data / _MAIN_FILE
         self._waiting: list[Episode] = []
 
     def add(self, episode: Episode) -> None:
@@ -51,20 +52,36 @@ class EpisodeWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits; call it after the last episode."""
-        self._storage.update_episodes([_buffer(episode) for episode in self._waiting])
+        """Write the episodes that wait; call it after the last episode.
+
+        Raises:
+            PipelineError: if the disk is full.
+        """
+        episodes, steps = self._storage.total_episodes, self._storage.total_steps
+        with checked_writing(self._file, "r+") as file:
+            for episode in self._waiting:
+                _write(file.create_group(f"episode_{episodes}", track_order=True), episodes, episode)
+                episodes += 1
+                steps += len(episode.rewards)
+        size = self._storage.get_size()
+        self._storage.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": size})
         self._waiting = []
 
 
-def _buffer(episode: Episode) -> EpisodeBuffer:
+def _write(group: h5py.Group, number: int, episode: Episode) -> None:
+    """One episode as Minari lays it out; Minari's own writer cannot tell a full disk from a programming error."""
     last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
-    return EpisodeBuffer(
-        observations=episode.observations,
-        actions=episode.actions,
-        rewards=episode.rewards,
-        terminations=last & episode.terminated,
-        truncations=last & episode.truncated,
-    )
+    arrays = {
+        "observations": episode.observations,
+        "actions": episode.actions,
+        "rewards": episode.rewards,
+        "terminations": last & episode.terminated,
+        "truncations": last & episode.truncated,
+    }
+    for name, values in arrays.items():
+        group.create_dataset(name, data=np.asarray(values))
+    group.attrs["id"] = number
+    group.attrs["total_steps"] = len(episode.rewards)
 
 
 def _storable(spec: EnvSpec | None) -> EnvSpec | None:
@@ -83,7 +100,7 @@ def join_parts(parts: Sequence[Path], target: Path) -> None:
         shutil.copyfile(parts[0] / "data" / name, data / name)
     whole = MinariStorage.read(data)
     episodes, steps = whole.total_episodes, whole.total_steps
-    with h5py.File(data / _MAIN_FILE, "a", track_order=True) as file:
+    with checked_writing(data / _MAIN_FILE, "r+") as file:
         for part in parts[1:]:
             storage = MinariStorage.read(part.resolve() / "data")
             with h5py.File(part / "data" / _MAIN_FILE, "r") as source:

@@ -1,7 +1,7 @@
 """Log files in Parquet or CSV, read in batches whose columns have one meaning and one type whatever the file's.
 
-Errors name the file and the row (from 1, a CSV's header apart), and quote no value: not of a row, and not of a first
-line either, which is data where the header was forgotten.
+Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
+line either: if the header was forgotten, that line is data.
 """
 
 import csv
@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,56 +18,16 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.config.datasets import Categorical, CountedActions, CsvFormat, TabularColumns
+from primorl.config.tabular import CsvFormat
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.tabular.fields import Field
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
+_PARQUET_BUFFER_BYTES = 2**16
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
-
-
-@dataclass(frozen=True)
-class Field:
-    """One thing that a row says, and the log's column that says it.
-
-    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``.
-    """
-
-    name: str
-    column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole"]
-    categories: tuple[str, ...] = ()
-    count: int = 0
-
-
-def fields_of(columns: TabularColumns) -> list[Field]:
-    """The fields of a row: ``unit`` (where there is one), ``trajectory``, ``order``, ``observation.0`` and so on."""
-    fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
-    if columns.unit is not None:
-        fields.append(Field("unit", columns.unit, "id"))
-    after = columns.next_observation or ()
-    for prefix, named in (("observation", None), ("next_observation", after)):
-        for index, entry in enumerate(columns.observation):
-            if named is not None and index >= len(named):
-                continue
-            own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
-            column = own if named is None else named[index]
-            fields.append(Field(f"{prefix}.{index}", column, "category" if categories else "number", categories))
-    action = columns.action
-    if isinstance(action, Categorical):
-        fields.append(Field("action", action.column, "category", action.categories))
-    elif isinstance(action, CountedActions):
-        fields.append(Field("action", action.column, "whole", count=action.count))
-    else:
-        fields += [Field(f"action.{index}", column, "number") for index, column in enumerate(action.columns)]
-    fields.append(Field("reward", columns.reward, "number"))
-    for flag in ("terminated", "truncated"):
-        if (column := getattr(columns, flag)) is not None:
-            fields.append(Field(flag, column, "flag"))
-    return fields
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -94,7 +54,7 @@ class Log:
         paths: the files, in the order they are read.
 
     Raises:
-        PipelineError: no file, an unreadable one, a column that is missing, there twice or of a wrong type.
+        PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
     def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat):
@@ -117,11 +77,11 @@ class Log:
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
         """All rows, file by file as they lie there; only the named fields where told.
 
-        Text of a number of an id's digits keeps its form here. A missing number is NaN, a missing action -1: the last
-        row of a trajectory may have none.
+        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
+        trajectory may have none.
 
         Raises:
-            PipelineError: a file cannot be decoded, or a value is none of its field's.
+            PipelineError: if a file cannot be decoded, or a value does not fit its field.
         """
         schema = self.schema(only)
         fields = [field for field in self._fields if self._wanted(field, only)]
@@ -179,6 +139,8 @@ class Log:
         if field.kind in ("category", "whole"):
             return pa.int32()
         found = [types[field.column] for types in self._types]
+        if field.kind == "label":
+            return pa.string()
         if field.kind == "id":
             whole = all(pa.types.is_integer(one) and one != pa.uint64() for one in found)
             return pa.int64() if whole else pa.string()
@@ -196,8 +158,13 @@ class Log:
         rows = 0
         try:
             if path.suffix == ".parquet":
-                file = pq.ParquetFile(path, page_checksum_verification=True)
-                batches: Iterable[pa.RecordBatch] = file.iter_batches(ROWS_PER_BATCH, columns=columns)
+                # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+                file = pq.ParquetFile(
+                    path, page_checksum_verification=True, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES
+                )
+                batches: Iterable[pa.RecordBatch] = file.iter_batches(
+                    ROWS_PER_BATCH, columns=columns, use_threads=False
+                )
             else:
                 batches = self._open_csv(path, {name: self._types[index][name] for name in columns})
             for batch in batches:
@@ -223,6 +190,8 @@ class Log:
             if canonical == pa.string():
                 at.refuse(pc.equal(text, ""), field, "a missing id", "a name in every row; fill it in, or drop the row")
             return text
+        if field.kind == "label":
+            return array.cast(canonical).fill_null("")
         if field.kind == "order":
             return self._order(field, array, canonical, at)
         if field.kind == "flag":
@@ -316,8 +285,8 @@ class Log:
                         text = pc.replace_substring(text, ",", ".")
                     if (bad := _first_unfit(text, kind)) is not None:
                         raise PipelineError(
-                            f"{path}: row {rows + bad + 1}, column {name!r}: found what is no {kind}; allowed: one in "
-                            "every row; correct the log, or options.csv and options.columns"
+                            f"{path}: row {rows + bad + 1}, column {name!r}: found a value that is not a {kind}; "
+                            "allowed: one in every row; correct the log, or options.csv and options.columns"
                         )
                 rows += batch.num_rows
         except _UNREADABLE:
@@ -377,6 +346,7 @@ def _numeric(kind: pa.DataType) -> bool:
 _ALLOWED = {
     "id": _textual,
     "category": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
+    "label": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
     "order": lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
     "number": lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
     "flag": lambda kind: _numeric(kind) or pa.types.is_boolean(kind),
@@ -385,6 +355,7 @@ _ALLOWED = {
 _WORDS = {
     "id": "text or whole numbers",
     "category": "text, whole numbers or truth values",
+    "label": "text, whole numbers or truth values",
     "order": "numbers, timestamps or dates",
     "number": "numbers, one column a dimension",
     "flag": "truth values, or 0 and 1",
@@ -393,6 +364,7 @@ _WORDS = {
 _CSV_TYPES = {
     "id": pa.string(),
     "category": pa.string(),
+    "label": pa.string(),
     "number": pa.float64(),
     "flag": pa.bool_(),
     "whole": pa.int64(),

@@ -12,21 +12,23 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import BoxActions, Categorical, CountedActions, DeclaredBounds, TabularDataset
+from primorl.config.datasets import DeclaredBounds, TabularDataset
+from primorl.config.tabular import BoxActions, Categorical, CountedActions, TabularColumns
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
-from primorl.trajectories.sources.tabular.files import Log, fields_of, log_files
+from primorl.trajectories.sources.tabular.fields import Field, fields_of
+from primorl.trajectories.sources.tabular.files import Log, log_files
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
-from primorl.trajectories.sources.tabular.transitions import Transitions, whole_units
+from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
 from primorl.trajectories.storage.schema import Spaces
 
 _FICLONE = 0x40049409  # of Linux's ioctl: one more file with the same blocks, copied when either is written
 
 
 def source(name: str, dataset: TabularDataset) -> "Tabular":
-    """The source of one entry of ``datasets``."""
+    """The source of one dataset."""
     return Tabular(name, dataset)
 
 
@@ -49,7 +51,7 @@ class Tabular:
             files = sorted(path for path in matched if path.is_file())
         if not files:
             raise PipelineError(
-                f"params.yaml: datasets.{self.name}.options.files: found no file at {named!r}; allowed are a file, a "
+                f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
                 "folder or a pattern (*, **) of .parquet, .csv and .csv.gz, from the project's root"
             )
         for file in files:
@@ -59,8 +61,8 @@ class Tabular:
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
-                f"params.yaml: datasets.{self.name}.options.files: found {strange} of {len(files)} files at {named!r} "
-                "with a name that is none of a log; allowed are .parquet, .csv and .csv.gz, with no dot or "
+                f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} "
+                "with an unsupported name; allowed are .parquet, .csv and .csv.gz, with no dot or "
                 "underscore in front; rename them, or narrow the pattern"
             )
 
@@ -96,7 +98,7 @@ class TabularReader:
         dataset: that entry.
 
     Raises:
-        PipelineError: no or unreadable files, or columns that do not fit the entry.
+        PipelineError: if there is no readable file, or columns do not fit the dataset.
     """
 
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
@@ -104,8 +106,17 @@ class TabularReader:
         self.spaces, self.horizon = _declared(name, dataset)
         self._options = dataset.options
         self._fields = fields_of(dataset.options.columns)
+        self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"
+        self.consent: list[pa.Table] = []
+        self._keeps_consent = False
         self._limit = dataset.horizon or self.horizon
         self._log = Log(raw, self._fields, dataset.options.csv)
+
+    def keep_consent(self, column: str) -> None:
+        """See `primorl.trajectories.sources.source.ConsentReader`."""
+        self._fields = [*self._fields, Field("consent", column, "label")]
+        self._log = Log(self.path, self._fields, self._options.csv)
+        self._keeps_consent = True
 
     def tables(self) -> Iterator[pa.Table]:
         """Batches of whole units, ascending.
@@ -114,7 +125,7 @@ class TabularReader:
             PipelineError: names the file and the row, what was found, what is allowed, what to do.
         """
         options = self._options
-        unit = "trajectory" if options.columns.unit is None else "unit"
+        unit = self._unit
         transitions = Transitions(
             self._fields,
             self.spaces,
@@ -130,6 +141,8 @@ class TabularReader:
         with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
             for rows in whole_units(batches, unit):
                 empty = False
+                if self._keeps_consent:
+                    self.consent.append(consent_of_units(rows, unit, self._log.paths))
                 yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")
@@ -152,10 +165,11 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     bounds = dataset.bounds.observation
     if isinstance(bounds, DeclaredBounds) and len(bounds.low) != size:
         raise PipelineError(
-            f"params.yaml: datasets.{name}.bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
             f"{size} of options.columns.observation (a category is one)"
         )
     count = _choices(action)
+    seen, done = _observation_names(columns), _action_names(action)
     if dataset.environment is None:
         low, high = [-np.inf] * size, [np.inf] * size
         for first, number in one_hot:
@@ -163,13 +177,15 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         if isinstance(action, BoxActions):
             assert action.low is not None
             assert action.high is not None
-            return Spaces(tuple(low), tuple(high), action.low, action.high, one_hot=one_hot), None
-        return replace(Spaces.with_discrete_actions(tuple(low), tuple(high), count), one_hot=one_hot), None
+            spaces = Spaces(tuple(low), tuple(high), action.low, action.high)
+        else:
+            spaces = Spaces.with_discrete_actions(tuple(low), tuple(high), count)
+        return replace(spaces, one_hot=one_hot, observation_names=seen, action_names=done), None
     spaces, horizon = declared(dataset.environment)
     if spaces.discrete_actions == isinstance(action, BoxActions):
         kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
         raise PipelineError(
-            f"params.yaml: datasets.{name}.options.columns.action: the environment has {kinds[0]} actions, found "
+            f"datasets/{name}.yaml: options.columns.action: the environment has {kinds[0]} actions, found "
             f"{kinds[1]} ones; allowed is {{column, count}} or {{column, categories}} for discrete actions, "
             "{columns, low, high} for continuous ones"
         )
@@ -179,7 +195,27 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
     ):
         if found != allowed:
             raise PipelineError(
-                f"params.yaml: datasets.{name}.options.columns.{what}: found {found} dimensions or choices, the "
+                f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
                 f"environment declares {allowed}; correct the columns or `environment`"
             )
-    return replace(spaces, one_hot=one_hot), horizon
+    return replace(spaces, one_hot=one_hot, observation_names=seen, action_names=done), horizon
+
+
+def _observation_names(columns: TabularColumns) -> tuple[str, ...]:
+    """The column of each dimension; ``meal=snack`` for one category of a column."""
+    names: list[str] = []
+    for entry in columns.observation:
+        if isinstance(entry, Categorical):
+            names += [f"{entry.column}={category}" for category in entry.categories]
+        else:
+            names.append(entry)
+    return tuple(names)
+
+
+def _action_names(action: BoxActions | CountedActions | Categorical) -> tuple[str, ...]:
+    """The column of each dimension, or what each discrete action is called."""
+    if isinstance(action, BoxActions):
+        return action.columns
+    if isinstance(action, CountedActions):
+        return tuple(str(number) for number in range(action.count))
+    return tuple(str(category) for category in action.categories)

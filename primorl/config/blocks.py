@@ -1,0 +1,178 @@
+"""The blocks of ``params.yaml``, one frozen class each; the engine takes the same objects."""
+
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag
+
+from primorl.config.texts import Block, Column, ConsentValue, InnerPath, Range, Seeds, StoreUrl, Text, Variant
+from primorl.policy.settings import SacConfig
+from primorl.project.values import (
+    AtLeastTwo,
+    ClippingNorm,
+    Delta,
+    Epsilon,
+    Fraction,
+    HiddenSizes,
+    Members,
+    Multiplier,
+    NaturalInt,
+    NonNegative,
+    PositiveInt,
+    Probability,
+    Seed,
+    Share,
+    Steps,
+    Within,
+)
+from primorl.training.settings import LocalTraining, PooledTraining, ServerTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicColumn(Block):
+    """Units are public where a column of the log has one of these values; true and false mean their words."""
+
+    column: Column
+    values: Annotated[tuple[ConsentValue, ...], Field(min_length=1, max_length=10_000)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicFile(Block):
+    """Units are public whose ids stand in this file, one a line."""
+
+    file: InnerPath
+
+
+def _kind_of_public(value: Any) -> str:
+    keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
+    return "by file" if "file" in keys else "by column"
+
+
+PublicUnits = Annotated[
+    Annotated[PublicColumn, Tag("by column")] | Annotated[PublicFile, Tag("by file")], Discriminator(_kind_of_public)
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Partition(Block):
+    """How units are split into private and public.
+
+    Attributes:
+        public_fraction: the expected share of units drawn public by a hash of their ids; 0: none is public.
+        public: the units that are public because they consented; exactly one of the two is given.
+        salt: separates this draw from others with the same ids.
+    """
+
+    public_fraction: Fraction | None
+    public: PublicUnits | None
+    salt: Text
+
+    def __post_init__(self) -> None:
+        _one_of_two("public_fraction", self.public_fraction, "public", self.public)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budget(Block):
+    """What all runs on a dataset may spend together; ``epsilon: null`` sets no limit."""
+
+    epsilon: Epsilon | None
+    delta: Delta
+
+
+@dataclass(frozen=True, kw_only=True)
+class Statistics(Block):
+    """What training asks of the private units before its rounds; every query is charged."""
+
+    normaliser: Literal["public", "bounds", "private"]
+    starts: bool
+    noise_multiplier: Multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class Privacy(Block):
+    """The mechanism of one run (PriMORL, Algorithm 2), and the budget that all runs share.
+
+    ``draw`` numbers the draws of the noise: settings that were paid for are restored, and another number pays for
+    another draw of them.
+    """
+
+    budget: Budget
+    target_epsilon: Epsilon | None
+    noise_multiplier: Multiplier | None
+    delta: Delta
+    sampling_probability: Probability
+    rounds: Steps
+    clipping_norm: ClippingNorm
+    clipping: Literal["flat", "per_layer"]
+    statistics: Statistics
+    draw: NaturalInt
+
+    def __post_init__(self) -> None:
+        _one_of_two("target_epsilon", self.target_epsilon, "noise_multiplier", self.noise_multiplier)
+
+
+def _one_of_two(first: str, a: object, second: str, b: object) -> None:
+    if (a is None) == (b is None):
+        found = "neither" if a is None else "both"
+        raise ValueError(f"found {found} of {first} and {second}; give exactly one and set the other to null or auto")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dynamics(LocalTraining, ServerTraining, Block):
+    """The ensemble and its training; ``mopo`` trains the non-private baseline."""
+
+    variant: Variant
+    ensemble_size: Members
+    hidden: HiddenSizes
+    log_variance_bounds: Range
+    mopo: PooledTraining
+
+
+@dataclass(frozen=True, kw_only=True)
+class Policy(SacConfig, Block):
+    """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
+
+    seeds: Seeds | None
+    uncertainty: Literal["max_pairwise_difference", "max_aleatoric"]
+    penalty: NonNegative
+    starts: Literal["reset", "public", "pool", "released"]
+    pool_reset_fraction: Probability
+    mopo_real_fraction: Share
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Block):
+    """Episodes in the true environment."""
+
+    episodes: AtLeastTwo
+    epoch_episodes: AtLeastTwo
+    seed: Seed
+
+
+@dataclass(frozen=True, kw_only=True)
+class LedgerStore(Block):
+    """Where the ledger keeps what was spent."""
+
+    url: StoreUrl | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracking(Block):
+    """Where MLflow keeps its runs."""
+
+    uri: StoreUrl | None
+    experiment: Text
+
+
+_Parallel = Annotated[int, Within(gt=0, le=1024)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute(Block):
+    """What changes speed and nothing else."""
+
+    device: Literal["auto", "cpu", "cuda"]
+    memory_mb: PositiveInt | None
+    data_mb: PositiveInt | None
+    threads: _Parallel | None
+    processes: _Parallel | None

@@ -1,0 +1,214 @@
+"""Who decides a value: ``params.yaml`` decides, a dataset suggests.
+
+A key of ``params.yaml`` in the blocks below is either a value, which holds, or ``auto``, which takes what the dataset's
+file suggests, or else what ``datasets/defaults.yaml`` suggests. ``null`` means ``auto`` where it has no meaning of its
+own; where it has one (for instance ``privacy.noise_multiplier: null``, not used), it holds as any value does.
+
+Of each of `PAIRS` exactly one key is used. If one of the two has a value and the other is ``auto``, the other is not
+used, whatever is suggested; if both are ``auto``, the most specific file that suggests one of them decides both.
+"""
+
+import types
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
+
+from pydantic import TypeAdapter, ValidationError
+
+from primorl.config.blocks import Dynamics, Evaluation, Partition, Policy, Privacy
+from primorl.config.explanations import UNKNOWN, explain
+
+AUTO = "auto"
+BLOCKS: dict[str, type] = {
+    "partition": Partition,
+    "privacy": Privacy,
+    "dynamics": Dynamics,
+    "policy": Policy,
+    "evaluation": Evaluation,
+}
+PAIRS = (("privacy.target_epsilon", "privacy.noise_multiplier"), ("partition.public_fraction", "partition.public"))
+_ALONE = {  # decided in params.yaml alone, with the reason
+    "privacy.budget": "all runs share it",
+    "privacy.draw": "another draw is paid for",
+    "dynamics.variant": "whether a run is private must be seen in params.yaml",
+    "partition.public": "who consented must be seen in params.yaml",
+}
+
+
+@dataclass(frozen=True)
+class Source:
+    """Suggestions of one file.
+
+    Attributes:
+        file: as errors name it.
+        prefix: of the keys there, ``suggested.`` or nothing.
+        values: by dotted key as ``params.yaml`` has it.
+    """
+
+    file: str
+    prefix: str
+    values: dict[str, Any]
+
+
+@cache
+def leaves() -> Mapping[str, Any]:
+    """The type of every key of the blocks, by dotted key."""
+    return dict(pair for name, kind in BLOCKS.items() for pair in _leaves(kind, f"{name}."))
+
+
+def _leaves(kind: type, prefix: str) -> Iterator[tuple[str, Any]]:
+    hints = get_type_hints(kind, include_extras=True)
+    for field in fields(kind):
+        hint = hints[field.name]
+        if is_dataclass(hint):
+            yield from _leaves(hint, f"{prefix}{field.name}.")  # type: ignore[arg-type]
+        else:
+            yield f"{prefix}{field.name}", hint
+
+
+def _takes_null(hint: Any) -> bool:
+    if get_origin(hint) is Annotated:
+        return _takes_null(get_args(hint)[0])
+    return get_origin(hint) in (Union, types.UnionType) and type(None) in get_args(hint)
+
+
+def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
+    """Check what one file suggests; what is wrong is added to ``wrong``, one text a key.
+
+    Args:
+        content: blocks of keys as ``params.yaml`` has them, or anything else.
+        file: as errors name it.
+        prefix: of the keys in that file.
+        wrong: the errors found so far.
+    """
+    source = Source(file, prefix, {})
+    if not isinstance(content, dict):
+        wrong.append(f"{prefix.rstrip('.')}: a block of keys is needed".removeprefix(": "))
+        return source
+    for key, value in _flat(content, ""):
+        reason = _alone(key)
+        if reason is not None:
+            wrong.append(f"{prefix}{shown_key(key)}: {reason}; it is set in params.yaml alone")
+        elif key not in leaves():
+            why = "a block of keys is needed" if _is_block(key) else explain_unknown(key)
+            wrong.append(f"{prefix}{shown_key(key)}: {why}")
+        elif value == AUTO:
+            wrong.append(f"{prefix}{key}: found auto; a suggestion is a value")
+        else:
+            try:
+                _adapter(key).validate_python(value)
+                source.values[key] = value
+            except ValidationError as refused:
+                wrong += [f"{prefix}{key}: {explain(key, error)}" for error in refused.errors()[:3]]
+    for first, second in PAIRS:
+        if source.values.get(first) is not None and source.values.get(second) is not None:
+            wrong.append(f"{prefix}{first}, {prefix}{second}: found both; suggest one of the two")
+    return source
+
+
+def explain_unknown(key: str) -> str:
+    """Why an unknown key is refused; keys that moved are told where."""
+    if key == "dynamics.processes":
+        return "unknown key; it is compute.processes, on which no charge depends"
+    return UNKNOWN
+
+
+def shown_key(key: str) -> str:
+    """A key as an error names it: at most 100 characters."""
+    return key if len(key) <= 100 else f"{key[:97]}..."
+
+
+@cache
+def _adapter(key: str) -> TypeAdapter[Any]:
+    return TypeAdapter(leaves()[key])
+
+
+def _flat(block: Mapping[Any, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in block.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and key not in leaves() and (value or _is_block(key)):
+            yield from _flat(value, f"{key}.")
+        else:
+            yield key, value
+
+
+def _is_block(key: str) -> bool:
+    return any(known.startswith(f"{key}.") for known in leaves())
+
+
+def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], dict[str, str], list[str]]:
+    """Put suggestions in the place of ``auto``.
+
+    Args:
+        raw: the content of ``params.yaml``.
+        sources: suggestions, the most specific first.
+
+    Returns:
+        The content with values in place; where each came from, by dotted key; and what is wrong, one text a key.
+    """
+    unused = _unused(raw, sources)
+    origins: dict[str, str] = {}
+    wrong: list[str] = []
+
+    def decided(value: Any, key: str) -> Any:
+        if isinstance(value, dict) and key not in leaves():
+            return {name: decided(inner, f"{key}.{name}") for name, inner in value.items()}
+        hint = leaves().get(key)
+        if hint is None or not _is_auto(value, hint):
+            origins[key] = "params.yaml"
+            return value
+        if key in unused:
+            origins[key] = unused[key]
+            return None
+        for source in sources:
+            if key in source.values:
+                origins[key] = source.file
+                return source.values[key]
+        reason = _alone(key)
+        if reason is not None:
+            wrong.append(f"{key}: found {_word(value)}; {reason}, so that no dataset suggests it; give a value")
+        else:
+            places = " nor ".join(f"{source.file} ({source.prefix}{key})" for source in sources)
+            wrong.append(f"{key}: found {_word(value)}, and neither {places} suggests a value; give one")
+        return value
+
+    blocks = {name: decided(raw[name], name) for name in BLOCKS if name in raw}
+    return raw | blocks, {key: file for key, file in origins.items() if key in leaves()}, wrong
+
+
+def _alone(key: str) -> str | None:
+    """Why a key is decided in ``params.yaml`` alone; None: it may be suggested."""
+    return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)
+
+
+def _word(value: Any) -> str:
+    return "null" if value is None else AUTO
+
+
+def _is_auto(value: Any, hint: Any) -> bool:
+    return value == AUTO or (value is None and not _takes_null(hint))
+
+
+def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
+    """Keys of `PAIRS` that are ``auto`` and give way to the other one, with the file that decided so."""
+    unused = {}
+    for pair in PAIRS:
+        first, second = (_at(raw, key) for key in pair)
+        if first == second == AUTO:
+            for source in sources:
+                named = [key for key in pair if source.values.get(key) is not None]
+                if len(named) == 1:
+                    unused[pair[0] if named[0] == pair[1] else pair[1]] = source.file
+                    break
+        elif first == AUTO and second is not None:
+            unused[pair[0]] = "params.yaml"
+        elif second == AUTO and first is not None:
+            unused[pair[1]] = "params.yaml"
+    return unused
+
+
+def _at(raw: Any, key: str) -> Any:
+    for part in key.split("."):
+        raw = raw.get(part) if isinstance(raw, dict) else None
+    return raw

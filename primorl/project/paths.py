@@ -1,0 +1,58 @@
+"""Where the project keeps things: every path is spelt here once.
+
+Paths of inputs and outputs are relative to `primorl.project.files.workspace`, where DVC starts the stages. `STATE` and
+what lies in it are relative to `primorl.project.files.home`: they outlive one experiment.
+"""
+
+from pathlib import Path
+
+PARAMS = Path("params.yaml")
+DATASETS = Path("datasets")
+PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
+
+# Inside the trust boundary.
+RAW = Path("data/raw")
+TRAJECTORIES = Path("data/trajectories")
+WITHDRAWALS = Path("data/withdrawals")
+PARTITIONS = Path("data/partitions")
+PRIVATE = PARTITIONS / "private"
+UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
+
+# What later stages read.
+PUBLIC = PARTITIONS / "public"
+MANIFEST = PARTITIONS / "manifest.json"
+MODELS = Path("models")
+MODEL, POLICY, MOPO = MODELS / "dynamics", MODELS / "policy", MODELS / "mopo"
+SECONDS = Path("metrics/seconds")
+SUMMARY = Path("metrics/summary.json")
+CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
+REPORTS = Path("reports")
+AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
+
+STATE = Path(".primorl")
+SECRET = STATE / "secret"
+LEDGER_HEAD = STATE / "ledger.head"
+CHECKPOINTS = STATE / "checkpoints"
+
+PARENTS = (
+    Path(),
+    Path("data"),
+    PARTITIONS,
+    MODELS,
+    MODEL,
+    POLICY,
+    Path("metrics"),
+    SECONDS,
+    Path("plots"),
+    REPORTS,
+    AUDIT_RECORDS,
+    STATE,
+    CHECKPOINTS,
+    Path(".dvc/tmp"),
+)
+"""Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""
+
+
+def seconds_of(stage: str) -> Path:
+    """The file that holds a stage's wall time."""
+    return SECONDS / f"{stage}.json"

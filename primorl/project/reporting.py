@@ -1,0 +1,48 @@
+"""How a stage or a worker process ends: its errors as one line on stderr, and its exit status."""
+
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from primorl.project.errors import PipelineError
+
+INTERRUPTED = 130
+
+
+def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
+    """Do a stage's work and return its exit status. An error becomes one line on stderr.
+
+    The message of an exception that nobody foresaw may quote private values. Only its type and place are shown.
+
+    Args:
+        name: of the stage, for messages.
+        work: what to do.
+        debug: show tracebacks as well.
+    """
+    try:
+        work()
+    except KeyboardInterrupt:
+        print(
+            "error: interrupted; the last good outputs are untouched; the next `dvc repro` resumes what was paid for",
+            file=sys.stderr,
+        )
+        return INTERRUPTED
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"error: {_explained(name, error)}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _explained(name: str, error: Exception) -> str:
+    if isinstance(error, PipelineError):
+        return str(error)
+    if isinstance(error, OSError):
+        return f"{error.filename or name}: {error.strerror or type(error).__name__}"
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"{name}: unforeseen {type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}; "
+        "its message may quote private values and is shown only with --debug"
+    )

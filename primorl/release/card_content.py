@@ -1,0 +1,282 @@
+"""What a model card says, for people who are not experts.
+
+Every number comes from ``privacy.json``, ``config.json``, ``metrics/summary.json`` or the ledger's statement.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from primorl.evaluation.wording import guarantee
+from primorl.privacy.accounting.rounding import at_most
+from primorl.release.card import EXACT_EPSILON, Card, Row, Section
+
+_CERTAIN = 99.9  # percent
+_NO_PROTECTION = 20.0  # ε
+_GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
+
+
+def make_card(
+    statement: Mapping[str, Any],
+    model: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    summary: Mapping[str, Any],
+    ledger: Mapping[str, Any],
+) -> Card:
+    """The content of a card, from a release's files.
+
+    Args:
+        statement: ``privacy.json``.
+        model: ``config.json`` of the dynamics model.
+        policy: ``config.json`` of the policy.
+        summary: ``metrics/summary.json``.
+        ledger: ``ledger-statement.json``.
+    """
+    sound = statement["private"] and not statement["void"]
+    epsilon = statement["epsilon"]
+    return Card(
+        title=f"Model card: {summary['dataset']}",
+        verdict=_verdict(statement, sound),
+        sound=sound,
+        certainty=_certainty(epsilon) if sound else None,
+        sections=(
+            _what(statement, model, policy),
+            _protected(statement),
+            _meaning(statement),
+            Section("What was taken as public", (*statement["public_assumptions"],) or ("Nothing was stated.",)),
+            _spent(ledger),
+            Section(
+                "What is void",
+                tuple(f"The statement must not be relied on: {reason}." for reason in statement["void"])
+                or ("Nothing.",),
+            ),
+            _performance(summary),
+            _limits(statement, summary),
+            _expert(statement, policy),
+        ),
+    )
+
+
+def _verdict(statement: Mapping[str, Any], sound: bool) -> str:
+    if not statement["private"]:
+        return "No protection: nothing is guaranteed about the data this was made from"
+    return guarantee(statement) if sound else f"{guarantee(statement)}. Do not rely on it"
+
+
+def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
+    where = "learned from records, with no simulator"
+    if policy["environment"] is not None:
+        where = f"for the environment {policy['environment']}"
+    answer = _count(policy["action_size"], "control value")
+    if policy["discrete_actions"]:
+        answer = f"one of {_count(policy['action_size'], 'action')}"
+    return Section(
+        "What this is",
+        (
+            f"A control policy {where}: it takes {policy['observation_size']} measurements and answers with {answer}.",
+            *_named("The measurements, in this order", policy.get("observation_names")),
+            *_named(
+                "The actions, numbered from 0" if policy["discrete_actions"] else "The control values, in this order",
+                policy.get("action_names"),
+            ),
+            f"The dynamics model it was trained in: {model['members']} neural networks that predict what happens next.",
+            f"Both were made from {_count(statement['units'], 'private ' + statement['unit'])}"
+            " and from what was taken as public, listed below.",
+        ),
+    )
+
+
+def _named(what: str, names: Sequence[str] | None) -> tuple[str, ...]:
+    """A point with the names of columns or actions; none where the data do not name them."""
+    if not names or all(map(_GENERATED_NAME.fullmatch, names)):
+        return ()
+    return (f"{what}: {', '.join(names)}.",)
+
+
+def _protected(statement: Mapping[str, Any]) -> Section:
+    unit = statement["unit"]
+    if not statement["private"]:
+        return Section("What is protected, and against whom", ("Nothing is protected.",))
+    return Section(
+        "What is protected, and against whom",
+        (
+            f"Protected: whether any one private {unit} was in the data, and with that everything in it.",
+            f"Against: anybody who has this bundle, even if they know all other {_plural(unit)}, the program and every "
+            "setting in it.",
+            *_not_protected(statement),
+            "Not against: people who can open the data themselves.",
+        ),
+    )
+
+
+def _not_protected(statement: Mapping[str, Any]) -> tuple[str, ...]:
+    """A point with the number of units that are declared public; none where the statement does not say."""
+    public, unit = statement.get("public_units"), statement["unit"]
+    if public is None:
+        return ()
+    if public == 0:
+        return (f"Declared public: no {unit}.",)
+    verb = "is" if public == 1 else "are"
+    return (f"Not protected: {_count(public, unit)} that {verb} declared public, beside the private ones.",)
+
+
+def _meaning(statement: Mapping[str, Any]) -> Section:
+    heading = "What the numbers mean"
+    if not statement["private"]:
+        return Section(heading, ("No ε holds: somebody who studies these files may learn single records.",))
+    epsilon, unit = statement["epsilon"], statement["unit"]
+    certainty = _certainty(epsilon)
+    sure = "practically certain" if certainty > _CERTAIN else f"at most {certainty:.1f}% sure"
+    doubt = ("None of this may be relied on: see what is void.",) if statement["void"] else ()
+    return Section(
+        heading,
+        (
+            *doubt,
+            f"ε bounds what this bundle can give away. Whatever odds somebody gave to “this {unit} was in the data”, "
+            f"after studying it they change by {_factor(epsilon)} (e^ε).",
+            f"Somebody who thought it as likely as not (50%) can become {sure}. At ε = 0 it would stay 50%: a smaller "
+            "ε is stronger.",
+            f"δ = {statement['delta']:.3g}: with a probability of about 1 in {round(1 / statement['delta']):,}, "
+            "that bound may fail.",
+        ),
+    )
+
+
+def _spent(ledger: Mapping[str, Any]) -> Section:
+    heading = "What was spent so far on this dataset"
+    runs = _count(ledger["charges"], "run")
+    if ledger["epsilon"] is None:
+        total = (
+            f"{runs} used these data, one without a guarantee among them: the results of all of them together would "
+            "promise nothing."
+        )
+    else:
+        total = (
+            f"{runs} used these data, this one included. For somebody who sees the results of all of them the bound is "
+            f"ε = {at_most(ledger['epsilon'])} at δ = {ledger['delta']:.3g}: odds change by "
+            f"{_factor(ledger['epsilon'])}."
+        )
+    groups: dict[tuple[Any, ...], list[str]] = {}
+    for record in ledger["records"]:
+        key = (record["stage"], record["epsilon"], record["delta"], record["state"], record["same_version"])
+        groups.setdefault(key, []).append(record["day"])
+    return Section(heading, (total,), tuple(_charge(*key, days=days) for key, days in groups.items()))
+
+
+def _charge(
+    stage: str, epsilon: float | None, delta: float, state: str, same_version: bool, *, days: Sequence[str]
+) -> Row:
+    when = days[0] if min(days) == max(days) else f"{min(days)} to {max(days)}"
+    cost = "no guarantee" if epsilon is None else f"ε = {at_most(epsilon)}, δ = {delta:.3g} each"
+    where = "" if same_version else ", on another version that shares data with this one"
+    outcome = {"committed": "done", "reserved": "begun", "aborted": "failed, counted all the same"}[state]
+    return f"{len(days)} × {stage}", f"{cost}; {outcome}{where}; {when}"
+
+
+def _performance(summary: Mapping[str, Any]) -> Section:
+    seeds = summary.get("seeds", ())
+    if seeds:  # the policy that leaves is the first one's: its own figures
+        summary = {**summary, **summary["by_seed"][0]}
+    if summary["return_mean"] is None:
+        return Section("How well it performs", _in_the_model(summary))
+    low, high = summary["return_ci95"]
+    points = [
+        f"Mean return in {summary['env_id']}: {summary['return_mean']:.4g}, 95% interval {low:.4g} to {high:.4g}, over "
+        f"{_count(summary['episodes'], 'episode')}.",
+        "The interval covers luck in the episodes, not in training: a policy trained again would differ.",
+    ]
+    if summary["normalized_score"] is not None:
+        points.insert(1, f"Score on the scale declared for this environment: {summary['normalized_score']:.4g}.")
+    if len(seeds) > 1:
+        points.append(
+            f"It is the first of {len(seeds)} trained alike with different seeds, and not chosen as the best."
+        )
+    return Section("How well it performs", tuple(points))
+
+
+def _in_the_model(summary: Mapping[str, Any]) -> tuple[str, ...]:
+    low, high = summary["model_value_range"]
+    return (
+        "This was not measured: there is no simulator of the task, and the policy was never tried out.",
+        f"Its value in the released model: {summary['model_value']:.4g}; the {summary['model_value_members']} networks "
+        f"by themselves say {low:.4g} to {high:.4g} (mean return of {summary['model_value_rollouts']} simulated "
+        f"episodes each, of at most {_count(summary['model_value_horizon'], 'step')}).",
+        f"That is {summary['model_value_note']}.",
+        "The range shows how far the networks disagree. It is not a confidence interval: all may be wrong together.",
+    )
+
+
+def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section:
+    unit = statement["unit"]
+    untried = (
+        "Not for decisions about people, patients or machines without a test of its own: it was never tried out, and "
+        "only the model that it was trained in has judged it."
+    )
+    if summary["env_id"] is not None:
+        untried = (
+            f"Not for decisions outside {summary['env_id']}, nor about people, patients or machines, without a test of "
+            "its own there: it was measured in that environment only."
+        )
+    points = [
+        untried,
+        "Not for finding out about single records, nor as proof that somebody is or is not among them.",
+    ]
+    if statement["private"]:
+        points += [
+            f"Somebody behind several {_plural(unit)} is protected less: with two in the data, odds change by "
+            f"{_factor(2 * statement['epsilon'])}.",
+            "Patterns of the data as a whole are not hidden: learning them is the purpose.",
+            "Data declared public, and the facts taken as public above, are not protected at all.",
+            "Results from the same data that are not in the ledger, and anything else that leaked, add to this.",
+        ]
+    return Section("What it must not be used for, and what is not covered", tuple(points))
+
+
+def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
+    accountant = statement["accountant"]
+    rows = {
+        EXACT_EPSILON: json.dumps(statement["epsilon"]),
+        "ε by Rényi accounting": json.dumps(statement["epsilon_rdp"]),
+        "δ": json.dumps(statement["delta"]),
+        "unit": statement["unit"],
+        "neighbouring data": statement["neighboring_relation"].replace("_", " "),
+        "accountant": f"{accountant['name']} {accountant['version']}",
+        "sampling probability": json.dumps(statement["sampling_probability"]),
+        "noise multiplier": json.dumps(statement["noise_multiplier"]),
+        "clipping": f"{json.dumps(statement['clipping_norm'])}, {statement['clipping']}",
+        "rounds reserved": json.dumps(statement["rounds"]),
+        "queries before the rounds": "; ".join(map(_query, statement["queries"])) or "none",
+        "how episodes end": statement["termination"],
+        "variant": policy["variant"],
+        "charge": statement["charge"],
+        "keyed fingerprint of the data": statement["dataset_fingerprint"],
+    }
+    printed = (
+        "Printed from privacy.json, config.json, metrics/summary.json and ledger-statement.json; no number was typed."
+    )
+    return Section("For the expert", (printed,), tuple(rows.items()))
+
+
+def _query(query: Mapping[str, Any]) -> str:
+    return f"{query['what']}, noise multiplier {json.dumps(query['noise_multiplier'])}"
+
+
+def _certainty(epsilon: float) -> float:
+    """e^ε / (1 + e^ε) in percent, rounded up: the most that prior odds of one can become."""
+    return math.ceil(1000 / (1 + math.exp(-epsilon))) / 10
+
+
+def _factor(epsilon: float) -> str:
+    if epsilon > _NO_PROTECTION:
+        return "factors of 480 million and more, which is next to no protection"
+    return f"a factor of at most {at_most(math.exp(epsilon))}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number:,} {what if number == 1 else _plural(what)}"
+
+
+def _plural(what: str) -> str:
+    return what[:-1] + "ies" if what.endswith("y") else what + "s"

@@ -1,0 +1,60 @@
+"""``models/dynamics``: the released model with its privacy statement."""
+
+from pathlib import Path
+
+from primorl.config.params import Params
+from primorl.dynamics.config import PublicLosses
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.privacy.statement import Statement
+from primorl.project.files import replaced_directory
+from primorl.setup.paid_training import PaidModel
+from primorl.setup.partitions import Partitions
+from primorl.setup.statement import privacy_statement
+from primorl.tracking import StageRun
+from primorl.training.setup import TrainingSetup
+
+
+def write_model(
+    folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
+) -> None:
+    """Replace ``folder`` by the trained model and its statement, and log both.
+
+    Args:
+        folder: of the model.
+        params: every choice.
+        setup: of the training.
+        partitions: whose public facts the statement names.
+        paid: the trained model and its charge.
+        run: gets the statement as tags, and both JSON files.
+    """
+    loss = paid.trained.public_loss
+    info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
+    plan = None if variant == "mopo" else setup.plan
+    statement = privacy_statement(plan, partitions.manifest, params).with_payment(paid.charge, paid.spent)
+    ensemble = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    with replaced_directory(folder) as fresh:
+        ensemble.save(
+            fresh,
+            environment=info.environment,
+            variant=variant,
+            rounds=trained.rounds,
+            observation_names=info.spaces.observation_names,
+            action_names=info.spaces.action_names,
+            engine_version=paid.engine_version,
+            public_loss=PublicLosses(**vars(loss)) if loss else None,
+        )
+        starts = setup.start_model(trained.answers)
+        if starts is not None:
+            starts.save(fresh)
+        statement.write(fresh)
+        for file in ("config.json", "privacy.json"):
+            run.artifact(fresh / file)
+    log_statement(run, statement)
+
+
+def log_statement(run: StageRun, statement: Statement) -> None:
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(getattr(statement, key)))
+    if statement.epsilon is not None:
+        run.metric("epsilon", statement.epsilon)

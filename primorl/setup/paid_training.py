@@ -1,0 +1,278 @@
+"""Training that is paid for: the ledger grants it, one or several processes run it, a checkpoint keeps it."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from dp_accounting import dp_event
+
+from primorl.config.params import Params, plain
+from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.statement import SpentOnDataset
+from primorl.project.errors import PipelineError
+from primorl.project.files import home
+from primorl.project.paths import SECRET
+from primorl.setup import accounts
+from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
+from primorl.setup.launcher import join, joined
+from primorl.setup.partitions import Partitions
+from primorl.setup.pooled import train_baseline
+from primorl.setup.reporting import TrainingReport
+from primorl.setup.training import training_setup
+from primorl.tracking import StageRun
+from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
+from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.setup import TrainingSetup
+from primorl.training.state import TrainingState
+from primorl.training.training import Trained, train
+from primorl.trajectories.storage.store import ShardedStore, UnitStore
+
+OnRound = Callable[[int, PublicEvaluation | None], None]
+
+
+@dataclass(frozen=True)
+class PaidModel:
+    """A trained model, and what the ledger says of it.
+
+    Attributes:
+        trained: weights, normaliser, answers to the queries.
+        charge: id of the charge that paid for it.
+        spent: on the same units so far, this charge included.
+        engine_version: of the engine that began the training.
+    """
+
+    trained: Trained
+    charge: str
+    spent: SpentOnDataset
+    engine_version: int
+
+
+@contextmanager
+def paid_training(
+    params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
+) -> Iterator[PaidModel]:
+    """Pay for the training, train, and commit the charge when the block ends well.
+
+    What was paid for under the same `model_identity` is resumed or restored at no cost, whatever code made it.
+
+    Args:
+        params: every choice.
+        setup: of this process, which is the first.
+        partitions: whose private rows are opened after the ledger has granted the charge.
+        place: of this process among all that train together.
+        run: the stage's MLflow run.
+
+    Raises:
+        PipelineError: the budget does not allow it, training diverged, or another process was lost.
+    """
+    baseline = params.dynamics.variant == "mopo"
+    request = accounts.request(
+        params,
+        run,
+        partitions.manifest,
+        partitions.version,
+        stage="train_model",
+        event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
+        identity=model_identity(params, setup, partitions),
+    )
+    begin = None if baseline or not setup.plan.is_private else TrainingState.begin(setup.initial_weights())
+    with (
+        closing(accounts.project_ledger(params)) as ledger,
+        pay_or_resume(
+            ledger,
+            request,
+            accounts.budget(params, partitions.manifest),
+            accounts.checkpoints(),
+            begin,
+            partial(TrainingState.restore, setup.architecture),
+        ) as payment,
+    ):
+        run.tag("charge", payment.charge.id)
+        _say_what_is_restored(payment)
+        if baseline:
+            trained = train_baseline(params, setup, partitions, run)
+        else:
+            threads = ThreadChoice(params.compute, setup.execution.device)
+            started = payment.state.started if payment.state else 0
+            with TrainingReport(run, setup, started, threads.update) as report:
+                trained = _train(params, setup, partitions, payment, place, report)
+        _check(trained, ledger, payment)
+        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+        engine = payment.state.engine if payment.state else ENGINE_VERSION
+        yield PaidModel(trained, payment.charge.id, spent, engine)
+        ledger.commit(payment.charge.id)
+
+
+def work_for_first(params: Params, folder: Path) -> None:
+    """The part of every process but the first: sums over its own units, once the ledger has granted the charge.
+
+    Args:
+        params: every choice; the first process has the same.
+        folder: of the partitions.
+
+    Raises:
+        PipelineError: this process would train another model than the first one has paid for.
+    """
+    if params.dynamics.variant == "mopo":
+        return  # trained by one process
+    place = Place.of(params.compute)
+    with join(place, chosen_device(params.compute, place)) as group:
+        granted = wait_for_grant(group)
+        if granted is None:
+            return
+        if not (home() / SECRET).exists():
+            raise PipelineError(
+                f"{SECRET}: not there; all processes need the project's secret and data/partitions as the first has "
+                "them: share the project's folder, or copy both (inside the trust boundary)"
+            )
+        partitions = Partitions.open(folder)
+        setup = training_setup(params, partitions.manifest, partitions.public, place)
+        if _agreed(model_identity(params, setup, partitions)) != granted:
+            raise PipelineError(
+                "params.yaml, data/partitions or the project's version differ from those of the first process; give "
+                "all processes the same"
+            )
+        private = _open_private(params, setup, partitions, place)
+        check_coverage(group, setup.plan.units, private.numbers)
+        serve(group, setup, private)
+
+
+def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
+    """A digest of everything that determines a model but chance and code. Equal digests are one piece of paid work.
+
+    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
+    the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
+    """
+    info, plan, statistics = partitions.manifest.info, setup.plan, params.privacy.statistics
+    uses_bounds = statistics.normaliser != "public" or statistics.starts
+    spaces = info.spaces
+    content = {
+        "data": {
+            "dataset": info.dataset,
+            "fingerprint": info.dataset_fingerprint,
+            "unit": info.unit,
+            "units": [partitions.manifest.private_units, partitions.manifest.public_units],
+            "members": hashlib.sha256(partitions.version.members).hexdigest(),
+            "horizon": info.horizon,
+            "termination": info.termination,
+            "environment": info.environment,
+            "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
+            "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
+        },
+        "seed": params.seed,
+        "architecture": vars(setup.architecture),
+        "dynamics": {key: value for key, value in plain(params.dynamics).items() if key != "mopo"},
+        "plan": None
+        if params.dynamics.variant == "mopo"
+        else [
+            plan.sampling_probability,
+            plan.noise_multiplier,
+            str(plan.clip),
+            plan.rounds,
+            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
+        ],
+        "normaliser": statistics.normaliser,
+        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
+        "draw": params.privacy.draw,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _train(
+    params: Params,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    payment: Payment[TrainingState],
+    place: Place,
+    on_round: OnRound,
+) -> Trained:
+    """Run the rounds that the payment has left, or restore what an earlier run finished."""
+    with joined(place, setup.execution.device, needed=not payment.finished) as group:
+        private = None
+        if not payment.finished:
+            private = _granted(params, setup, partitions, payment, place, group)
+        public = partitions.public.flat() if partitions.public.units else None
+        return train(
+            setup,
+            private,
+            public,
+            state=payment.state,
+            save_checkpoint=payment.save_checkpoint,
+            on_round=on_round,
+            group=group,
+        )
+
+
+def _granted(
+    params: Params,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    payment: Payment[TrainingState],
+    place: Place,
+    group: Group | None,
+) -> UnitStore | ShardedStore:
+    """Open the private units in all processes, now that the ledger has granted the charge."""
+    if group is None:
+        return _open_private(params, setup, partitions, place)
+    announce_grant(group, _agreed(payment.charge.identity))
+    private = _open_private(params, setup, partitions, place)
+    check_coverage(group, setup.plan.units, private.numbers)
+    return private
+
+
+def _open_private(
+    params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
+) -> UnitStore | ShardedStore:
+    """The private units of this process, which are among those that were charged."""
+    own = slice(setup.plan.process, None, setup.plan.processes)
+    return accounts.open_private(
+        partitions.manifest, partitions.version, partitions.folder, kept_bytes(params.compute, place), own
+    )
+
+
+def _agreed(identity: str) -> str:
+    """What all processes must agree on: the model's identity and the engine that trains it."""
+    return hashlib.sha256(f"{identity} {ENGINE_VERSION}".encode()).hexdigest()
+
+
+def _say_what_is_restored(payment: Payment[TrainingState]) -> None:
+    if payment.state is None or not payment.finished:
+        return
+    other = payment.state.engine != ENGINE_VERSION
+    made = f" It was made by engine version {payment.state.engine}; this one is {ENGINE_VERSION}." if other else ""
+    print(
+        f"train_model: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this model: it is "
+        f"restored, and nothing is spent.{made} To pay for another draw of the noise, set privacy.draw to a new number",
+        file=sys.stderr,
+    )
+
+
+def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
+    """Refuse a model that training has not made better.
+
+    Raises:
+        PipelineError: weights are not finite, or the public loss is worse than the initial weights' or a constant's.
+    """
+    if not all(bool(w.isfinite().all()) for w in trained.weights):
+        ledger.abort(payment.charge.id, "training diverged")
+        raise PipelineError(
+            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
+            "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
+        )
+    loss = trained.public_loss
+    if loss is not None and loss.diverged:
+        ledger.commit(payment.charge.id)
+        raise PipelineError(
+            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
+            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
+            "dynamics.hidden. The last good model is untouched; what was paid for is kept, and the same settings cost "
+            "nothing again"
+        )

@@ -1,0 +1,36 @@
+"""What a stage knows of ``data/partitions`` before it opens the private rows."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from primorl.privacy.ledger.ledger import Version
+from primorl.setup.accounts import dataset_version
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+
+@dataclass(frozen=True)
+class Partitions:
+    """The partitioned dataset without its private rows.
+
+    Attributes:
+        folder: ``data/partitions``.
+        manifest: facts and counts that are declared public.
+        public: the public split; it may be empty.
+        version: the units, as the ledger knows them.
+    """
+
+    folder: Path
+    manifest: Manifest
+    public: UnitStore
+    version: Version
+
+    @classmethod
+    def open(cls, folder: Path) -> "Partitions":
+        """Read the manifest, the public split and the digests of the units.
+
+        Raises:
+            PipelineError: a file is missing, broken or of another partition.
+        """
+        manifest = Manifest.load(folder / "manifest.json")
+        return cls(folder, manifest, UnitStore.open(folder / "public"), dataset_version(manifest, folder))

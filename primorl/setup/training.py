@@ -1,0 +1,284 @@
+"""From params.yaml, the manifest and the public split to a `TrainingSetup`. Reads no private byte.
+
+Everything that can be refused without private data is refused here, before the ledger is asked.
+"""
+
+import math
+import sys
+
+import torch
+
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import Architecture, Bounds
+from primorl.dynamics.termination import LEARNED, NONE, RULES
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.errors import PipelineError
+from primorl.setup.compute import ALONE, Place, chosen_device, execution
+from primorl.training.normaliser_query import MOST_NOISE, NORMALISER, ObservationColumns
+from primorl.training.setup import TrainingSetup
+from primorl.training.start_query import STARTS, StartQuery
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+
+def training_setup(params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE) -> TrainingSetup:
+    """The training that params.yaml describes, on the data that the manifest describes.
+
+    For variant ``mopo`` the plan adds no noise and is not used: that baseline trains without a mechanism.
+
+    Args:
+        params: every choice.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+        place: which of several processes this is.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+    """
+    check_partitions(manifest, public)
+    check_choices(params, manifest, public)
+    device = chosen_device(params.compute, place)
+    return TrainingSetup(
+        plan=make_plan(params, manifest),
+        architecture=architecture(params, manifest),
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        normaliser=params.privacy.statistics.normaliser,
+        local=params.dynamics,
+        server=params.dynamics,
+        seed=params.seed,
+        execution=execution(params.compute, device, place),
+    ).of_process(place.process, place.processes)
+
+
+def check_partitions(manifest: Manifest, public: UnitStore) -> None:
+    """Check that the manifest and the public split are of one dataset.
+
+    Raises:
+        PipelineError: they are not.
+    """
+    if public.info != manifest.info:
+        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
+
+
+def observation_columns(manifest: Manifest) -> ObservationColumns:
+    """How the dimensions of an observation are treated."""
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def architecture(params: Params, manifest: Manifest) -> Architecture:
+    """The ensemble that params.yaml describes, for the data of the manifest."""
+    low, high = params.dynamics.log_variance_bounds
+    return Architecture(
+        observation_size=manifest.info.spaces.observation_size,
+        action_size=manifest.info.spaces.action_size,
+        members=params.dynamics.ensemble_size,
+        hidden=params.dynamics.hidden,
+        log_variance_low=low,
+        log_variance_high=high,
+        learned_termination=manifest.info.termination == LEARNED,
+    )
+
+
+def make_plan(params: Params, manifest: Manifest) -> Plan:
+    """The plan that params.yaml and the manifest describe.
+
+    Raises:
+        PipelineError: no noise multiplier reaches the target, or the noise of a query leaves nothing of its answer.
+    """
+    privacy, variant = params.privacy, params.dynamics.variant
+    shape = architecture(params, manifest)
+    queries = _queries(params, manifest)
+    multiplier = 0.0
+    if variant == "private":
+        multiplier = privacy.noise_multiplier or _solved(params, queries)
+    return Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(privacy.sampling_probability),
+        clip=EnsembleClip(
+            math.inf if variant == "no_clip" else privacy.clipping_norm,
+            privacy.clipping,
+            shape.members,
+            len(shape.layers),
+        ),
+        noise_multiplier=multiplier,
+        rounds=privacy.rounds,
+        delta=privacy.delta,
+        queries=queries,
+    )
+
+
+def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
+    """What ``privacy.statistics`` asks of the private units; variants without a guarantee add no noise.
+
+    Raises:
+        PipelineError: the noise would leave nothing of the normaliser's answer.
+    """
+    asked, columns = params.privacy.statistics, observation_columns(manifest)
+    multiplier = asked.noise_multiplier if params.dynamics.variant == "private" else 0.0
+    queries = []
+    if asked.normaliser == "private":
+        most = MOST_NOISE * manifest.private_units / columns.fractions.sensitivity
+        if multiplier > most:
+            raise PipelineError(
+                f"params.yaml: privacy.statistics.noise_multiplier: found {multiplier:g}, which leaves nothing of the "
+                f"normaliser's answer for {manifest.private_units} units; allowed is up to {most:.3g} for them, or "
+                "privacy.statistics.normaliser: bounds"
+            )
+        queries.append(GaussianQuery.of(NORMALISER, columns.fractions, multiplier))
+    if asked.starts:
+        queries.append(GaussianQuery.of(STARTS, StartQuery.moments(columns), multiplier))
+    return tuple(queries)
+
+
+def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
+    privacy = params.privacy
+    if privacy.target_epsilon is None:
+        raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
+    try:
+        return solve_noise_multiplier(
+            privacy.target_epsilon,
+            privacy.delta,
+            privacy.sampling_probability,
+            privacy.rounds,
+            tuple(query.noise_multiplier for query in queries),
+        )
+    except ValueError as impossible:
+        remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
+        raise PipelineError(
+            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:g}: {impossible}; raise it, or {remedy}"
+        ) from None
+
+
+def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
+    """Bounds of model states and rewards: declared, the environment's or the public split's; never the private data's.
+
+    Raises:
+        PipelineError: the bounds of observations are infinite, or of another number of dimensions.
+    """
+    declared, spaces, size = params.chosen.bounds, manifest.info.spaces, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: bounds.observation"
+    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
+    inputs, targets = public.flat()
+    if declared.observation == "public":
+        seen = torch.cat((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.amin(0), seen.amax(0)
+    elif declared.observation != "space":
+        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
+        if len(low) != size:
+            raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if not bool((low.isfinite() & high.isfinite()).all()):
+        raise PipelineError(
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
+            "{low: [..], high: [..]}"
+        )
+    rewards = targets[:, size]
+    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    _check_public_needs(params, manifest)
+    _check_starts(params, manifest)
+    if manifest.info.environment is None:
+        manifest.declared_horizon()
+    _check_termination(params, manifest, public)
+    delta, units = params.privacy.delta, manifest.private_units
+    if params.dynamics.variant == "private" and delta >= 1 / units:
+        print(
+            f"warning: params.yaml: privacy.delta = {delta:g} is not below 1/{units}, one over the number of "
+            "units: a mechanism that publishes a whole unit would pass; choose a smaller delta",
+            file=sys.stderr,
+        )
+
+
+def _check_public_needs(params: Params, manifest: Manifest) -> None:
+    """Refuse choices that need the public split where there is none, and infinite bounds where they are needed."""
+    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
+    dataset, patience = f"datasets/{params.dataset}.yaml", params.dynamics.early_stopping.patience
+    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
+    if chosen != "public" and not all(map(math.isfinite, sides)):
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
+            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+        )
+    if manifest.public_units:
+        return
+    for key, found, needs_public, allowed in (
+        (
+            "params.yaml: privacy.statistics.normaliser",
+            chosen,
+            chosen == "public",
+            "bounds (the declared ones), private (charged)",
+        ),
+        (
+            "params.yaml: dynamics.early_stopping.patience",
+            patience,
+            patience is not None,
+            "null: all rounds are run",
+        ),
+        (
+            f"{dataset}: bounds.observation",
+            declared.observation,
+            declared.observation == "public",
+            "space, {low, high}",
+        ),
+        (f"{dataset}: bounds.reward", declared.reward, declared.reward == "public", "[low, high]"),
+    ):
+        if needs_public:
+            raise PipelineError(
+                f"{key}: found {found}, which needs public units, and there are none (partition.public_fraction); "
+                f"allowed: {allowed}"
+            )
+
+
+def _check_starts(params: Params, manifest: Manifest) -> None:
+    """Refuse a model in which no policy could start: without an environment, public states or released ones."""
+    if manifest.info.environment is not None or manifest.public_units:
+        return
+    nowhere = (
+        f"datasets/{params.dataset}.yaml says environment: null, and no unit is public (partition.public_fraction): "
+        "policies have nowhere to start"
+    )
+    if params.dynamics.variant == "mopo":
+        raise PipelineError(
+            f"params.yaml: dynamics.variant: found mopo, which releases no first states, and {nowhere}; allowed are "
+            "the other variants with privacy.statistics.starts: true, or public units"
+        )
+    if not params.privacy.statistics.starts:
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.starts: found false, and {nowhere}; allowed is true (charged), with "
+            "policy.starts: released, or public units"
+        )
+
+
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
+    chosen, size = manifest.info.termination, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: termination"
+    fitting = sorted(name for name, rule in RULES.items() if rule.observation_size == size)
+    allowed = ", ".join((NONE, LEARNED, *fitting))
+    if chosen not in (NONE, LEARNED, *RULES):
+        raise PipelineError(f"{key}: found {chosen!r}; allowed for observations of size {size} are {allowed}")
+    if chosen in RULES and chosen not in fitting:
+        raise PipelineError(
+            f"{key}: found {chosen!r}, a rule for observations of size {RULES[chosen].observation_size}; allowed for "
+            f"those of size {size} are {allowed}"
+        )
+    if chosen == NONE and bool(public.terminated().any()):
+        raise PipelineError(
+            f"{key}: found none, but episodes of data/partitions/public terminate; allowed is {LEARNED} or a rule of "
+            f"the task (for observations of size {size}: {', '.join(fitting) or 'there is none'})"
+        )

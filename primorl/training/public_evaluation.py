@@ -1,0 +1,95 @@
+"""Evaluation of released weights on the public split."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
+
+_MOST_PUBLIC_ROWS = 16384
+
+
+@dataclass(frozen=True)
+class PublicEvaluation:
+    """How the released weights do on the public split after ``round`` rounds (or epochs).
+
+    Attributes:
+        round: rounds so far.
+        loss: mean negative log-likelihood of the standardised targets.
+        error: mean squared error of the members' mean prediction, one number a target
+            (`Architecture.target_names`), in units of the target's public variance.
+    """
+
+    round: int
+    loss: float
+    error: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class PublicLoss:
+    """The public loss of a trained model beside two trivial ones.
+
+    Attributes:
+        initial: of the initial weights.
+        constant: of the best constant Gaussian (and the best constant probability of a termination).
+        final: of the released weights.
+    """
+
+    initial: float
+    constant: float
+    final: float
+
+    @property
+    def diverged(self) -> bool:
+        """Whether training made the model worse than its initial weights, or worse than a constant prediction."""
+        return not self.final < min(self.initial, self.constant)
+
+
+class PublicEvaluator:
+    """Evaluates weights on at most 16,384 evenly spaced transitions of the public split.
+
+    Args:
+        architecture: sizes of the ensemble.
+        normaliser: of inputs and targets.
+        inputs: ``[R, S + A]``.
+        targets: ``[R, columns]``.
+    """
+
+    def __init__(self, architecture: Architecture, normaliser: Normaliser, inputs: Tensor, targets: Tensor) -> None:
+        stride = -(-len(inputs) // _MOST_PUBLIC_ROWS)
+        self._architecture = architecture
+        self._inputs = normaliser.inputs(inputs[::stride])
+        self._targets = normaliser.targets(targets[::stride])
+        variance = self._targets.var(dim=0)
+        self._variance = torch.where(variance > 0, variance, torch.ones_like(variance))
+
+    @torch.no_grad()
+    def __call__(self, weights: Weights, after: int) -> PublicEvaluation:
+        """Evaluate ``weights`` after ``after`` rounds (or epochs)."""
+        losses, predicted = self._rows(weights)
+        error = (predicted.mean(0) - self._targets).square().mean(0) / self._variance
+        return PublicEvaluation(after, float(losses.mean()), tuple(error.tolist()))
+
+    @torch.no_grad()
+    def compare(self, initial: Weights, final: Weights) -> PublicLoss:
+        """The loss of the initial weights, of the best constant prediction and of the final weights."""
+        first, last = (float(self._rows(weights)[0].mean()) for weights in (initial, final))
+        return PublicLoss(first, self._constant_loss(), last)
+
+    def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
+        inputs = self._inputs.expand(self._architecture.members, -1, -1)
+        return row_losses(self._architecture, weights, inputs, self._targets)
+
+    def _constant_loss(self) -> float:
+        """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
+        architecture = self._architecture
+        targets = self._targets[:, : architecture.targets].double()
+        variance = targets.var(dim=0, unbiased=False)
+        bounded = variance.log().clamp(architecture.log_variance_low, architecture.log_variance_high)
+        loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
+        if architecture.learned_termination:
+            share = float(self._targets[:, -1].mean())
+            loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+        return loss

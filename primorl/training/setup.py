@@ -1,0 +1,94 @@
+"""Everything that determines a private training but the private data, in one frozen object."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import Architecture, Bounds, Normaliser
+from primorl.dynamics.starts import StartModel
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import query_types
+from primorl.training.cohort import CohortSource
+from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
+from primorl.training.settings import Execution, LocalTraining, ServerTraining
+from primorl.training.start_query import STARTS, StartQuery
+
+
+class UnitQuery(Protocol):
+    """A query of all private units before the rounds."""
+
+    def total(self, source: CohortSource) -> Tensor:
+        """Sum of the units' contributions, int64. Sensitive: only `Plan.answer` may see it."""
+
+
+@dataclass(frozen=True)
+class TrainingSetup:
+    """A private training without its data.
+
+    The stage, the other processes, the audit and the attacks all train from such an object. It is built from
+    params.yaml, the manifest and the public split (`primorl.setup.training`); no private byte is read for it.
+
+    Attributes:
+        plan: sampler, clip, noise, queries and what they cost.
+        architecture: sizes of the ensemble.
+        bounds: of model states, actions and rewards.
+        columns: how the observation's dimensions are treated.
+        normaliser: where the normaliser comes from: ``public`` split, declared ``bounds`` or a ``private`` query.
+        local: a unit's local steps.
+        server: what is done with released rounds.
+        seed: of the initial weights.
+        execution: device, memory and reading ahead.
+    """
+
+    plan: Plan
+    architecture: Architecture
+    bounds: Bounds
+    columns: ObservationColumns
+    normaliser: Literal["public", "bounds", "private"]
+    local: LocalTraining
+    server: ServerTraining
+    seed: int
+    execution: Execution
+
+    def of_process(self, process: int, processes: int) -> "TrainingSetup":
+        """The setup of one of several processes that train together (`Plan.of_process`)."""
+        return replace(self, plan=self.plan.of_process(process, processes))
+
+    def queries(self) -> dict[str, UnitQuery]:
+        """What computes the sum of each of the plan's queries, by name, in the plan's order."""
+        kinds = query_types()
+        return {query.what: kinds[query.what](self.columns, self.bounds) for query in self.plan.queries}
+
+    def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
+        """The normaliser that `normaliser` names.
+
+        Args:
+            public: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of the public split.
+            answers: to the plan's queries, by name.
+
+        Raises:
+            ValueError: there is no public split, and the normaliser comes from it.
+        """
+        flag = self.architecture.learned_termination
+        if self.normaliser == "bounds":
+            return replace(normaliser_of_bounds(self.columns, self.bounds), flag=flag)
+        if self.normaliser == "private":
+            (query,) = (query for query in self.plan.queries if query.what == NORMALISER)
+            noise = query.standard_deviation / self.plan.units
+            found = NormaliserQuery(self.columns, self.bounds).normaliser(answers[NORMALISER], noise)
+            return replace(found, flag=flag)
+        if public is None:
+            raise ValueError("the normaliser comes from the public split, and there is none")
+        inputs, targets = public
+        return Normaliser.from_public(inputs, targets[:, : self.architecture.columns], flag)
+
+    def start_model(self, answers: Mapping[str, Tensor]) -> StartModel | None:
+        """The model of first states; None where they were not queried."""
+        return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
+
+    def initial_weights(self) -> tuple[torch.Tensor, ...]:
+        """The initial weights, from the public seed."""
+        return self.architecture.initial_weights(self.seed)

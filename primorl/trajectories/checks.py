@@ -1,0 +1,238 @@
+"""The checks that the rows of every source must pass."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.project.errors import PipelineError
+from primorl.trajectories.storage.schema import Spaces, arrow_schema, trajectory_starts, vectors, whole
+
+_RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
+
+
+class RowCheck:
+    """Checks a stream of batches of whole units against the schema and the declared facts.
+
+    Every source hands its batches through here, in order. The check remembers the last key, so order holds over the
+    whole stream; call `finish` after the last batch, which compares all trajectory ids. Errors name a trajectory by its
+    number, counted from 1 in the order of the stream, and never by its id, which may name a person.
+
+    Args:
+        spaces: the declared spaces.
+        origin: the file or folder that errors name.
+        may_terminate: whether an episode may end by termination.
+        horizon: the most steps that an episode may have; None: no limit is declared.
+    """
+
+    def __init__(self, spaces: Spaces, origin: Path, may_terminate: bool = True, horizon: int | None = None):
+        self._spaces = spaces
+        self._may_terminate = may_terminate
+        self._horizon = horizon
+        self._schema = arrow_schema(spaces)
+        self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
+        self._origin = origin
+        self._previous: tuple[str, str] | None = None
+        self._trajectories: list[pa.Array] = []
+        self._ascending = True  # the trajectory ids so far, whatever their units: then no two are the same
+        self._seen = 0  # trajectories of earlier batches
+
+    def __call__(self, table: pa.Table) -> None:
+        """Check one batch.
+
+        Raises:
+            PipelineError: if a row is unfit. The message names the origin, the trajectory's number and the step, what
+                was found, what is allowed and what to do; it quotes no value and no id.
+        """
+        self._columns(table)
+        if table.num_rows == 0:
+            return
+        starts = trajectory_starts(table)
+        where = _Where(self._origin, starts, self._seen)
+        self._order(where, table, starts)
+        self._seen += len(starts)
+        lengths = np.diff(starts, append=table.num_rows)
+        where.refuse(
+            whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(starts, lengths),
+            "step numbers not contiguous from 0",
+            "0, 1, 2, … in every trajectory; sort the rows by step",
+        )
+        if self._horizon is not None and lengths.max() > self._horizon:
+            where.refuse_row(
+                int(starts[np.argmax(lengths > self._horizon)]) + self._horizon,
+                "an episode longer than the horizon",
+                f"at most {self._horizon} steps, as `horizon` or the environment declares; correct `horizon`, or split "
+                "the episode",
+            )
+        self._numbers(where, table)
+        self._ends(where, table, starts)
+        self._actions(where, table)
+
+    def finish(self) -> None:
+        """Compare the ids of all trajectories; call it after the last batch.
+
+        Raises:
+            PipelineError: if two units have a trajectory of the same id.
+        """
+        ids, self._trajectories = pa.chunked_array(self._trajectories, pa.string()), []
+        if self._ascending or pc.count_distinct(ids).as_py() == len(ids):
+            return
+        codes = whole(ids).dictionary_encode().indices.to_numpy()
+        first = np.full(int(codes.max()) + 1, len(codes))
+        np.minimum.at(first, codes, np.arange(len(codes)))
+        again = int(np.argmax(first[codes] < np.arange(len(codes))))
+        raise PipelineError(
+            f"{self._origin}: trajectory number {again + 1}: found one trajectory in two units (number "
+            f"{int(first[codes[again]]) + 1} has the same id); allowed: one unit a trajectory; correct the unit "
+            "column, or, where trajectories are numbered anew for each unit, set options.trajectory_ids: per_unit"
+        )
+
+    def _columns(self, table: pa.Table) -> None:
+        for column in self._schema:
+            if column.name not in table.column_names:
+                raise PipelineError(f"{self._origin}: column {column.name} missing; allowed is {column.type}")
+            found = table.schema.field(column.name).type
+            if found != column.type:
+                raise PipelineError(
+                    f"{self._origin}: column {column.name}: found {found}, allowed {column.type}; "
+                    "check that the dataset belongs to the environment"
+                )
+            array = table[column.name]
+            inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
+            if array.null_count + inner > 0:
+                raise PipelineError(
+                    f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"
+                )
+
+    def _order(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        """Check ids and their order, of all trajectories of the batch at once."""
+        chosen = pa.array(starts)
+        units, trajectories = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
+        unusable = [
+            pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0")).to_numpy(zero_copy_only=False)
+            for ids in (units, trajectories)
+        ]
+        where.refuse(
+            unusable[0] | unusable[1],
+            "an empty unit_id or trajectory_id, or one with a NUL",
+            "a name; fill it in",
+            starts,
+        )
+        self._trajectories.append(trajectories)
+        if self._previous is not None:
+            if units[0].as_py() == self._previous[0]:
+                where.refuse_row(
+                    0,
+                    "a unit split over two batches or row groups",
+                    "all rows of a unit together; run the stage before again",
+                )
+            before = pa.array([self._previous[0]], pa.string()), pa.array([self._previous[1]], pa.string())
+            units, trajectories = (
+                pa.concat_arrays([b, ids]) for b, ids in zip(before, (units, trajectories), strict=True)
+            )
+        else:
+            starts = starts[1:]
+        self._previous = units[-1].as_py(), trajectories[-1].as_py()
+        earlier, later = slice(0, len(units) - 1), slice(1, None)
+        not_later = pc.less_equal(trajectories[later], trajectories[earlier])
+        self._ascending = self._ascending and not pc.any(not_later).as_py()
+        same = pc.equal(units[later], units[earlier])
+        wrong = pc.or_(pc.less(units[later], units[earlier]), pc.and_(same, not_later))
+        where.refuse(
+            wrong.to_numpy(zero_copy_only=False),
+            "rows out of order or duplicated",
+            "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
+            starts,
+        )
+
+    def _numbers(self, where: "_Where", table: pa.Table) -> None:
+        repair = "finite float32 numbers; drop or repair the trajectory"
+        for name in self._vectors:
+            where.refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
+        with np.errstate(over="ignore"):
+            change = vectors(table["next_observation"]) - vectors(table["observation"])
+        where.refuse(
+            _non_finite(change),
+            "a step whose change of observation overflows float32",
+            "next_observation - observation within float32; rescale the observations, or drop the trajectory",
+        )
+        where.refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
+
+    def _ends(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+        if not self._may_terminate:
+            where.refuse(
+                table["terminated"].to_numpy(),
+                "an episode that terminates, while the dataset says `termination: none`",
+                "ends by truncation only; or set the dataset's termination to learned, or to the environment's rule",
+            )
+        ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
+        last = np.zeros(table.num_rows, dtype=bool)
+        last[np.append(starts[1:], table.num_rows) - 1] = True
+        where.refuse(
+            ended & ~last,
+            "an end (terminated or truncated) before the last step",
+            "one end, at the last step; split the trajectory at its ends",
+        )
+        where.refuse(
+            last & ~ended,
+            "end flags missing at the last step",
+            "terminated or truncated; mark a cut recording as truncated",
+        )
+
+    def _actions(self, where: "_Where", table: pa.Table) -> None:
+        if self._spaces.discrete_actions:
+            chosen = whole(table["action"]).to_numpy()
+            where.refuse(
+                (chosen < 0) | (chosen >= self._spaces.action_size),
+                "an action outside the declared space",
+                f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions",
+            )
+            return
+        actions = vectors(table["action"])
+        low, high = np.array(self._spaces.action_low), np.array(self._spaces.action_high)
+        slack_low, slack_high = (_RELATIVE_TOLERANCE * np.maximum(1, np.abs(bound)) for bound in (low, high))
+        outside = (actions < low - slack_low) | (actions > high + slack_high)
+        if outside.any():
+            dimension = int(np.flatnonzero(outside.any(axis=0))[0])
+            where.refuse(
+                outside.any(axis=1),
+                f"an action outside the declared space (dimension {dimension})",
+                f"[{low[dimension]:g}, {high[dimension]:g}]; clip the actions as the environment did, "
+                "or correct `environment`",
+            )
+
+
+def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
+    """Which rows hold a number that is not finite, [rows]; empty where none does, which is much faster to find out."""
+    finite = np.isfinite(matrix)
+    return [] if finite.all() else ~finite.all(axis=1)
+
+
+class _Where:
+    """Names the trajectory and step that an error is about, by their position.
+
+    Args:
+        origin: the file or folder that errors name.
+        starts: the first row of each trajectory of the batch.
+        seen: how many trajectories came before the batch.
+    """
+
+    def __init__(self, origin: Path, starts: npt.NDArray[np.int64], seen: int):
+        self._origin = origin
+        self._starts = starts
+        self._seen = seen
+
+    def refuse(self, bad: npt.ArrayLike, found: str, allowed: str, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""
+        places = np.flatnonzero(bad)
+        if len(places) > 0:
+            self.refuse_row(int(places[0] if rows is None else rows[places[0]]), found, allowed)
+
+    def refuse_row(self, row: int, found: str, allowed: str) -> None:
+        trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
+        number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
+        raise PipelineError(
+            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: {allowed}"
+        )

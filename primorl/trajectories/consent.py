@@ -1,0 +1,188 @@
+"""Which units are public: drawn by a hash of their ids, or named by people's consent.
+
+Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's value of every unit
+into ``consent.arrow`` beside the rows, so that the split can be made, and changed, without reading the log again.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.project.errors import PipelineError
+from primorl.trajectories.identity.id_list import IdList
+
+FOLDER = Path("data/consent")
+"""Where files of ids are. DVC watches this folder, so a changed list makes a new split."""
+CONSENT_FILE = "consent.arrow"
+
+PublicBy = Literal["hash", "column", "file"]
+PUBLIC_BY: dict[str, str] = {
+    "hash": "drawn by a hash of the id",
+    "column": "by consent, as a column of the data says",
+    "file": "by consent, as a list of ids says",
+}
+"""How units were chosen to be public, in words for a statement or a card."""
+
+_HASH_BITS = 64
+_COLUMN_KEY = b"column"
+
+
+class PublicRule(Protocol):
+    """Decides which units are public. A unit's own id or consent decides, never another unit.
+
+    Attributes:
+        by: how, for the manifest.
+        repair: what to change where a partition would be empty: a key, what was found and what is allowed.
+        may_be_none: whether it is in order that no unit is public.
+    """
+
+    by: PublicBy
+    repair: str
+    may_be_none: bool
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """Whether each of ``units``, ids that are all different, is public."""
+
+    def finish(self) -> None:
+        """Call after the last batch.
+
+        Raises:
+            PipelineError: if what was named does not fit the data.
+        """
+
+
+class HashDraw:
+    """A unit is public where a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
+
+    It depends on nothing but the unit's own id, so no unit's presence moves another whose id stays the same.
+
+    Args:
+        public_fraction: the expected share of units that are public; 0: none is.
+        salt: separates this draw from others with the same ids.
+    """
+
+    by: PublicBy = "hash"
+
+    def __init__(self, public_fraction: float, salt: str):
+        self._prefix = f"{len(salt)}:{salt}".encode()
+        self._limit = int(public_fraction * 2**_HASH_BITS)
+        self.may_be_none = public_fraction == 0
+        self.repair = (
+            f"partition.public_fraction: found {public_fraction}, which leaves no {{side}} unit; allowed is 0 (no "
+            "public split), or a share that leaves both partitions at least one; change it, or partition.salt"
+        )
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        if self._limit >= 2**_HASH_BITS:
+            return np.ones(len(units), dtype=bool)
+        hashed, prefix, size = hashlib.sha256, self._prefix, _HASH_BITS // 8
+        drawn = b"".join([hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()])
+        return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
+
+    def finish(self) -> None:
+        """Every id may be drawn."""
+
+
+class ConsentList:
+    """Units are public whose ids a file names.
+
+    Args:
+        file: in ``data/consent``, one id a line.
+
+    Raises:
+        PipelineError: if the file is elsewhere, is missing or is not text.
+    """
+
+    by: PublicBy = "file"
+    may_be_none = False
+
+    def __init__(self, file: str):
+        self._ids = IdList(file, FOLDER, "partition.public.file")
+        self.repair = (
+            f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some of the "
+            "units"
+        )
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        return self._ids.contains(units)
+
+    def finish(self) -> None:
+        """See `IdList.check_all_met`."""
+        self._ids.check_all_met()
+
+
+class ConsentColumn:
+    """Units are public where a column of the log has one of some values.
+
+    Args:
+        source: the folder that ingest wrote.
+        column: the column's name.
+        values: the values that mean consent; True and False mean ``true`` and ``false``.
+
+    Raises:
+        PipelineError: if ingest kept no such column.
+    """
+
+    by: PublicBy = "column"
+    may_be_none = False
+
+    def __init__(self, source: Path, column: str, values: Sequence[object]):
+        self._source = source
+        try:
+            with pa.OSFile(str(source / CONSENT_FILE)) as file:
+                consent = pa.ipc.open_file(file).read_all()
+        except (OSError, pa.ArrowException):
+            consent = None
+        if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
+            raise PipelineError(
+                f"{source / CONSENT_FILE}: params.yaml: partition.public.column: found {column!r}, which was not kept "
+                "at ingest; run `dvc repro ingest` again"
+            )
+        allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
+        named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
+        self._units = len(consent)
+        self._public = consent["unit_id"].filter(named).combine_chunks()
+        self._asked = 0
+        self.repair = (
+            f"partition.public.values: found {len(allowed)} values of {column!r}, which leave no {{side}} unit; "
+            "allowed are values that some, and not all, units have"
+        )
+
+    def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """See `PublicRule`."""
+        self._asked += len(units)
+        public: npt.NDArray[np.bool_] = pc.is_in(units, value_set=self._public).to_numpy(zero_copy_only=False)
+        return public
+
+    def finish(self) -> None:
+        """Compare the number of units.
+
+        Raises:
+            PipelineError: if the column's values are not those of these rows.
+        """
+        if self._asked != self._units:
+            raise PipelineError(
+                f"{self._source / CONSENT_FILE}: found another number of units than in the rows; run `dvc repro "
+                "ingest` again"
+            )
+
+
+def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
+    """Keep the column's value of every unit: tables of ``unit_id`` and ``consent``, a missing value as empty text."""
+    schema = consent_schema().with_metadata({_COLUMN_KEY: column.encode()})
+    with pa.OSFile(str(folder / CONSENT_FILE), "wb") as file, pa.ipc.new_file(file, schema) as writer:
+        for table in tables:
+            writer.write_table(table)
+
+
+def consent_schema() -> pa.Schema:
+    """Columns of what `write_consent` takes."""
+    return pa.schema([("unit_id", pa.string()), ("consent", pa.string())])

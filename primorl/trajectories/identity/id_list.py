@@ -1,0 +1,68 @@
+"""Files of unit ids, one a line: people who withdrew, people who consented."""
+
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from primorl.project.errors import PipelineError
+from primorl.trajectories.storage.schema import id_text
+
+
+class IdList:
+    """The unit ids in a file of text, one a line; blank lines are left out.
+
+    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+
+    Args:
+        file: a file in ``folder``.
+        folder: the folder that DVC watches, so that an edit of the file makes a new version of what depends on it.
+        key: the key of the settings that names the file, for errors.
+
+    Raises:
+        PipelineError: if the file is elsewhere, is missing or is not text.
+    """
+
+    def __init__(self, file: str, folder: Path, key: str):
+        self._file = file
+        path = Path(file)
+        if folder.resolve() not in path.resolve().parents:
+            raise PipelineError(
+                f"params.yaml: {key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits"
+            )
+        try:
+            lines = path.read_text(encoding="utf-8-sig").splitlines()
+        except OSError as refused:
+            raise PipelineError(f"{file}: {refused.strerror}; params.yaml: {key} names it") from None
+        except UnicodeDecodeError:
+            raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
+        given = {line.strip(): number for number, line in reversed(list(enumerate(lines, 1))) if line.strip()}
+        written = pa.array(list(given), pa.string())
+        self._lines = np.array(list(given.values()), dtype=np.int64)
+        self._met = np.zeros(len(given), dtype=bool)
+        self._ids = pa.concat_arrays([written, id_text(written)])  # the first of two equal ones counts
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """Whether each of ``units`` is in the list, [units]; remembers which ids were met."""
+        places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
+        listed: npt.NDArray[np.bool_] = places >= 0
+        self._met[np.unique(places[listed]) % max(len(self), 1)] = True
+        return listed
+
+    def check_all_met(self) -> None:
+        """Call after the last batch: an id that no unit has may be a misspelt one, whose owner would be passed over.
+
+        Raises:
+            PipelineError: if there is one. The message names the line and not the id, which is a person's.
+        """
+        missing = self._lines[~self._met]
+        if len(missing) > 0:
+            raise PipelineError(
+                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} such lines); "
+                "allowed are ids of the data, as they are in the column unit_id; correct it, or remove the line"
+            )

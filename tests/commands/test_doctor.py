@@ -1,0 +1,166 @@
+"""``primorl doctor`` names what needs to be done, cleans up after killed runs, and breaks nothing."""
+
+import os
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.commands import doctor
+from primorl.commands import main as cli
+from primorl.config import params
+from primorl.project import files
+from primorl.setup.accounts import project_ledger
+from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
+from tests.trajectories.builders import snapshot
+
+ROOT = Path(__file__).parents[2]
+LOCK = """schema: '2.0'
+stages:
+  collect:
+    cmd: python -m pipeline.collect
+    outs:
+    - {path: data/raw, md5: 0123456789abcdef0123456789abcdef.dir}
+  train_model:
+    cmd: python -m pipeline.train_model
+    outs:
+    - {path: models/dynamics, md5: 0123456789abcdef0123456789abcdef.dir}
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A fresh clone with nothing wrong, as the working directory."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    for name in ("params.yaml", "dvc.yaml"):
+        shutil.copy(ROOT / name, tmp_path)
+    if (ROOT / "datasets").exists():
+        shutil.copytree(ROOT / "datasets", tmp_path / "datasets")
+    return tmp_path
+
+
+def to_do(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The lines of the table that ask for something; the exit status says whether there are any."""
+    status = cli.main(["doctor"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if "TO DO" in line]
+    assert status == (1 if lines else 0)
+    return lines
+
+
+def test_a_fresh_clone_is_healthy_and_stays_as_it_is(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = snapshot(project)
+    assert to_do(capsys) == []
+    assert snapshot(project) == before
+
+
+def test_it_works_outside_of_any_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    wrong = {finding.what: finding.says for finding in doctor.examine(Path.cwd()) if not finding.healthy}
+    assert wrong.pop("params.yaml").startswith("not there: this folder is no project")
+    assert wrong.pop("dvc.lock") == "dvc.yaml is not there: this folder is no project"
+
+
+def bad_params(project: Path) -> None:
+    (project / "params.yaml").write_text("seed: [\n", encoding="utf-8")
+
+
+def bad_lock(project: Path) -> None:
+    (project / "dvc.lock").write_text("stages: [}\n", encoding="utf-8")
+
+
+def lost_lock(project: Path) -> None:
+    (project / "models/dynamics").mkdir(parents=True)
+
+
+def lost_output(project: Path) -> None:
+    (project / "dvc.lock").write_text(LOCK, encoding="utf-8")
+    (project / "models/dynamics").mkdir(parents=True)
+
+
+def begun() -> None:
+    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        ledger.reserve(request(version("ab"), GAUSSIAN), None)
+
+
+def open_secret(project: Path) -> None:
+    begun()
+    (project / ".primorl/secret").chmod(0o644)
+
+
+def lost_secret(project: Path) -> None:
+    begun()
+    (project / ".primorl/secret").unlink()
+
+
+def lost_ledger(project: Path) -> None:
+    begun()
+    (project / ".primorl/ledger.db").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (bad_params, ["params.yaml"]),
+        (bad_lock, ["git checkout dvc.lock"]),
+        (lost_lock, ["not there, although there is a model"]),
+        (lost_output, ["data/raw missing; `dvc checkout` brings back"]),
+        (open_secret, ["chmod 600"]),
+        (lost_secret, ["put it back from its backup", "without it the ledger cannot be read"]),
+        (lost_ledger, ["record 1: missing"]),
+    ],
+)
+def test_what_is_wrong_is_named_with_what_to_do(
+    project: Path, damage: Any, says: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    damage(project)
+    lines = to_do(capsys)
+    assert lines
+    for line in says:
+        assert any(line in found for found in lines), lines
+
+
+def test_a_healthy_ledger_and_outputs_are_counted(project: Path) -> None:
+    begun()
+    (project / "dvc.lock").write_text(LOCK, encoding="utf-8")
+    for path in ("data/raw", "models/dynamics"):
+        (project / path).mkdir(parents=True)
+    found = {finding.what: finding for finding in doctor.examine(project)}
+    assert all(finding.healthy for finding in found.values())
+    assert found["ledger"].says == "complete: 2 records"
+    assert found["outputs"].says == "all 2 are there"
+
+
+def test_another_python_first_on_the_path_is_noticed(
+    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/python").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'other'}{os.pathsep}{os.environ['PATH']}")
+    (line,) = to_do(capsys)
+    assert line.startswith("stages' Python")
+    assert f"put {Path(sys.executable).parent} first" in line
+
+
+def test_a_full_disk_is_noticed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(project)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+    (line,) = to_do(capsys)
+    assert "make room for at least 1 GiB" in line
+
+
+def test_it_sweeps_what_a_kill_left(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By the one function that every stage sweeps with."""
+    left = Path("data/.raw.new-1234")
+    monkeypatch.setattr(files, "sweep_leftovers", lambda root: [left] if root == project else [], raising=False)
+    assert cli.main(["doctor"]) == 0
+    assert f"removed 1: {left}" in capsys.readouterr().out

@@ -1,0 +1,70 @@
+"""``primorl summary`` prints what the last run came to, or one line that says what to run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.commands import main as cli
+from primorl.project.files import write_json
+
+SUMMARY: dict[str, Any] = {
+    "dataset": "pendulum-replay",
+    "env_id": "Pendulum-v1",
+    "units": 2947,
+    "variant": "private",
+    "private": True,
+    "epsilon": 0.4998,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "void": [],
+    "spent_on_dataset": {"epsilon": 0.4998, "delta": 1e-5, "charges": 1},
+    "seed": 0,
+    "return_mean": -143.52,
+    "return_ci95": [-161.6, -125.4],
+    "episodes": 100,
+    "normalized_score": 904.3,
+    "seconds": {"train_model": 50.2, "evaluate": 3.0},
+}
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_it_prints_a_table_or_the_file(capsys: pytest.CaptureFixture[str]) -> None:
+    write_json(Path("metrics/summary.json"), SUMMARY)
+    assert cli.main(["summary"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "dataset  pendulum-replay (Pendulum-v1), 2947 private units",
+        "variant  private, seed 0",
+        "privacy  ε = 0.5, δ = 1e-05 per trajectory",
+        "spent    ε = 0.5, δ = 1e-05 in 1 charge when the model was made",
+        "return   -143.5  95% interval [-161.6, -125.4], 100 episodes",
+        "score    904.3",
+        "time     53 s: train_model 50, evaluate 3",
+    ]
+    assert cli.main(["summary", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == SUMMARY
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "metrics/summary.json: not there; run `dvc repro`"),
+        ({"dataset": "x"}, "metrics/summary.json: no normalized_score; run `dvc repro evaluate`"),
+        (SUMMARY | {"seconds": 3}, "metrics/summary.json: not written by this version; run `dvc repro evaluate`"),
+    ],
+)
+def test_a_missing_or_foreign_summary_is_one_line(
+    content: dict[str, Any] | None, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if content is not None:
+        write_json(Path("metrics/summary.json"), content)
+    assert cli.main(["summary"]) == 1
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"error: {says}")
+    assert err.count("\n") == 1

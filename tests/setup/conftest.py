@@ -1,0 +1,3 @@
+from tests.pipeline.conftest import small
+
+__all__ = ["small"]

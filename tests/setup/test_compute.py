@@ -1,0 +1,159 @@
+"""Which process this is, its share of cores and memory, and how many threads it takes."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from primorl.config.blocks import Compute
+from primorl.project.errors import PipelineError
+from primorl.setup import compute
+from primorl.setup.compute import Place, ThreadChoice
+from tests.training.crew import CPU
+
+
+def settings(**changes: Any) -> Compute:
+    plain = {"device": "cpu", "memory_mb": None, "data_mb": None, "threads": None, "processes": 1}
+    return Compute(**(plain | changes))
+
+
+TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+
+
+def test_who_this_process_is_comes_from_torchrun_or_from_params(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compute, "_cores", lambda: 6)
+    assert Place.of(settings()) == Place()
+    assert Place.of(settings(processes=3)) == Place(0, 3, 0, 3)
+    assert Place.of(settings(processes=None)) == Place(0, 6, 0, 6)
+    for name, value in TORCHRUN.items():
+        monkeypatch.setenv(name, value)
+    assert Place.of(settings()) == Place(3, 4, 1, 2, launched=True)
+    assert compute.is_worker()
+    monkeypatch.delenv("LOCAL_RANK")
+    with pytest.raises(PipelineError, match="environment: RANK is set, and of RANK, WORLD_SIZE, LOCAL_RANK"):
+        Place.of(settings())
+
+
+def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[int] = []
+    monkeypatch.setattr(compute, "_cores", lambda: 6)
+    monkeypatch.setattr(compute.torch, "set_num_threads", seen.append)
+    compute.chosen_device(settings(), Place(0, 8, 0, 4))
+    compute.chosen_device(settings(threads=5), Place(0, 8, 0, 4))
+    compute.chosen_device(settings())
+    assert seen == [1, 5]
+    assert compute.kept_bytes(settings(data_mb=8), Place(0, 8, 0, 4)) == 2 << 20
+
+
+@pytest.mark.parametrize(("threads", "processes", "ahead"), [(1, 1, True), (5, 1, True), (6, 1, False), (3, 2, False)])
+def test_rows_are_read_ahead_where_a_core_is_left(
+    monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, ahead: bool
+) -> None:
+    """Beside a compute that takes every core, reading ahead takes turns from it; beside a GPU there always is one."""
+    monkeypatch.setattr(compute, "_cores", lambda: 6)
+    monkeypatch.setattr(compute.torch, "get_num_threads", lambda: threads)
+    place = Place(0, 2 * processes, 0, processes)
+    assert compute.execution(settings(), CPU, place).read_ahead is ahead
+    assert compute.execution(settings(), torch.device("cuda"), place).read_ahead
+    assert compute.execution(settings(memory_mb=3), CPU, place).chunk_bytes == 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("place", "number"), [(Place(), 0), (Place(1, 2, 0, 1), 0), (Place(1, 2, 1, 2), 1), (Place(3, 4, 3, 4), 1)]
+)
+def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch, place: Place, number: int) -> None:
+    """`torch.cuda.set_device`, which a group calls too, refuses one without: no machine of one GPU could join."""
+    chosen: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    monkeypatch.setattr(torch, "set_num_threads", lambda threads: None)
+    device = compute.chosen_device(settings(device="auto"), place)
+    assert chosen == [device] == [torch.device("cuda", number)]
+
+
+class Machine:
+    """A machine whose products take as long as it is told, at a time that it is told."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+        self.threads, self.now, self.probes = most, 100.0, 0
+        self.seconds = {1: 0.02, most: 0.01}
+        monkeypatch.setattr(compute.torch, "get_num_threads", lambda: self.threads)
+        monkeypatch.setattr(compute.torch, "set_num_threads", lambda threads: setattr(self, "threads", threads))
+        monkeypatch.setattr(compute.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(compute, "_probe", self.probe)
+
+    def probe(self, threads: int) -> float:
+        self.probes += 1
+        self.threads = threads
+        self.now += self.seconds[threads]
+        return self.seconds[threads]
+
+
+def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others take the cores, two threads that wait for each other are slower than one; later they are not."""
+    machine = Machine(monkeypatch, 4)
+    choice = ThreadChoice(settings(), CPU)
+    choice.update()
+    assert machine.threads == 4
+    machine.seconds[4] = 0.2
+    choice.update()
+    assert (machine.threads, machine.probes) == (4, 2), "it is too early to measure again"
+    machine.now += 2.0
+    choice.update()
+    assert (machine.threads, machine.probes) == (1, 4)
+    machine.seconds[4] = 0.01
+    machine.now += 2.0
+    choice.update()
+    assert (machine.threads, machine.probes) == (1, 4), "a probe of 0.2 s is not repeated every two seconds"
+    machine.now += 0.22 / 0.02
+    choice.update()
+    assert machine.threads == 4
+
+
+@pytest.mark.parametrize(
+    ("most", "threads", "device"), [(1, None, "cpu"), (4, 4, "cpu"), (4, None, "cuda")], ids=["alone", "asked", "gpu"]
+)
+def test_threads_stay_where_there_is_no_choice(
+    monkeypatch: pytest.MonkeyPatch, most: int, threads: int | None, device: str
+) -> None:
+    machine = Machine(monkeypatch, most)
+    machine.seconds[most] = 9.0
+    ThreadChoice(settings(threads=threads), torch.device(device)).update()
+    assert (machine.threads, machine.probes) == (most, 0)
+
+
+def test_a_probe_measures_and_leaves_its_number_of_threads() -> None:
+    before = torch.get_num_threads()
+    try:
+        assert 0 < compute._probe(1) < 10
+        assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+WATCHED = """
+import importlib, os, sys
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name == "torch":
+            print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("KMP_BLOCKTIME"))
+            sys.exit(0)
+sys.meta_path.insert(0, Watch())
+importlib.import_module(sys.argv[1])
+"""
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("module", "seen"),
+    [(f"pipeline.{s}", "10000 1") for s in ("train_model", "evaluate", "audit")] + [("torch", "None None")],
+)
+def test_openmp_is_told_how_to_wait_before_torch_is_loaded(module: str, seen: str) -> None:
+    """It reads these variables once, when it is loaded: set later they do nothing. The twin loads torch alone."""
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
+    done = subprocess.run([sys.executable, "-c", WATCHED, module], env=environment, capture_output=True, text=True)
+    assert (done.stdout.strip(), done.returncode) == (seen, 0), done.stderr

@@ -1,0 +1,209 @@
+"""The processes of a training, each a real one: started, stopped, killed, hung, and left by the first."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.setup import launcher
+from primorl.training.distributed import Group, ProcessLostError, _tell
+from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
+from tests.projects import write_settings
+from tests.training import crew
+from tests.training.crew import CPU
+from tests.trajectories.builders import episode
+
+ROOT = Path(__file__).parents[2]
+CREW = [sys.executable, "-m", "tests.training.crew"]
+
+
+@pytest.fixture
+def data(small: Params) -> Params:
+    """Nine private units and four public ones, and params to train on them with two processes, in params.yaml too."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    return both(with_changes(small))
+
+
+def both(params: Params, processes: int = 2) -> Params:
+    raw = params_module.plain(params)
+    raw["compute"]["processes"] = processes
+    return write_settings(raw)
+
+
+def children() -> list[psutil.Process]:
+    return psutil.Process().children()
+
+
+def test_two_processes_make_the_model_of_one(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everybody joins and no noise is added: the weights are those of one process. No process is left."""
+    made = []
+    for processes in (2, 1):
+        certain = with_changes(
+            data, privacy={"sampling_probability": 1.0}, dynamics={"variant": "no_privacy", "batch_size": 64}
+        )
+        trained(both(certain, processes))
+        made.append(GaussianEnsemble.load(Path("models/dynamics"), CPU).weights)
+    for one, other in zip(*made, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert children() == []
+    assert "RANK" not in os.environ
+
+
+def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The round that had begun is in the checkpoint, and one process goes on from there; the plan's rounds are never
+    exceeded.
+    """
+    releases = 0
+    release = Plan.release
+
+    def killing(self: Plan, total: Any) -> Any:
+        nonlocal releases
+        releases += 1
+        released = release(self, total)
+        if releases == 2:
+            (worker,) = children()
+            worker.kill()
+        return released
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", killing)
+        with pytest.raises(PipelineError, match=r"train_model: process 1 of 2 was killed by signal 9; a round") as lost:
+            trained(data)
+    assert "\n" not in str(lost.value)
+    assert children() == []
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    assert not Path("models/dynamics").exists()
+    trained(both(data, 1))
+    (charge,) = charged(data)
+    assert charge.state == "committed"
+    assert statement()["rounds"] == 4
+    assert json.loads(Path("models/dynamics/config.json").read_text())["rounds"] == 3, "one was lost, none made up for"
+
+
+def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
+    data: Params, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Refused: no process is started. Granted, but for another model than the others make: they refuse."""
+    refused = with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}})
+    with pytest.raises(PipelineError, match="budget"):
+        trained(both(refused))
+    assert children() == []
+    both(dataclasses.replace(data, seed=5))  # what the others read
+    with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
+        trained(data)
+    told = capfd.readouterr().err
+    assert (
+        "error: process 1: params.yaml, data/partitions, the project's code or its packages differ from those" in told
+    )
+
+
+def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained(both(data, 1))
+    monkeypatch.setattr(launcher, "started", lambda *arguments: pytest.fail("a process was started"))
+    trained(both(data))
+    assert len(charged(data)) == 1, "the number of processes is not part of what was paid for"
+
+
+def test_a_process_that_hangs_ends_the_training() -> None:
+    """It is alive and its connections stand, so only silence tells."""
+
+    def ask() -> None:
+        with launcher.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
+            _tell(group, crew.HANG)  # type: ignore[arg-type]
+            group.settle()
+            group.gather(torch.zeros(1))
+
+    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
+        ask()
+    assert children() == []
+
+
+LEADER = """
+import subprocess, sys, time
+subprocess.Popen([sys.executable, "-c", sys.argv[1]])
+time.sleep(600)
+"""
+WORKER = """
+import os, time
+from primorl.setup import launcher
+launcher.begin_worker()
+print(os.getpid(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_no_process_outlives_the_first() -> None:
+    """Killed without a chance to tell anybody; the other one is busy and listens to nothing."""
+    leader = subprocess.Popen([sys.executable, "-c", LEADER, WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert leader.stdout is not None
+    worker = psutil.Process(int(leader.stdout.readline()))
+    assert worker.is_running()
+    leader.kill()
+    leader.wait()
+    psutil.wait_procs([worker], timeout=20)
+    assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
+
+
+@pytest.mark.parametrize("orphan", [True, False])
+def test_a_process_whose_first_was_gone_before_it_looked_ends(orphan: bool) -> None:
+    """Killed while the worker still imported: its parent is another by now. The twin's parent is who it is told."""
+    other = os.getppid() if orphan else os.getpid()
+    environment = {**os.environ, launcher._LEADER: str(other)}
+    worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
+    try:
+        if orphan:
+            assert worker.wait(timeout=60) == 1
+        else:
+            assert worker.stdout is not None
+            worker.stdout.readline()
+            with pytest.raises(subprocess.TimeoutExpired):
+                worker.wait(timeout=2)
+    finally:
+        worker.kill()
+        worker.communicate()
+
+
+TOLD = """
+import os, sys
+with open(sys.argv[1], "w") as file:
+    print(os.environ["PRIMORL_LEADER"], os.getsid(0) == os.getpid(), file=file)
+"""
+
+
+def test_a_process_knows_the_first_and_is_out_of_reach_of_the_terminal(tmp_path: Path) -> None:
+    """So Ctrl-C while it imports is the first process's to deal with."""
+    told = tmp_path / "told"
+    with launcher.started(2, [sys.executable, "-c", TOLD, str(told)]):
+        pass  # it is given a few seconds to end by itself
+    assert told.read_text().split() == [str(os.getpid()), "True"]
+
+
+def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    start, left = subprocess.Popen, []
+
+    def failing(*arguments: Any, **options: Any) -> Any:
+        if left:
+            raise OSError("no more processes")
+        left.append(start(*arguments, **options))
+        return left[0]
+
+    monkeypatch.setattr(launcher.subprocess, "Popen", failing)
+    with (
+        pytest.raises(OSError, match="no more"),
+        launcher.started(3, [sys.executable, "-c", "import time; time.sleep(600)"]),
+    ):
+        pytest.fail("one of them was not started")
+    assert left[0].returncode == -9

@@ -1,0 +1,153 @@
+"""The wheel: the library alone, small, and of use without the pipeline's packages."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from primorl.policy.exported import save
+from tests.policy.test_exported import EPOCHS
+
+ROOT = Path(__file__).resolve().parents[1]
+# What somebody who only uses a policy has not installed.
+ABSENT = (
+    *("torch", "dvc", "mlflow", "dp_accounting", "pandas", "scipy", "sqlalchemy", "pyarrow"),
+    *("gymnasium", "minari", "h5py", "yaml", "jinja2", "matplotlib", "psutil", "tqdm", "stable_baselines3"),
+)
+BLOCKED = f"""
+import sys
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {ABSENT!r}:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
+sys.meta_path.insert(0, Absent())
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Built from the files that git knows or does not ignore."""
+    folder = tmp_path_factory.mktemp("wheel")
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    for name in filter(None, listed.stdout.decode().split("\0")):
+        source, copy = ROOT / name, folder / "source" / name
+        if source.is_file() and name.startswith(
+            ("primorl/", "pipeline/", "tests/__", "benchmarks/", "pyproject", "LIC", "READ")
+        ):
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_bytes(source.read_bytes())
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(folder),
+        str(folder / "source"),
+    ]
+    built = subprocess.run(command, capture_output=True, text=True)
+    assert built.returncode == 0, built.stdout + built.stderr
+    (made,) = folder.glob("*.whl")
+    return made
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel's own files in a folder of their own, as `pip install --no-deps --target` puts them there."""
+    target = tmp_path_factory.mktemp("installed")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(target),
+        str(wheel),
+    ]
+    subprocess.run(pip, check=True, capture_output=True)
+    return target
+
+
+def python(installed: Path, code: str, *, cwd: Path) -> "subprocess.CompletedProcess[str]":
+    """Run ``code`` with the installed wheel first on the path and the pipeline's packages out of reach."""
+    whole = f"{BLOCKED}\nsys.path.insert(0, {str(installed)!r})\n{code}"
+    return subprocess.run([sys.executable, "-c", whole], cwd=cwd, capture_output=True, text=True)
+
+
+def test_the_wheel_holds_the_library_alone(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names} - {f"{'-'.join(wheel.name.split('-')[:2])}.dist-info"} == {
+        "primorl"
+    }
+    ours = {file.relative_to(ROOT).as_posix() for file in (ROOT / "primorl").rglob("*.py")}
+    assert ours <= set(names)
+    assert "primorl/py.typed" in names
+    assert {name for name in names if name.endswith(".j2")} == {
+        f"primorl/release/templates/card.{form}.j2" for form in ("md", "html")
+    }
+    assert not any("test" in Path(name).name or "benchmark" in name for name in names)
+
+
+def test_a_policy_needs_few_packages(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (metadata,) = (name for name in archive.namelist() if name.endswith("/METADATA"))
+        text = archive.read(metadata).decode()
+        (entries,) = (name for name in archive.namelist() if name.endswith("/entry_points.txt"))
+        assert "primorl = primorl.commands.main:main" in archive.read(entries).decode()
+    base = re.findall(r"^Requires-Dist: ([\w.-]+)(?!.*extra ==).*$", text, re.M)
+    assert set(base) == {"numpy", "pydantic", "rich", "safetensors", "typer"}
+
+
+def test_the_installed_policy_acts_without_the_pipelines_packages(installed: Path, tmp_path: Path) -> None:
+    (tmp_path / "policy").mkdir()
+    save(tmp_path / "policy", EPOCHS)
+    code = "import primorl; print(primorl.__file__); print(primorl.load_policy('policy').act([0.0, 1.0, -1.0]).shape)"
+    done = python(installed, code, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == [str(installed / "primorl/__init__.py"), "(2,)"]
+
+
+def test_the_readmes_example_runs(installed: Path, tmp_path: Path) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use the policy")[2]
+    example = text.partition("```python\n")[2].partition("```")[0]
+    (tmp_path / "models/policy").mkdir(parents=True)
+    save(tmp_path / "models/policy", EPOCHS)
+    done = python(installed, f"{example}\nprint(action.shape, actions.shape)", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "(2,) (2, 2)\n"
+
+
+def test_what_is_not_installed_is_named_with_its_extra(installed: Path, tmp_path: Path) -> None:
+    done = python(installed, "import primorl; primorl.load_model('models/dynamics')", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1] == (
+        "ImportError: primorl.load_model needs torch, which is not installed; run `pip install 'primorl[model]'`"
+    )
+    command = "from primorl.commands.main import main; sys.exit(main(['data', 'describe']))"
+    done = python(installed, command, cwd=tmp_path)
+    assert done.returncode == 1
+    assert re.fullmatch(
+        r"error: data: needs \w+, which is not installed; run `pip install 'primorl\[pipeline\]'`\n", done.stderr
+    )
+    assert python(installed, command.replace("'data', 'describe'", "'--version'"), cwd=tmp_path).returncode == 0
+
+
+def test_importing_primorl_is_quick() -> None:
+    """0.1 s beside the interpreter's own start; the best of several."""
+    code = "import time; begun = time.perf_counter(); import primorl; print(time.perf_counter() - begun)"
+    took = [
+        float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
+    assert min(took) < 0.1

@@ -1,0 +1,215 @@
+"""Normalisers without a public split: what is declared, or a query whose sum one unit moves by what is stated."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from primorl.dynamics.ensemble import Bounds, Normaliser
+from primorl.privacy.mechanism.entropy import SystemEntropy
+from primorl.privacy.mechanism.queries import ONE, GaussianQuery
+from primorl.training.normaliser_query import (
+    BINS,
+    NormaliserQuery,
+    ObservationColumns,
+    _moments,
+    all_rows,
+    halved_fractions,
+    likely_fractions,
+    normaliser_of_bounds,
+    possible_fractions,
+)
+from tests.units import Ragged
+
+COLUMNS = ObservationColumns(4, ((1, 2),), discrete_actions=False)  # two continuous dimensions around a category
+BOUNDS = Bounds(
+    torch.tensor([-2.0, 0.0, 0.0, 10.0]),
+    torch.tensor([6.0, 1.0, 1.0, 30.0]),
+    torch.tensor([-1.0]),
+    torch.tensor([3.0]),
+    -10.0,
+    0.0,
+)
+AWKWARD = [0.0, 1.0, -5.0, 1e-30, 1e30, -3e38, math.nan, math.inf, -math.inf]
+
+
+def random_units(count: int, seed: int = 0) -> Ragged:
+    """Units of uneven length: a drift, heavy-tailed changes, a reward near the top of its range."""
+    generator = torch.Generator().manual_seed(seed)
+    inputs, targets = [], []
+    for unit in range(count):
+        rows = 20 + 7 * unit % 31
+        state = torch.stack(
+            (torch.randn(rows, generator=generator), 20 + 3 * torch.randn(rows, generator=generator)), 1
+        )
+        category = torch.nn.functional.one_hot(torch.randint(2, (rows,), generator=generator), 2).float()
+        action = torch.rand(rows, 1, generator=generator) * 4 - 1
+        change = 0.05 * torch.randn(rows, 2, generator=generator)
+        rare = torch.rand(rows, 2, generator=generator) < 0.01
+        change = torch.where(rare, 3.0, change)
+        reward = -2 + 0.5 * torch.randn(rows, 1, generator=generator)
+        inputs.append(torch.cat((state[:, :1], category, state[:, 1:], action), 1))
+        moved = torch.zeros(rows, 2)
+        targets.append(torch.cat((change[:, :1], moved, change[:, 1:], reward, torch.zeros(rows, 1)), 1))
+    return Ragged(inputs, targets)
+
+
+def flat(units: Ragged) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.cat(list(units.inputs)), torch.cat(list(units.targets))
+
+
+def test_without_noise_the_query_gives_nearly_what_public_rows_would() -> None:
+    """Middles within a bin, deviations and spreads within a few per cent; one-hot parts and actions are declared."""
+    units = random_units(300)
+    inputs, targets = flat(units)
+    query = NormaliserQuery(COLUMNS, BOUNDS)
+    found = query.normaliser(query.total(units).double() / ONE / units.units, 0.0)
+    public = Normaliser.from_public(inputs, targets[:, :5])
+    for dimension, span in ((0, 8.0), (3, 20.0)):
+        assert abs(found.input_mean[dimension] - public.input_mean[dimension]) < span / BINS
+        assert found.input_scale[dimension] == pytest.approx(float(public.input_scale[dimension]), rel=0.1)
+        assert found.target_scale[dimension] == pytest.approx(float(public.target_scale[dimension]), rel=0.15)
+        assert found.target_scale[dimension] < 0.3 * float(targets[:, dimension].std()), "rare jumps do not widen it"
+    assert abs(found.target_mean[4] - public.target_mean[4]) < 10 / BINS
+    assert found.target_scale[4] == pytest.approx(float(public.target_scale[4]), rel=0.15)
+    assert found.input_mean[1:3].tolist() == [0, 0]
+    assert found.input_scale[1:3].tolist() == [1, 1]
+    assert (float(found.input_mean[4]), float(found.input_scale[4])) == (1.0, 1.0)
+
+
+def test_with_the_noise_of_a_charge_it_is_still_a_normaliser() -> None:
+    """Three thousand units at noise multiplier 14: scales within 50% in the root mean square of their logarithm."""
+    units = random_units(300)
+    query = NormaliserQuery(COLUMNS, BOUNDS)
+    asked = GaussianQuery("normaliser", COLUMNS.fractions.sensitivity, 14.0)
+    total = query.total(units)
+    quiet = query.normaliser(total.double() / ONE / 300, 0.0)
+    for name in ("input_scale", "target_scale"):
+        errors = []
+        for _ in range(20):
+            noisy = asked.release(10 * total, SystemEntropy()) / 3000
+            loud = query.normaliser(noisy, asked.standard_deviation / 3000)
+            errors.append((getattr(loud, name) / getattr(quiet, name)).log2())
+        assert float(torch.stack(errors).square().mean(0).sqrt().max()) < 0.6
+
+
+@settings(max_examples=60, deadline=None)
+@given(values=st.lists(st.sampled_from(AWKWARD), min_size=2, max_size=7), length=st.integers(1, 40))
+def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(values: list[float], length: int) -> None:
+    """Whatever is in its rows, NaN and infinities too, and however many there are."""
+    rest = random_units(3)
+    rows = torch.tensor((values * 300)[: 11 * length]).view(length, 11)
+    more = Ragged([*rest.inputs, rows[:, :5]], [*rest.targets, rows[:, 5:]])
+    query = NormaliserQuery(COLUMNS, BOUNDS)
+    moved = (query.total(more) - query.total(rest)).double() / ONE
+    assert float(moved.norm()) <= COLUMNS.fractions.sensitivity * (1 + 1e-12)
+    assert float(moved.sum(1).max()) <= 1
+
+
+def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sum is the same, digit for digit, in batches of every size; one unit is a batch, however wide it is."""
+    units, query = random_units(9), NormaliserQuery(COLUMNS, BOUNDS)
+    whole = query.total(units)
+    assert whole.sum(1).tolist() == pytest.approx([9 * ONE] * 5, abs=9 * BINS)
+    for most in (1, 30_000, 60_000, 100_000):
+        monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", most)
+        assert torch.equal(query.total(units), whole)
+
+
+@pytest.mark.parametrize(("unit_bytes", "row_bytes", "sizes"), [(100, 1, [2] * 4), (1, 10, [1] * 8), (1, 1, [8])])
+def test_a_batch_is_bounded_by_what_is_held_of_its_units_and_of_its_rows(
+    monkeypatch: pytest.MonkeyPatch, unit_bytes: int, row_bytes: int, sizes: list[int]
+) -> None:
+    """Wide data (many bytes a unit) and long units (many a row) make small batches; a count of rows would not see."""
+    units = Ragged([torch.zeros(20, 5)] * 8, [torch.zeros(20, 6)] * 8)
+    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 250)
+    found = [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)]
+    assert found == sizes
+
+
+@pytest.mark.parametrize(("dimensions", "at_once"), [(3, 300), (95, 28)])
+def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, dimensions: int, at_once: int) -> None:
+    """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
+    columns = ObservationColumns(dimensions, (), discrete_actions=False)
+    bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)
+    asked: list[int] = []
+
+    class Counting(Ragged):
+        def transitions(self, units: torch.Tensor, steps: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            asked.append(len(units))
+            return super().transitions(units, steps)
+
+    monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 4 << 20)
+    units = Counting([torch.zeros(1, dimensions + 1)] * 300, [torch.zeros(1, dimensions + 2)] * 300)
+    NormaliserQuery(columns, bounds).total(units)
+    assert sum(asked) == 300
+    assert at_once / 2 < max(asked) <= at_once
+
+
+def test_declared_bounds_alone() -> None:
+    """An input lies within ±2, a change of 1/32 of the range is one, a reward's middle is zero."""
+    found = normaliser_of_bounds(COLUMNS, BOUNDS)
+    assert found.inputs(torch.tensor([-2.0, 0.0, 1.0, 30.0, 3.0])).tolist() == [-2, 0, 1, 2, 2]
+    changes = found.targets(torch.tensor([8 / 32, 0.0, 0.0, -20 / 32, -5.0]))
+    assert changes.tolist() == [1, 0, 0, -1, 0]
+    assert found.target_scale.tolist() == pytest.approx([0.25, 2**0.5 / 2, 2**0.5 / 2, 0.625, 2.5])
+
+
+def test_discrete_actions_stay_one_hot() -> None:
+    bounds = Bounds(BOUNDS.observation_low, BOUNDS.observation_high, torch.zeros(3), torch.ones(3), -1.0, 1.0, True)
+    found = normaliser_of_bounds(ObservationColumns(4, ((1, 2),), discrete_actions=True), bounds)
+    assert found.input_mean[4:].tolist() == [0, 0, 0]
+    assert found.input_scale[4:].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("sparse", [0, 4])
+def test_what_hardly_ever_changes_still_has_a_scale(sparse: int) -> None:
+    """A constant column and a reward that is nearly always the same: positive, finite, not the noise's."""
+    units = random_units(50)
+    for rows in units.targets:
+        rows[:, sparse] = 0.0
+        rows[0, sparse] = -4.0
+    query = NormaliserQuery(COLUMNS, BOUNDS)
+    found = query.normaliser(query.total(units).double() / ONE / 50, 0.0)
+    assert 0.02 < float(found.target_scale[sparse]) < 2
+
+
+def test_changes_that_noise_drowns_go_by_the_declared_range() -> None:
+    query = NormaliserQuery(COLUMNS, BOUNDS)
+    asked = GaussianQuery("normaliser", COLUMNS.fractions.sensitivity, 100.0)
+    answer = asked.release(0 * query.total(random_units(3)), SystemEntropy()) / 1e6
+    found = query.normaliser(answer, asked.standard_deviation / 30)
+    torch.testing.assert_close(found.target_scale[:4], normaliser_of_bounds(COLUMNS, BOUNDS).target_scale[:4])
+
+
+@pytest.mark.parametrize(
+    "repair",
+    [possible_fractions, lambda noisy: likely_fractions(noisy, 0.01), lambda noisy: halved_fractions(noisy, 0.01)],
+)
+def test_noise_in_empty_bins_is_taken_out(repair: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    exact = torch.zeros(BINS, dtype=torch.float64)
+    exact[10:13] = torch.tensor([0.3, 0.5, 0.2], dtype=torch.float64)
+    noisy = exact + 0.01 * torch.randn(BINS, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = repair(noisy)
+    assert float(found.sum()) == pytest.approx(1)
+    assert float(found.min()) >= 0
+    assert float((found - exact).abs().sum()) < float((noisy - exact).abs().sum()) / 2
+    torch.testing.assert_close(repair(exact), exact)
+
+
+def test_what_is_spread_thinly_is_not_taken_for_noise() -> None:
+    """Six of ten in one bin at the end of the range and the rest everywhere: like a pendulum's cosine, held upright.
+
+    The twin drops the rest, whose bins are each within the noise, and reports a spread of nearly nothing.
+    """
+    exact = torch.full((BINS,), 0.4 / BINS, dtype=torch.float64)
+    exact[-1] += 0.6
+    noisy = exact + 0.0176 * torch.randn(BINS, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    _, true = _moments(exact)
+    assert _moments(halved_fractions(noisy, 0.0176))[1] == pytest.approx(true, rel=0.35)
+    dropped = torch.where(noisy > 3 * 0.0176, noisy, torch.zeros_like(noisy))
+    assert _moments(dropped / dropped.sum())[1] < true / 4
+    assert likely_fractions(noisy, 0.0176) is None, "too little is left to say anything"

@@ -1,0 +1,194 @@
+"""Who is public by consent: a column of the log, or a file of ids."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pytest
+
+from primorl.config.datasets import TabularDataset, checked
+from primorl.config.params import plain
+from primorl.project.errors import PipelineError
+from primorl.trajectories.consent import FOLDER
+from primorl.trajectories.identity.id_list import IdList
+from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.partitioning import partition
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.parquet import PartReader
+from tests.trajectories.builders import entry, episodes, write_raw
+
+PEOPLE = ("ann", "bob", "cid", "dan")
+CONSENT = {"ann": "yes", "bob": "no", "cid": "", "dan": "yes"}
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """As the settings say it."""
+
+    column: str = "consent"
+    values: tuple[object, ...] = ("yes",)
+
+
+@dataclass(frozen=True)
+class ByFile:
+    """As the settings say it."""
+
+    file: str
+
+
+def log(consent: dict[str, str] | None = None, spoil: bool = False, exclude: str | None = None) -> TabularDataset:
+    """Two trajectories of two rows for each of four people, in ``raw/log.csv``, people not in order."""
+    consent = CONSENT if consent is None else consent
+    rows = [
+        {
+            "who": who,
+            "trip": f"{who}{trip}",
+            "t": t,
+            "x": float(trip),
+            "a": 0.5,
+            "r": i + t / 10,
+            "end": t,
+            "consent": consent[who],
+        }
+        for i, who in enumerate(reversed(PEOPLE))
+        for trip in (1, 2)
+        for t in (0, 1)
+    ]
+    if spoil:
+        rows[1]["consent"] = "no"
+    Path("raw").mkdir(exist_ok=True)
+    pacsv.write_csv(pa.Table.from_pylist(rows), "raw/log.csv")
+    columns = {
+        "unit": "who",
+        "trajectory": "trip",
+        "order": "t",
+        "observation": ["x"],
+        "action": {"columns": ["a"], "low": [0.0], "high": [1.0]},
+        "reward": "r",
+        "terminated": None,
+        "truncated": "end",
+        "next_observation": None,
+    }
+    changes = {
+        "source": "tabular",
+        "environment": None,
+        "unit": "who",
+        "termination": "none",
+        "ingestion": {"exclude_units": exclude},
+        "options": {
+            "files": "raw/log.csv",
+            "csv": {"delimiter": ",", "decimal_point": "."},
+            "columns": columns,
+            "trajectory_ids": "global",
+            "end": "last_row",
+            "sorted": False,
+        },
+    }
+    return checked(TabularDataset, plain(entry()) | changes)
+
+
+def units(side: str) -> set[str]:
+    tables = PartReader(Path("partitions") / side, made_by="partition").tables(columns=["unit_id"])
+    return {unit for table in tables for unit in pc.unique(table["unit_id"]).to_pylist()}
+
+
+def split(public: object, dataset: TabularDataset | None = None, column: str | None = "consent") -> Manifest:
+    ingest(Path("raw"), Path("trajectories"), "log", dataset or log(), public_column=column)
+    return partition(Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=public)
+
+
+def listed(*ids: str) -> ByFile:
+    Path("data/consent").mkdir(parents=True, exist_ok=True)
+    Path("data/consent/public.txt").write_text("\n".join(ids) + "\n")
+    return ByFile("data/consent/public.txt")
+
+
+def test_who_consented_in_a_column_is_public_and_nobody_else(project: Path) -> None:
+    """A missing value is no consent."""
+    manifest = split(ByColumn())
+    assert (units("public"), units("private")) == ({"ann", "dan"}, {"bob", "cid"})
+    assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("column", 2, 2)
+    assert Manifest.load(Path("partitions/manifest.json")) == manifest
+    partition(
+        Path("trajectories"), Path("partitions"), public_fraction=None, salt="s", public=ByColumn(values=("yes", "no"))
+    )
+    assert units("private") == {"cid"}, "other values need no new ingest"
+
+
+def test_truth_values_mean_the_words_of_a_log(project: Path) -> None:
+    split(ByColumn(values=(True,)), log({"ann": "true", "bob": "false", "cid": "false", "dan": "false"}))
+    assert units("public") == {"ann"}
+
+
+def test_all_rows_of_a_unit_must_agree(project: Path) -> None:
+    """Else half a person would be public: one clear error, without an id."""
+    with pytest.raises(
+        PipelineError, match=r"log\.csv: row 2: found another value of partition\.public\.column"
+    ) as wrong:
+        split(ByColumn(), log(spoil=True))
+    assert "dan" not in str(wrong.value)
+    assert not Path("trajectories").exists()
+
+
+def test_who_withdrew_leaves_no_trace_of_consent(project: Path) -> None:
+    Path("data/withdrawals").mkdir(parents=True)
+    Path("data/withdrawals/gone.txt").write_text("ann\n")
+    split(ByColumn(), log(exclude="data/withdrawals/gone.txt"))
+    assert units("public") == {"dan"}
+    assert not any(b"ann" in file.read_bytes() for file in Path("trajectories").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("public", "column", "message"),
+    [
+        (ByColumn("other"), "consent", r"partition\.public\.column: found 'other', which was not kept at ingest"),
+        (
+            ByColumn(),
+            None,
+            r"consent\.arrow: .* partition\.public\.column: found 'consent', which was not kept",
+        ),
+        (ByColumn(values=("maybe",)), "consent", r"found 1 values of 'consent', which leave no public unit"),
+        (ByColumn(values=("yes", "no", "")), "consent", r"found 3 values of 'consent', which leave no private unit"),
+        (ByColumn("nowhere"), "nowhere", r"column 'nowhere' is missing"),
+        (ByFile("elsewhere.txt"), None, r"partition\.public\.file: .* allowed is a file in data/consent"),
+    ],
+)
+def test_what_does_not_fit_is_refused(project: Path, public: object, column: str | None, message: str) -> None:
+    with pytest.raises(PipelineError, match=message):
+        split(public, column=column)
+    assert not Path("partitions/private").exists()
+
+
+def test_who_is_in_a_file_is_public_and_nobody_else(project: Path) -> None:
+    manifest = split(listed("bob", "", "dan"), column=None)
+    assert (units("public"), units("private"), manifest.public_by) == ({"bob", "dan"}, {"ann", "cid"}, "file")
+
+
+def test_an_id_that_nobody_has_is_refused_by_its_line(project: Path) -> None:
+    with pytest.raises(PipelineError, match=r"public\.txt: line 2: found an id that no unit has") as wrong:
+        split(listed("bob", "nobody"), column=None)
+    assert "nobody" not in str(wrong.value)
+
+
+def test_ids_of_digits_need_no_zeros_in_front(project: Path) -> None:
+    ids = IdList(listed("3", "a7", "000000000005", "12").file, FOLDER, "partition.public.file")
+    found = ids.contains(pa.array(["000000000003", "000000000004", "000000000005", "a7"]))
+    assert found.tolist() == [True, False, True, True]
+    with pytest.raises(PipelineError, match="line 4: found an id that no unit has"):
+        ids.check_all_met()
+
+
+def test_a_source_without_columns_needs_a_file(project: Path) -> None:
+    write_raw(Path("raw"), episodes(3))
+    with pytest.raises(PipelineError, match=r"the source minari has no columns of its own; allowed with it is .*file"):
+        ingest(Path("raw"), Path("trajectories"), "small", entry(), public_column="consent")
+
+
+def test_one_persons_consent_moves_nobody_else(project: Path) -> None:
+    """A split that looked at others' consent would make one person's answer change another's protection."""
+    split(ByColumn())
+    before = units("public")
+    split(ByColumn(), log(CONSENT | {"bob": "yes"}))
+    assert units("public") == before | {"bob"}
