@@ -38,7 +38,7 @@ run: $(SETUP) ## run the stages whose inputs changed, then print the results
 test: $(SETUP) ## run the test suite
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadscope
 
-bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/performance.md
+bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
 	.venv/bin/python -m benchmarks.speed
 
 lint: $(SETUP) ## check style and formatting

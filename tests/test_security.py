@@ -16,11 +16,11 @@ import torch
 import yaml
 
 from pipeline import evaluate, ingest, optimize_policy
-from pipeline.policy_training import Released
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.training import Released
 from primorl.privacy.ledger import checkpoint
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
@@ -212,7 +212,9 @@ READERS: dict[str, Callable[[], object]] = {
     "data/partitions/public/part-00000.parquet": lambda: UnitStore.open(Path("data/partitions/public")),
     "models/dynamics/model.safetensors": lambda: GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu")),
     "models/dynamics/config.json": lambda: GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu")),
-    "models/dynamics/privacy.json": lambda: Released.read(load_params()),
+    "models/dynamics/privacy.json": lambda: Released.read(
+        Path("models/dynamics"), variant="private", environment="Pendulum-v1"
+    ),
     "models/policy/policy.safetensors": lambda: DeterministicPolicy.load(Path("models/policy")),
     "models/policy/epochs.safetensors": lambda: DeterministicPolicy.load_epochs(Path("models/policy")),
     "models/policy/config.json": lambda: DeterministicPolicy.load(Path("models/policy")),

@@ -1,4 +1,4 @@
-"""All benchmarks of speed, one after the other; each writes its tables of docs/performance.md: `make bench`.
+"""All benchmarks of speed, one after the other; each writes its tables of docs/benchmarks.md: `make bench`.
 
 Those that need what is not here (a GPU, pfl) are left out and named. The profile of the rounds as they were before the
 work on speed is another commit's, and is not made again.

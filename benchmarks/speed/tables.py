@@ -1,4 +1,4 @@
-"""The tables of docs/performance.md, written from benchmarks/results: no figure there that no command made.
+"""The tables of docs/benchmarks*.md, written from benchmarks/results: no figure there that no command made.
 
 python -m benchmarks.speed.tables
 
@@ -14,13 +14,14 @@ from typing import Any
 
 from benchmarks.machine import RESULTS
 
-DOCUMENT = RESULTS.parents[1] / "docs" / "performance.md"
+DOCUMENTS = tuple(RESULTS.parents[1] / "docs" / name for name in ("benchmarks.md", "benchmarks-scaling.md"))
 _PLACE = re.compile(r"(<!-- table (?P<name>\w+)(?:: (?P<text>.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     """Write the tables anew."""
-    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
+    for document in DOCUMENTS:
+        document.write_text(written(document.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def written(document: str, results: Path = RESULTS) -> str:
@@ -32,7 +33,7 @@ def table(results: Path, name: str, text: str | None) -> str:
     """Markdown of one table, its machine and its command."""
     file = results / f"{name}.json"
     if not file.exists():
-        return f"Still to be made: `python -m benchmarks.{name}`.\n"
+        return f"Still to be made: `python -m benchmarks.speed.{name}`.\n"
     rows = [row for row in json.loads(file.read_text(encoding="utf-8")) if text is None or text in row["what"]]
     peers = {_peer(row) for row in rows}
     shared = len(peers) == 1 and None not in peers

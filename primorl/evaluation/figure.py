@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from primorl.evaluation.model_value import ModelValue
-from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.results import Estimate
 from primorl.evaluation.wording import guarantee
-
-Estimate = MeanInterval | ModelValue
-"""The value of a policy: measured in the environment, or predicted by the model."""
 
 
 def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:

@@ -6,10 +6,15 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import torch
 from gymnasium.spaces import Box
+from gymnasium.vector import SyncVectorEnv
 from gymnasium.wrappers import FlattenObservation
+from torch import Tensor
 
 from primorl.project.errors import PipelineError
+
+_SIDE_BY_SIDE = 32
 
 
 def make(environment: str) -> gymnasium.Env[Any, Any]:
@@ -37,9 +42,25 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
     return env if flat else FlattenObservation(env)
 
 
+def reset_states(environment: str, count: int, seed: int) -> Tensor:
+    """First observations of ``count`` episodes (rounded up to full vectors), float32 ``[n, S]``.
+
+    Raises:
+        PipelineError: if the environment cannot be built.
+    """
+    envs = SyncVectorEnv([lambda: make(environment)] * _SIDE_BY_SIDE)
+    try:
+        rounds = -(-count // _SIDE_BY_SIDE)
+        observations = [envs.reset(seed=seed if number == 0 else None)[0] for number in range(rounds)]
+    finally:
+        envs.close()
+    return torch.from_numpy(np.concatenate(observations).astype(np.float32))
+
+
 def _register_dm_control() -> None:
     """Shimmy brings DeepMind's control suite into Gymnasium's registry; nothing is rendered here."""
     os.environ.setdefault("MUJOCO_GL", "disable")
     if find_spec("dm_control") is None or find_spec("shimmy") is None:
         raise ImportError("dm_control is not installed; `pip install primorl[dm-control]`")
+    import primorl.simulators.gym_notice  # noqa: F401, I001  before Shimmy, which imports Gym
     import shimmy  # noqa: F401

@@ -3,7 +3,7 @@
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
 each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
 written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
-both; and what is kept is the update itself, so a clip need not subtract it first (docs/performance.md).
+both; and what is kept is the update itself, so a clip need not subtract it first (docs/benchmarks.md).
 """
 
 import math

@@ -76,7 +76,7 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
         Plain JSON, and the public split for `draw`; None where nothing is public.
 
     Raises:
-        PipelineError: nothing was partitioned yet, or a file is broken.
+        PipelineError: if nothing was partitioned yet, or a file is broken.
     """
     if not (partitions / "manifest.json").exists():
         raise PipelineError(f"{partitions / 'manifest.json'}: not there; run `dvc repro partition`")

@@ -45,7 +45,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
     public_members = Membership(project_secret(), reader.info.dataset, by_rows=reader.info.duplicates == "refuse")
     counts = {True: 0, False: 0}
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
-    # written, and what a kill leaves half exchanged has an old manifest that does not fit.
+    # written, and a kill in between leaves an old manifest that does not fit.
     with (
         replaced_file(target / "manifest.json") as manifest_file,
         replaced_file(target / "public_units.bin") as public_units_file,

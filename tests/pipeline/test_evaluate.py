@@ -91,6 +91,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "optimize_mopo": 5,
     }
     assert summary == {
+        "format": 1,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",
@@ -361,9 +362,7 @@ def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimul
 def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulated: Params) -> None:
     manifest = Path("data/partitions/manifest.json")
     write_json(manifest, read_json(manifest) | {"horizon": None})
-    with pytest.raises(
-        PipelineError, match=r"datasets/pendulum-replay.yaml: horizon: found null, and there is no environment"
-    ):
+    with pytest.raises(PipelineError, match=r"datasets/small.yaml: horizon: found null, and there is no environment"):
         run(unsimulated)
     assert not Path("metrics/summary.json").exists()
 

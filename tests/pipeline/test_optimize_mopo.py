@@ -13,6 +13,7 @@ from primorl.config.blocks import Budget
 from primorl.config.params import Params
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.mopo import real_transitions, with_real
 from primorl.policy.replay import ReplayBuffer, Scaling
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
@@ -97,7 +98,8 @@ def test_real_transitions_keep_their_rewards_and_terminations(tmp_path: Path) ->
     scaling = Scaling(
         torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0]), torch.tensor([-2.0]), torch.tensor([2.0]), 0.1
     )
-    rows = optimize_mopo.real_transitions(UnitStore.open(tmp_path / "private"), scaling, CPU).rows[0]
+    data = UnitStore.open(tmp_path / "private")
+    rows = real_transitions(*data.flat(), data.terminated(), scaling).rows[0]
     columns = scaling.columns
     rewards = np.concatenate([item.rewards for item in content]).astype(np.float32)
     torch.testing.assert_close(rows[:, columns.reward], torch.from_numpy(rewards) * 0.1)
@@ -119,7 +121,7 @@ def test_batches_mix_real_and_generated_rows_as_asked(fraction: float, expected:
     real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU, seeds=2)
     real.extend(torch.ones(1, 30, 2))
     generated.extend(torch.full((2, 50, 2), -1.0))
-    sampler = optimize_mopo.with_real(real, fraction)
+    sampler = with_real(real, fraction)
     batches = list(sampler(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
     assert [tuple(rows.shape) for rows in batches] == [(2, 256, 2)] * 7
     assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7

@@ -29,7 +29,7 @@ def project_secret() -> bytes:
     """The project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see it.
 
     Raises:
-        PipelineError: the file is unreadable or has another length.
+        PipelineError: if the file is unreadable or has another length.
     """
     path = home() / ".primorl" / "secret"
     if not path.exists():

@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Iterable
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_starts, whole
@@ -66,15 +67,23 @@ class Membership:
 
     def to_bytes(self) -> bytes:
         """All digests, sorted: their order says nothing."""
-        return np.sort(self._array()).tobytes()
+        self._sorted()
+        return bytes(self._digests)
 
     def shares_with(self, other: "Membership") -> bool:
         """Whether an id or a trajectory's rows are in both."""
-        return bool(np.isin(other._array(), self._array()).any())
+        few, many = sorted((self._sorted(), other._sorted()), key=len)
+        if len(few) == 0:
+            return False
+        places = np.minimum(np.searchsorted(many, few), len(many) - 1)
+        return bool((many[places] == few).any())
 
-    def _array(self) -> np.ndarray[tuple[int], np.dtype[np.bytes_]]:
+    def _sorted(self) -> npt.NDArray[np.bytes_]:
+        """The digests, sorted in place. They do not grow while the array is in use."""
         # NumPy ignores zeros at the end of such values when it compares them. All are equally long, so nothing is lost.
-        return np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
+        digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
+        digests.sort()
+        return digests
 
 
 def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> Callable[[Iterable[bytes | memoryview]], bytes]:

@@ -22,10 +22,10 @@ _TREATED, _CONDITIONS = 47, 3  # where the one-hot part of `centres` begins, and
 
 
 def source(name: str, dataset: IcuSepsisDataset) -> "IcuSepsis":
-    """The source of one entry of ``datasets``.
+    """The source of one dataset.
 
     Raises:
-        PipelineError: the entry's environment is not the one with its observations.
+        PipelineError: if the environment does not have the observations that the options name.
     """
     needed = ENVIRONMENTS[dataset.options.observation]
     if dataset.environment != needed:
@@ -123,7 +123,7 @@ class PatientReader:
         """Batches of whole patients.
 
         Raises:
-            PipelineError: the file is missing or damaged.
+            PipelineError: if the file is missing or damaged.
         """
         patients = self._load()
         ends = np.cumsum(patients.lengths, dtype=np.int64)

@@ -24,10 +24,10 @@ Environment = gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def source(name: str, dataset: PropofolDataset) -> "Propofol":
-    """The source of one entry of ``datasets``.
+    """The source of one dataset.
 
     Raises:
-        PipelineError: the entry names another environment.
+        PipelineError: if the dataset names another environment.
     """
     if dataset.environment != _ENVIRONMENT:
         raise PipelineError(

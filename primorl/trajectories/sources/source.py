@@ -49,18 +49,18 @@ class ConsentReader(Reader, Protocol):
 
 
 class Source(Protocol):
-    """One kind of origin, told by one entry of ``datasets``."""
+    """Where the trajectories of one dataset come from."""
 
     def collect(self, target: Path) -> None:
         """Fill the empty folder ``target`` with raw files: made, fetched or copied.
 
         Raises:
-            PipelineError: they cannot be had; what to do.
+            PipelineError: if they cannot be had; it says what to do.
         """
 
     def open(self, raw: Path) -> Reader:
         """Open what ``collect`` left in ``raw``.
 
         Raises:
-            PipelineError: files are missing or broken, or do not fit the entry.
+            PipelineError: if files are missing or broken, or do not fit the dataset.
         """

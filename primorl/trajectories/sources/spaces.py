@@ -1,4 +1,4 @@
-"""What an environment declares in public: its spaces and its step limit."""
+"""What an environment declares: its spaces, the names of their dimensions, and its step limit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,7 +19,7 @@ def needed(name: str, environment: str | None, why: str = "") -> str:
     """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
 
     Raises:
-        PipelineError: the entry names none.
+        PipelineError: if the dataset names none.
     """
     if environment is None:
         raise PipelineError(f"datasets/{name}.yaml: environment: found null; allowed is a Gymnasium id{why}")
@@ -30,7 +30,7 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
     """The spaces and the step limit (None: no limit) that ``environment`` declares.
 
     Raises:
-        PipelineError: the environment cannot be built, or a space is not supported.
+        PipelineError: if the environment cannot be built, or a space is not supported.
     """
     env = make(environment)
     try:

@@ -1,7 +1,7 @@
 """Part files of whole units in Parquet: written and read in batches, never the whole dataset at once.
 
-Every row group holds whole units, and every part carries the rows of each of its units and row groups: that index says
-which row groups a cohort lies in, and nothing else of the part need be read.
+Every row group holds whole units. Every part carries an index, the rows of each of its units and row groups. It says in
+which row groups a cohort lies, so that nothing else of the part is read.
 """
 
 import base64
@@ -160,7 +160,7 @@ class PartReader:
         made_by: the stage that makes it, for errors.
 
     Raises:
-        PipelineError: no parts, an unreadable part, or parts of different datasets; quotes no value.
+        PipelineError: if there is no part, a part is unreadable, or parts are of different datasets.
     """
 
     def __init__(self, folder: Path, made_by: str):
@@ -184,7 +184,7 @@ class PartReader:
             columns: the columns to read; None: all.
 
         Raises:
-            PipelineError: a part cannot be decoded.
+            PipelineError: if a part cannot be decoded.
         """
         for part in range(len(self._paths)):
             ends = np.cumsum(self._sizes(part))
@@ -207,7 +207,7 @@ class PartReader:
             threads: whether Arrow decodes columns side by side; who reads several parts side by side is faster without.
 
         Raises:
-            PipelineError: they cannot be decoded.
+            PipelineError: if they cannot be decoded.
         """
         try:
             table = self._file(part).read_row_groups(groups, columns=columns, use_threads=threads)
@@ -222,7 +222,7 @@ class PartReader:
         """Where the units lie; reads the ends of the files only.
 
         Raises:
-            PipelineError: a part has no index, or one that does not fit it.
+            PipelineError: if a part has no index, or one that does not fit it.
         """
         lengths, group_of, starts = ([np.empty(0, np.int64)] for _ in range(3))
         groups: list[tuple[int, int]] = []

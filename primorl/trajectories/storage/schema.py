@@ -150,7 +150,7 @@ class DatasetInfo:
         """Read the facts back from the schema of ``file``.
 
         Raises:
-            PipelineError: the metadata is missing or malformed.
+            PipelineError: if the metadata is missing or malformed.
         """
         try:
             return cls.from_json(json.loads((schema.metadata or {})[_METADATA_KEY]))

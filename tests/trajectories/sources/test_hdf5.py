@@ -114,7 +114,7 @@ def test_minari_files_that_claim_too_much_are_one_line(project: Path) -> None:
     with h5py.File(path, "a") as file:
         del file["episode_1/rewards"]
         file.create_dataset("episode_1/rewards", (CLAIMED,), "f8", chunks=(64,))
-    with pytest.raises(PipelineError, match="episode 1: an array is .* claims more than the file holds"):
+    with pytest.raises(PipelineError, match=r"episode 1: an array is .* claims more than the file holds"):
         list(MinariReader(Path("raw"), SPACES).tables())
 
 

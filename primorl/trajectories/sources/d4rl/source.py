@@ -24,10 +24,10 @@ _CHUNK = 2**20
 
 
 def source(name: str, dataset: D4rlDataset) -> "D4rl":
-    """The source of one entry of ``datasets``.
+    """The source of one dataset.
 
     Raises:
-        PipelineError: the entry names no environment.
+        PipelineError: if the dataset names no environment.
     """
     environment = needed(name, dataset.environment, ": a file in D4RL's layout does not say its spaces")
     return D4rl(name, dataset, environment)
@@ -96,7 +96,7 @@ def reference(name: str) -> Reference:
     That file alone is executed: ``import d4rl`` itself fails on a machine without MuJoCo 2.1.
 
     Raises:
-        PipelineError: the package is missing, or does not know the name.
+        PipelineError: if the package is missing, or does not know the name.
     """
     spec = find_spec("d4rl")
     folders = list(spec.submodule_search_locations or []) if spec is not None else []

@@ -54,7 +54,7 @@ class MixtureReader:
         order: the environment's observation space before it is flattened: the order of a Dict's entries.
 
     Raises:
-        PipelineError: a part's spaces are not the mixture's.
+        PipelineError: if a part's spaces are not the mixture's.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class MinariReader(MixtureReader):
         horizon: the step limit that it declares.
 
     Raises:
-        PipelineError: no dataset or several, unreadable, or with spaces of other sizes.
+        PipelineError: if there is not exactly one dataset, or it is unreadable or has spaces of other sizes.
     """
 
     def __init__(self, root: Path, spaces: Spaces, horizon: int | None = None):
@@ -139,7 +139,7 @@ def stored_spaces(metadata: Metadata) -> Spaces:
     """The spaces that a dataset itself declares.
 
     Raises:
-        PipelineError: it stores none, or some that are not supported.
+        PipelineError: if it stores none, or some that are not supported.
     """
     if metadata.observation is None or metadata.action is None:
         raise PipelineError(

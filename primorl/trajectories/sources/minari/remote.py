@@ -12,12 +12,12 @@ _SECONDS = 10.0
 def fetch(dataset_id: str, root: Path) -> None:
     """Fetch ``dataset_id`` into ``root``, where Minari itself would put it.
 
-    It lands beside its place and is moved there when it is complete, so that a fetch that was interrupted is taken
-    up by the next one and never looks like a dataset. Minari's own download asks for a list of all datasets first and
-    tries an unreachable host for 24 s.
+    It is fetched into a folder beside its place and moved when it is complete. So an interrupted fetch is resumed by
+    the next one and never looks like a dataset. Minari's own download asks for a list of all datasets first and tries
+    an unreachable host for 24 s.
 
     Raises:
-        PipelineError: no such dataset, the hub cannot be reached, or ``huggingface_hub`` is missing.
+        PipelineError: if there is no such dataset, the hub cannot be reached, or ``huggingface_hub`` is missing.
     """
     try:
         from huggingface_hub import HfApi

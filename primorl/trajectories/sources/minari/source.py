@@ -23,7 +23,7 @@ from primorl.trajectories.storage.schema import Spaces
 
 
 def source(name: str, dataset: MinariDataset) -> "Minari":
-    """The source of one entry of ``datasets``."""
+    """The source of one dataset."""
     return Minari(name, dataset)
 
 

@@ -1,7 +1,7 @@
-"""What Minari writes to disk, read without Minari's own storage: HDF5, Arrow and Parquet, one episode at a time.
+"""Reads what Minari writes to disk, without Minari's own storage: HDF5, Arrow and Parquet, one episode at a time.
 
-Nothing that a dataset says of itself is executed: its spaces are read from JSON, and the environment it describes,
-whose entry point may be any function of any module, is never built.
+Nothing that a dataset says of itself is executed. Its spaces are read from JSON. The environment it describes is never
+built, because its entry point may be any function of any module.
 """
 
 import json
@@ -53,7 +53,7 @@ class Leaf:
         """Values [rows, …] of the space as Gymnasium flattens them, [rows, size].
 
         Raises:
-            PipelineError: another type or shape, or a category that the space does not have.
+            PipelineError: if type or shape are others, or the space does not have a category.
         """
         if values.dtype.kind not in self.kinds:
             raise PipelineError(f"{where}: found type {values.dtype}; allowed: {_KINDS[self.kinds]}")
@@ -116,7 +116,7 @@ class Metadata:
         """Read ``path``.
 
         Raises:
-            PipelineError: not Minari's, no episodes, or spaces that cannot be read.
+            PipelineError: if it is not Minari's, has no episodes, or its spaces cannot be read.
         """
         try:
             content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
@@ -377,7 +377,7 @@ def episodes(metadata: Metadata, observation: list[Leaf], action: Leaf) -> Itera
     """The episodes of the dataset that ``metadata`` describes, open for the block.
 
     Raises:
-        PipelineError: the file cannot be opened, or holds another number of episodes than the metadata say.
+        PipelineError: if the file cannot be opened, or does not hold as many episodes as the metadata say.
     """
     storage = _STORAGES[metadata.form](metadata.data, observation, action)
     try:

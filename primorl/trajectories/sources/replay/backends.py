@@ -87,7 +87,7 @@ class EnvpoolBackend:
         count: N.
 
     Raises:
-        PipelineError: envpool is not installed, or does not have this very environment.
+        PipelineError: if envpool is not installed, or does not have exactly this environment.
     """
 
     def __init__(self, environment: str, observation_space: Space[Any], count: int):

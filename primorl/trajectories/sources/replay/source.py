@@ -12,10 +12,10 @@ from primorl.trajectories.sources.spaces import declared, needed
 
 
 def source(name: str, dataset: ReplayDataset) -> "Replay":
-    """The source of one entry of ``datasets``.
+    """The source of one dataset.
 
     Raises:
-        PipelineError: the entry names no environment.
+        PipelineError: if the dataset names no environment.
     """
     return Replay(name, dataset, needed(name, dataset.environment))
 

@@ -1,7 +1,7 @@
 """Log files in Parquet or CSV, read in batches whose columns have one meaning and one type whatever the file's.
 
-Errors name the file and the row (from 1, a CSV's header apart), and quote no value: not of a row, and not of a first
-line either, which is data where the header was forgotten.
+Errors name the file and the row, counted from 1 without a CSV's header. They quote no value, and nothing of the first
+line either: if the header was forgotten, that line is data.
 """
 
 import csv
@@ -10,7 +10,7 @@ import re
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from primorl.config.tabular import Categorical, CountedActions, CsvFormat, TabularColumns
+from primorl.config.tabular import CsvFormat
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.tabular.fields import Field
 
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
@@ -27,48 +28,6 @@ _PARQUET_BUFFER_BYTES = 2**16
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
-
-
-@dataclass(frozen=True)
-class Field:
-    """One thing that a row says, and the log's column that says it.
-
-    ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty.
-    """
-
-    name: str
-    column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole", "label"]
-    categories: tuple[str, ...] = ()
-    count: int = 0
-
-
-def fields_of(columns: TabularColumns) -> list[Field]:
-    """The fields of a row: ``unit`` (where there is one), ``trajectory``, ``order``, ``observation.0`` and so on."""
-    fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
-    if columns.unit is not None:
-        fields.append(Field("unit", columns.unit, "id"))
-    after = columns.next_observation or ()
-    for prefix, named in (("observation", None), ("next_observation", after)):
-        for index, entry in enumerate(columns.observation):
-            if named is not None and index >= len(named):
-                continue
-            own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
-            column = own if named is None else named[index]
-            fields.append(Field(f"{prefix}.{index}", column, "category" if categories else "number", categories))
-    action = columns.action
-    if isinstance(action, Categorical):
-        fields.append(Field("action", action.column, "category", action.categories))
-    elif isinstance(action, CountedActions):
-        fields.append(Field("action", action.column, "whole", count=action.count))
-    else:
-        fields += [Field(f"action.{index}", column, "number") for index, column in enumerate(action.columns)]
-    fields.append(Field("reward", columns.reward, "number"))
-    for flag in ("terminated", "truncated"):
-        if (column := getattr(columns, flag)) is not None:
-            fields.append(Field(flag, column, "flag"))
-    return fields
 
 
 def log_files(folder: Path) -> list[Path]:
@@ -95,7 +54,7 @@ class Log:
         paths: the files, in the order they are read.
 
     Raises:
-        PipelineError: no file, an unreadable one, a column that is missing, there twice or of a wrong type.
+        PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
     def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat):
@@ -118,11 +77,11 @@ class Log:
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
         """All rows, file by file as they lie there; only the named fields where told.
 
-        Text of a number of an id's digits keeps its form here. A missing number is NaN, a missing action -1: the last
-        row of a trajectory may have none.
+        Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
+        trajectory may have none.
 
         Raises:
-            PipelineError: a file cannot be decoded, or a value is none of its field's.
+            PipelineError: if a file cannot be decoded, or a value does not fit its field.
         """
         schema = self.schema(only)
         fields = [field for field in self._fields if self._wanted(field, only)]
@@ -326,8 +285,8 @@ class Log:
                         text = pc.replace_substring(text, ",", ".")
                     if (bad := _first_unfit(text, kind)) is not None:
                         raise PipelineError(
-                            f"{path}: row {rows + bad + 1}, column {name!r}: found what is no {kind}; allowed: one in "
-                            "every row; correct the log, or options.csv and options.columns"
+                            f"{path}: row {rows + bad + 1}, column {name!r}: found a value that is not a {kind}; "
+                            "allowed: one in every row; correct the log, or options.csv and options.columns"
                         )
                 rows += batch.num_rows
         except _UNREADABLE:

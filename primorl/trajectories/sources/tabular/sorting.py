@@ -1,4 +1,4 @@
-"""Rows of a log in any order become rows by unit, trajectory and order, in bounded memory."""
+"""Sorts the rows of a log by unit, trajectory and order, in bounded memory."""
 
 from collections.abc import Generator
 from contextlib import ExitStack
@@ -22,8 +22,8 @@ _SAMPLE = 2**16  # rows that the buckets' limits are drawn from
 def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
     """The rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
-    Ranges of units go to one file each in a temporary folder, which is sorted by itself: a log is read twice and
-    written once, and memory holds one range, of about 64 MiB; a unit that is larger is held whole.
+    Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
+    log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
 
     Args:
         log: what to sort.
@@ -31,7 +31,7 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
         beside: the temporary folder is made beside this path, on a disk with room for the mapped columns.
 
     Raises:
-        PipelineError: as `Log.batches`.
+        PipelineError: see `Log.batches`.
     """
     limits = _limits(log, unit)
     with scratch_directory(beside) as folder:

@@ -18,7 +18,8 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
-from primorl.trajectories.sources.tabular.files import Field, Log, fields_of, log_files
+from primorl.trajectories.sources.tabular.fields import Field, fields_of
+from primorl.trajectories.sources.tabular.files import Log, log_files
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
 from primorl.trajectories.storage.schema import Spaces
@@ -27,7 +28,7 @@ _FICLONE = 0x40049409  # of Linux's ioctl: one more file with the same blocks, c
 
 
 def source(name: str, dataset: TabularDataset) -> "Tabular":
-    """The source of one entry of ``datasets``."""
+    """The source of one dataset."""
     return Tabular(name, dataset)
 
 
@@ -61,7 +62,7 @@ class Tabular:
         if strange > 0:
             raise PipelineError(
                 f"datasets/{self.name}.yaml: options.files: found {strange} of {len(files)} files at {named!r} "
-                "with a name that is none of a log; allowed are .parquet, .csv and .csv.gz, with no dot or "
+                "with an unsupported name; allowed are .parquet, .csv and .csv.gz, with no dot or "
                 "underscore in front; rename them, or narrow the pattern"
             )
 
@@ -97,7 +98,7 @@ class TabularReader:
         dataset: that entry.
 
     Raises:
-        PipelineError: no or unreadable files, or columns that do not fit the entry.
+        PipelineError: if there is no readable file, or columns do not fit the dataset.
     """
 
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):

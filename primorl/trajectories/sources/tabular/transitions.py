@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.trajectories.consent import consent_schema
-from primorl.trajectories.sources.tabular.files import Field, refuse_row
+from primorl.trajectories.sources.tabular.fields import Field
+from primorl.trajectories.sources.tabular.files import refuse_row
 from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text, whole
 
 Flags = npt.NDArray[np.bool_]

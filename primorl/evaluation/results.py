@@ -1,0 +1,155 @@
+"""The value of every seed's policies, in the environment or in the released model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.evaluation.model_value import NOTE, ModelValue, values_by_member
+from primorl.evaluation.returns import episode_returns
+from primorl.evaluation.statistics import MeanInterval
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
+
+Estimate = MeanInterval | ModelValue
+"""The value of a policy: measured in the environment, or computed in the model."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """The value of one final policy, and of the policies after each epoch.
+
+    Attributes:
+        final: of the final policy.
+        curve: of each epoch's policy, first epoch first.
+    """
+
+    final: Estimate
+    curve: tuple[Estimate, ...]
+
+    @classmethod
+    def over(cls, seeds: Sequence["Result"]) -> "Result":
+        """The mean over seeds and its spread; of a single seed, that seed's result."""
+        curve = zip(*(result.curve for result in seeds), strict=True)
+        return cls(_over([result.final for result in seeds]), tuple(_over(same) for same in curve))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Every seed's result, and how it was found.
+
+    Attributes:
+        by_seed: results in the order of the seeds.
+        method: keys of the summary that say how: episodes, or the model's members, rollouts and horizon.
+    """
+
+    by_seed: tuple[Result, ...]
+    method: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def overall(self) -> Result:
+        """Over all seeds."""
+        return Result.over(self.by_seed)
+
+
+def in_environment(
+    environment: str,
+    folders: Sequence[Path],
+    *,
+    episodes: int,
+    epoch_episodes: int,
+    seed: int,
+    horizon: int | None,
+) -> Evaluation:
+    """Measure the policies' returns in the true environment, side by side.
+
+    Args:
+        environment: a registered Gymnasium id.
+        folders: of the policies, one a seed.
+        episodes: of each final policy.
+        epoch_episodes: of each epoch's policy.
+        seed: of the environments' resets.
+        horizon: steps after which an episode ends; None: the environment's own limit.
+
+    Raises:
+        PipelineError: see `episode_returns` and `DeterministicPolicy.load`.
+    """
+    final, epochs = _policies(folders)
+    returns = episode_returns(environment, final, episodes, seed, horizon)
+    by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
+    results = [
+        Result(MeanInterval.of(own), tuple(MeanInterval.of(epoch) for epoch in curve))
+        for own, curve in zip(returns, by_epoch.reshape(len(folders), -1, epoch_episodes), strict=True)
+    ]
+    return Evaluation(tuple(results), {"episodes": episodes})
+
+
+def in_model(
+    model: Path,
+    folders: Sequence[Path],
+    starts: Tensor,
+    *,
+    rollouts: int,
+    epoch_rollouts: int,
+    seed: int,
+    horizon: int,
+) -> Evaluation:
+    """Compute the policies' values in the released model, where no environment can measure them.
+
+    Args:
+        model: folder of the released model.
+        folders: of the policies, one a seed.
+        starts: first states in the environment's units, ``[n, S]``.
+        rollouts: of each final policy in each member.
+        epoch_rollouts: of each epoch's policy in each member.
+        seed: of the draws.
+        horizon: steps of a rollout that does not terminate.
+
+    Raises:
+        PipelineError: if the start states are not the model's, or a file is missing or broken.
+    """
+    ensemble = GaussianEnsemble.load(model, torch.device("cpu"))
+    if starts.shape[1:] != (ensemble.architecture.observation_size,):
+        raise PipelineError(
+            f"{model}: found observations of size {ensemble.architecture.observation_size}, the first states of "
+            f"data/partitions have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+        )
+
+    def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
+        found = values_by_member(ensemble, policy, starts, rollouts=count, horizon=horizon, seed=seed)
+        return [ModelValue.of(by_member) for by_member in found]
+
+    final, epochs = _policies(folders)
+    of_epochs = values(epochs, epoch_rollouts)
+    each = len(of_epochs) // len(folders)
+    results = [
+        Result(own, tuple(of_epochs[number * each : (number + 1) * each]))
+        for number, own in enumerate(values(final, rollouts))
+    ]
+    method = {
+        "episodes": None,
+        "model_value_members": ensemble.architecture.members,
+        "model_value_rollouts": rollouts,
+        "model_value_horizon": horizon,
+        "model_value_note": NOTE,
+    }
+    return Evaluation(tuple(results), method)
+
+
+def _policies(folders: Sequence[Path]) -> tuple[DeterministicPolicy, DeterministicPolicy]:
+    """The final policies of all seeds side by side, and those of all epochs, one seed after the other."""
+    final, epochs = (
+        DeterministicPolicy.stacked([load(folder) for folder in folders])
+        for load in (DeterministicPolicy.load, DeterministicPolicy.load_epochs)
+    )
+    return final, epochs
+
+
+def _over(seeds: Sequence[Any]) -> Estimate:
+    kind: type[Any] = type(seeds[0])
+    estimate: Estimate = kind.over(seeds)
+    return estimate

@@ -1,0 +1,201 @@
+"""``metrics/summary.json``: the results of a run beside the privacy statement they were paid for with."""
+
+import csv
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+from primorl.evaluation.model_value import NOTE, ModelValue
+from primorl.evaluation.results import Estimate, Evaluation, Result
+from primorl.policy.config import Variant
+from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.project.files import write_json
+from primorl.project.logs import Log, StageLog
+from primorl.project.records import read_record, record, to_json
+
+Score = Callable[[float], float]
+"""From a mean return to the normalised score that the dataset declares."""
+
+_STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_REMEDY = "run `dvc repro evaluate`"
+
+
+@record
+class Summary:
+    """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
+
+    FORMAT: ClassVar[int] = 1
+
+    dataset: Annotated[str, "Name in params.yaml."]
+    env_id: Annotated[str | None, "Gymnasium id; `null`: there is no simulator."]
+    variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
+    private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
+    epsilon: Annotated[float | None, "ε of this release, by the PLD accountant; `null`: no guarantee."]
+    epsilon_rdp: Annotated[float | None, "ε by the RDP accountant."]
+    delta: Annotated[float | None, "δ at which ε is read."]
+    unit: Annotated[str, "What one unit of privacy is."]
+    units: Annotated[int, "K, the number of private units; public."]
+    void: Annotated[tuple[str, ...], "Reasons not to rely on the statement."]
+    spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."]
+    seed: Annotated[int, "`seed` of params.yaml."]
+    return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    episodes: Annotated[int | None, "Episodes measured for each final policy."]
+    policy_sha256: Annotated[str, "SHA-256 of the final policy's file (of the first seed)."]
+    seconds: Annotated[dict[str, float], "Wall time of each stage."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value_members: Annotated[int | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[int | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[int | None, "Steps of a rollout."] = None
+    model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
+    seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
+    by_seed: Annotated[tuple[dict[str, Any], ...] | None, "The same results for each seed."] = None
+
+    @classmethod
+    def of(
+        cls,
+        evaluation: Evaluation,
+        folders: Sequence[Path],
+        *,
+        score: Score | None,
+        seeds: Sequence[int] | None,
+        statement: Statement,
+        **others: Any,
+    ) -> Self:
+        """Summarise an evaluation.
+
+        Args:
+            evaluation: of the policies in ``folders``.
+            folders: one a seed.
+            score: of the dataset, if it declares one.
+            seeds: of params.yaml; None if it lists none.
+            statement: of the policies.
+            others: the other fields.
+        """
+        listed = tuple(
+            {"seed": seed, **_value(result.final, score), "policy_sha256": _digest(folder)}
+            for seed, result, folder in zip(seeds or (), evaluation.by_seed, folders, strict=seeds is not None)
+        )
+        return cls(
+            **{key: getattr(statement, key) for key in _STATED},
+            **_value(evaluation.overall.final, score),
+            **evaluation.method,
+            seeds=tuple(seeds) if seeds else None,
+            by_seed=listed or None,
+            policy_sha256=_digest(folders[0]),
+            **others,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of the file."""
+        optional = {entry.name for entry in fields(self) if entry.default is not MISSING}
+        return {key: value for key, value in to_json(self).items() if key not in optional or value is not None}
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically."""
+        write_json(path, self.to_json())
+
+    @classmethod
+    def read(cls, path: Path) -> "Summary":
+        """Read the file.
+
+        Raises:
+            PipelineError: if it is missing, of another format version, or not as declared. One line.
+        """
+        return read_record(path, cls, _REMEDY)
+
+
+def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
+    """Write one CSV row an epoch. What was not measured stays empty; a value in the model has columns of its own."""
+    measured = ["return_mean", "return_low", "return_high", "normalized_score"]
+    of_model = isinstance(curve[0], ModelValue)
+    with path.open("w", encoding="utf-8", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(["epoch", *measured, *(["model_value", "model_low", "model_high"] if of_model else [])])
+        for epoch, point in enumerate(curve, start=1):
+            numbers = [point.mean, point.low, point.high]
+            if of_model:
+                rows.writerow([epoch, *[None] * len(measured), *numbers])
+            else:
+                rows.writerow([epoch, *numbers, _score(point.mean, score)])
+
+
+def log_summary(
+    run: StageLog,
+    pipeline: Log,
+    summary: Summary,
+    evaluation: Evaluation,
+    *,
+    fingerprint: str,
+    score: Score | None,
+    artifacts: Sequence[Path],
+    statement_file: Path,
+) -> None:
+    """Log an evaluation.
+
+    Args:
+        run: the stage's run; it gets everything.
+        pipeline: the pipeline's run; it gets what pipelines are compared by.
+        summary: of the evaluation.
+        evaluation: of every seed; each of several seeds gets a run inside the stage's.
+        fingerprint: keyed, of the dataset.
+        score: of the dataset.
+        artifacts: files for the stage's run.
+        statement_file: ``privacy.json``, for both runs.
+    """
+    overall, plain = evaluation.overall, summary.to_json()
+    for log in (run, pipeline):
+        _log_choices(log, plain, fingerprint)
+        log.artifact(statement_file)
+        if summary.epsilon is not None:
+            log.metric("epsilon", summary.epsilon)
+    _log_result(run, overall, score)
+    _log_result(pipeline, Result(overall.final, ()), score)
+    for file in artifacts:
+        run.artifact(file)
+    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
+        with run.nested(f"seed {seed}") as inner:
+            _log_choices(inner, plain | {"seed": seed}, fingerprint)
+            _log_result(inner, result, score)
+
+
+def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
+    log.params({key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")})
+    log.tag("dataset_fingerprint", fingerprint)
+
+
+def _log_result(log: Log, result: Result, score: Score | None) -> None:
+    final, of_model = result.final, isinstance(result.final, ModelValue)
+    name, kind = ("model_value", "model") if of_model else ("return_mean", "return")
+    if of_model:
+        log.tag("model_value_note", NOTE)
+    for key, value in {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}.items():
+        log.metric(key, value)
+    if not of_model and score is not None:
+        log.metric("normalized_score", score(final.mean))
+    for epoch, point in enumerate(result.curve, start=1):
+        log.metric(f"curve.{name}", point.mean, epoch)
+
+
+def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
+    """The summary's keys for the value of a policy: its measured return, or its value in the model."""
+    if isinstance(final, ModelValue):
+        unmeasured = dict.fromkeys(("return_mean", "return_ci95", "normalized_score"))
+        return unmeasured | {"model_value": final.mean, "model_value_range": (final.low, final.high)}
+    return {
+        "return_mean": final.mean,
+        "return_ci95": (final.low, final.high),
+        "normalized_score": _score(final.mean, score),
+    }
+
+
+def _score(mean: float, score: Score | None) -> float | None:
+    return None if score is None else score(mean)
+
+
+def _digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest()

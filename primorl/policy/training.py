@@ -1,0 +1,155 @@
+"""Train the policies of all seeds in a released model, and write them with the model's privacy statement."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from torch import Tensor
+
+from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.policy import exported
+from primorl.policy.config import PolicyPointer, Variant
+from primorl.policy.sac import Sampler, train
+from primorl.policy.settings import SacConfig
+from primorl.privacy.statement import Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import replaced_directory
+from primorl.project.logs import StageLog
+from primorl.project.progress import progress_bar
+
+_TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
+
+
+@dataclass(frozen=True)
+class Released:
+    """What ``train_model`` says of its model.
+
+    Attributes:
+        folder: where the model lies.
+        variant: of the model.
+        environment: Gymnasium id; None if there is no simulator.
+        statement: the privacy statement.
+        names: of the dimensions of observations, and of the actions; None if the data do not name them.
+    """
+
+    folder: Path
+    variant: Variant
+    environment: str | None
+    statement: Statement
+    names: exported.Names | None = None
+
+    @classmethod
+    def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":
+        """Read the folder of a released model.
+
+        Args:
+            folder: of the model.
+            variant: that params.yaml asks for.
+            environment: that the dataset names. An id may name a module to import, so it is never taken from a file.
+
+        Raises:
+            PipelineError: if a file is missing or broken, or the model is of another variant or environment, so that
+                its statement would not be about what is made here.
+        """
+        config, statement = ModelConfig.read(folder), Statement.read(folder)
+        if (config.variant, config.environment) != (variant, environment):
+            raise PipelineError(
+                f"{folder / 'config.json'}: found variant {config.variant!r} for environment {config.environment!r}, "
+                f"params.yaml asks for {variant!r} for {environment!r}; run `dvc repro train_model`"
+            )
+        observation, action = config.observation_names, config.action_names
+        return cls(folder, variant, environment, statement, (observation, action) if observation and action else None)
+
+
+def write_trained(
+    output: Path,
+    released: Released,
+    model: PessimisticModel,
+    config: SacConfig,
+    *,
+    starts: Tensor,
+    reset_fraction: float,
+    sampler: Sampler,
+    seed: int,
+    seeds: Sequence[int] | None,
+    settings: Mapping[str, Any],
+    run: StageLog,
+) -> None:
+    """Train a policy for every seed, and write them to ``output`` with the privacy statement of the model.
+
+    The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the statement, which
+    covers all of them: policies made from a released model alone are post-processing, and more of them reveal no more.
+    No policy is selected by its return.
+
+    Args:
+        output: the folder that is replaced.
+        released: what was read of the model.
+        model: where rollouts run.
+        config: of SAC.
+        starts: start states of rollouts in the environment's units, ``[n, S]``.
+        reset_fraction: share of rollouts that begin there.
+        sampler: picks the batches.
+        seed: of params.yaml.
+        seeds: one policy each; None: one policy, of ``seed``.
+        settings: all settings, for the log.
+        run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds. Each of several
+            seeds has a run of its own inside it.
+
+    Raises:
+        PipelineError: if the start states do not fit the model, or training diverged.
+    """
+    if starts.shape[1:] != (model.observation_size,):
+        raise PipelineError(
+            f"{released.folder}: found observations of size {model.observation_size}, the start states "
+            f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+        )
+    trained = tuple(seeds or (seed,))
+    policies = []
+    with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
+        of_seeds = [open_runs.enter_context(run.nested(f"seed {own}")) for own in seeds or ()]
+        for log, own in ((run, seed), *zip(of_seeds, trained, strict=False)):
+            log.params({"seed": own, "policy": settings})
+            for key in _TAGS:
+                log.tag(key, str(getattr(released.statement, key)))
+        for epoch in train(model, starts, config, sampler, seeds=trained, reset_fraction=reset_fraction):
+            means = {name: fmean(one[name] for one in epoch.metrics) for name in epoch.metrics[0]}
+            for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
+                for name, value in metrics.items():
+                    log.metric(name, value, epoch.number)
+            policies.append(epoch.policies)
+            bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
+            bar.update()
+
+    with replaced_directory(output) as fresh:
+        for number, folder in enumerate(exported.seed_folders(fresh, trained)):
+            folder.mkdir(parents=True, exist_ok=True)
+            exported.save(
+                folder,
+                [epoch.one(number) for epoch in policies],
+                variant=released.variant,
+                environment=released.environment,
+                seeds=trained if seeds and folder == fresh else None,
+                names=released.names,
+                observation_range=_public_range(model),
+            )
+            released.statement.write(folder)
+        for name in ("config.json", "privacy.json"):
+            run.artifact(fresh / name)
+
+
+def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:
+    """Write a folder without a policy: its ``config.json`` names the folder where the variant's policy lies."""
+    with replaced_directory(output) as fresh:
+        pointer.write(fresh)
+        if statement is not None:
+            statement.write(fresh)
+
+
+def _public_range(model: PessimisticModel) -> tuple[Tensor, Tensor] | None:
+    """The bounds of observations; None if the model has no finite ones."""
+    low, high = model.observation_low, model.observation_high
+    return (low, high) if bool(low.isfinite().all() and high.isfinite().all()) else None
