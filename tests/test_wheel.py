@@ -112,7 +112,7 @@ def test_a_policy_needs_few_packages(wheel: Path) -> None:
 
 def test_the_installed_policy_acts_without_the_pipelines_packages(installed: Path, tmp_path: Path) -> None:
     (tmp_path / "policy").mkdir()
-    save(tmp_path / "policy", EPOCHS)
+    save(tmp_path / "policy", EPOCHS, variant="private", environment=None)
     code = "import primorl; print(primorl.__file__); print(primorl.load_policy('policy').act([0.0, 1.0, -1.0]).shape)"
     done = python(installed, code, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -123,7 +123,7 @@ def test_the_readmes_example_runs(installed: Path, tmp_path: Path) -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Use the policy")[2]
     example = text.partition("```python\n")[2].partition("```")[0]
     (tmp_path / "models/policy").mkdir(parents=True)
-    save(tmp_path / "models/policy", EPOCHS)
+    save(tmp_path / "models/policy", EPOCHS, variant="private", environment=None)
     done = python(installed, f"{example}\nprint(action.shape, actions.shape)", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "(2,) (2, 2)\n"

@@ -145,8 +145,8 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     """What was spent on the dataset, and how much of its budget this run would leave."""
     from primorl.privacy.accounting.epsilon import compose
     from primorl.privacy.accounting.events import event_from_json
-    from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_that_fit
-    from primorl.privacy.ledger.ledger import Version
+    from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
+    from primorl.privacy.ledger.ledger import Budget, Version
     from primorl.setup.accounts import begun_ledger
 
     ledger = begun_ledger(params)
@@ -177,10 +177,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     if total <= limit:
         yield f"  this run fits: with it ε {_shown(total)} in all (ε compose, they do not add)"
     else:
-        multiplier = multiplier_that_fits(asked.event, fits)
-        yield "  this run does not fit" + (
-            f"; with noise multiplier {multiplier:g} its {asked.rounds} rounds would" if multiplier is not None else ""
-        )
+        yield f"  this run does not fit; {advice(earlier, asked.event, Budget(limit, budget.delta))}"
     most = asked.rounds
     while most < MOST_ROUNDS and fits(replace(asked, rounds=most).event):
         most *= 4

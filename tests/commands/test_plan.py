@@ -1,6 +1,7 @@
 """``primorl plan`` says what the accountant says, solves what it is asked, and names what is wrong in one line."""
 
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from primorl.commands import main as cli
 from primorl.config.params import Params, load
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.ledger.ledger import Version
+from primorl.privacy.ledger.ledger import Budget, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup.accounts import project_ledger
@@ -221,12 +222,29 @@ def test_text_says_what_was_spent_and_what_is_left(capsys: pytest.CaptureFixture
     left = int(text.rpartition("rounds left with its noise multiplier: ")[2])
     assert together(20.0, left) <= 2.0 < together(20.0, left + 1)
     text = said(capsys, "--rounds", "200")
-    multiplier = float(text.partition("this run does not fit; with noise multiplier ")[2].split()[0])
+    multiplier = float(text.partition("this run does not fit; still fitting: noise_multiplier ")[2].split()[0])
     assert together(multiplier, 200) <= 2.0 < together(0.98 * multiplier, 200)
     assert int(text.rpartition("rounds left with its noise multiplier: ")[2]) == left
     assert "rounds left with its noise multiplier: none" in said(capsys, "--noise-multiplier", "0.5")
     write_params(budget={"epsilon": None, "delta": 1e-5})
     assert said(capsys).endswith("budget: none (privacy.budget.epsilon is null)\n")
+
+
+def test_plan_and_the_ledger_advise_the_same(capsys: pytest.CaptureFixture[str]) -> None:
+    """Word for word: one budget has one figure, and one line to paste."""
+    write_params(budget={"epsilon": 1.0, "delta": 1e-5}, rounds=100)
+    data = write_partitions()
+    with closing(project_ledger(load(Path("params.yaml")))) as ledger:
+        with pytest.raises(PipelineError) as refused:
+            ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 100)), Budget(1.0, 1e-5))
+        first = ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 1)), None)
+        ledger.commit(first.id)
+        with pytest.raises(PipelineError) as later:
+            ledger.reserve(request(data, accounting.training_event(1.0, 20.0, 100)), Budget(1.0, 1e-5))
+    advised = str(later.value).partition("still fitting: ")[2]
+    assert "-S privacy.target_epsilon=null -S privacy.noise_multiplier=" in advised
+    assert f"this run does not fit; still fitting: {advised}\n" in said(capsys)
+    assert str(refused.value).partition("still fitting: ")[2] != advised, "the twin: another budget, another figure"
 
 
 def test_a_variant_without_a_guarantee_is_called_one(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,24 +297,6 @@ def test_the_default_grid_is_around_what_is_in_use() -> None:
     assert frontier.around(3, None, 1) == ([1.0], [1, 2, 4])
     assert 0.03 in frontier.around(2940, 0.03, 150)[0]
     assert min(frontier.around(10**9, None, 1)[0]) == 0.001
-
-
-def test_points_beyond_reach_are_left_open() -> None:
-    """A point whose target no multiplier reaches has no noise, and the table a dash."""
-    points = frontier.frontier(
-        1e-3,
-        1e-9,
-        100,
-        ([1.0], [1, 400_000]),
-        current=(None, 1),
-        transitions_per_unit=None,
-        queries=(),
-        on_point=lambda: None,
-    )
-    assert points[0].noise_multiplier is not None
-    assert points[1].noise_multiplier is points[1].noise_per_coordinate is None
-    assert points[1].unit_updates == 100 * 400_000
-    assert frontier.table(points).splitlines()[-1].split() == ["400000", "1", "-", "-", "4e+07", "-"]
 
 
 STATISTICS = {"normaliser": "private", "starts": True, "noise_multiplier": 30.0}

@@ -12,7 +12,7 @@ from pipeline import evaluate, ingest, optimize_policy, partition, train_model
 from primorl.config.params import Params
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.files import write_json
+from primorl.project.files import read_json, write_json
 from primorl.setup import training
 from primorl.training.public_evaluation import PublicLoss
 from primorl.trajectories.sources.replay.recording import Episode
@@ -64,6 +64,15 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
+def _call_it_good() -> None:
+    """Write that the model is better than a constant: a few rounds on a few units make none that is."""
+    config = read_json(Path("models/dynamics/config.json"))
+    if config["public_loss"] is not None:
+        loss = config["public_loss"]
+        config["public_loss"] = loss | {"final": min(loss["initial"], loss["constant"]) - 1}
+        write_json(Path("models/dynamics/config.json"), config)
+
+
 def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *, seeded: bool = False) -> Params:
     """Fill ``folder`` from these episodes by the stages' own code; ``seeded`` fixes the noise, which voids it."""
     with inside(folder):
@@ -74,10 +83,11 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
         for name in STAGES:
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
-        # A few rounds on a few units make no good model, and nobody asks for one here.
         with mock.patch.object(training, "Plan", plan), mock.patch.object(PublicLoss, "diverged", False):
             for stage in (ingest, partition, train_model, optimize_policy, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 stage.body(chosen, run)  # type: ignore[arg-type]
+                if stage is train_model:
+                    _call_it_good()
     return chosen
