@@ -6,27 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from matplotlib.axes import Axes
 from mlflow.tracking import MlflowClient
 
 from pipeline import evaluate
 from primorl.commands.summary import text
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.starts import StartModel
-from primorl.evaluation.model_value import values_by_member
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.wording import account
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.tracking import stage_run
-from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.tiny_policy import write_model, write_partitions
+from tests.pipeline.tiny_policy import write_partitions
 from tests.projects import project_settings
 from tests.statements import NOT_PRIVATE
 from tests.statements import PRIVATE as STATEMENT
@@ -255,116 +249,6 @@ def test_a_failure_leaves_the_last_good_results() -> None:
     with pytest.raises(PipelineError, match=r"policy\.safetensors"):
         run(chosen())
     assert {file: file.read_bytes() for file in before} == before
-
-
-@pytest.fixture
-def unsimulated(project: Path) -> Params:
-    """The same project, of a dataset that names no environment."""
-    write_model(STATEMENT)
-    return without_simulator(chosen())
-
-
-def without_simulator(selected: Params) -> Params:
-    raw = params.plain(selected)
-    raw["chosen"] |= {
-        "environment": None,
-        "score": {"low": -1500.0, "high": 0.0, "scale": 1000.0},
-    }
-    raw["policy"] |= {"starts": "public"}
-    return params.from_plain(raw)
-
-
-def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
-    model = GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu"))
-    starts = UnitStore.open(Path("data/partitions/public")).first_observations()
-    return values_by_member(model, policy, starts, rollouts=rollouts, horizon=200, seed=9)
-
-
-def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(unsimulated: Params) -> None:
-    """No return, no interval, no score; the ensemble's mean and spread, with a note, wherever results are read."""
-    run(unsimulated)
-    summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    for key in ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes"):
-        assert summary[key] is None
-    (by_member,) = in_the_model(EPOCHS[-1], 5)
-    assert summary["model_value"] == pytest.approx(float(by_member.mean()))
-    assert summary["model_value_range"] == pytest.approx([float(by_member.min()), float(by_member.max())])
-    assert summary["model_value_range"][0] < summary["model_value"] < summary["model_value_range"][1]
-    assert (summary["model_value_members"], summary["model_value_rollouts"], summary["model_value_horizon"]) == (
-        2,
-        5,
-        200,
-    )
-    assert "not measured" in summary["model_value_note"]
-    assert (summary["private"], summary["epsilon"]) == (True, 1.19)
-
-    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
-    assert {row["return_mean"] for row in rows} == {""}
-    for row, policy in zip(rows, EPOCHS, strict=True):
-        expected = in_the_model(policy, 2)
-        assert float(row["model_value"]) == pytest.approx(float(expected.mean()))
-        assert float(row["model_low"]) <= float(row["model_value"]) <= float(row["model_high"])
-    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
-    lines = text(summary)
-    assert "return   not measured: there is no simulator" in lines
-    assert "value    " in lines
-    assert "None" not in lines
-
-
-def test_without_a_simulator_several_seeds_have_a_value_each(unsimulated: Params) -> None:
-    """Their mean, and the range over members and seeds."""
-    place_seeds(SEEDS)
-    run(unsimulated)
-    summary = read_json(Path("metrics/summary.json"))
-    (first,), (second,) = (in_the_model(epochs[-1], 5) for epochs in SEEDS.values())
-    values = [own["model_value"] for own in summary["by_seed"]]
-    assert values[0] == pytest.approx(float(first.mean()))
-    assert summary["model_value"] == pytest.approx(sum(values) / 2)
-    assert values[1] == pytest.approx(float(second.mean()))
-    ranges = [own["model_value_range"] for own in summary["by_seed"]]
-    assert summary["model_value_range"] == [min(low for low, _ in ranges), max(high for _, high in ranges)]
-    assert summary["return_mean"] is None
-
-
-def test_mlflow_gets_a_value_and_no_return(unsimulated: Params, project: Path) -> None:
-    run(unsimulated)
-    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("primorl")
-    assert experiment is not None
-    for logged in store.search_runs([experiment.experiment_id]):
-        assert {"model_value", "model_low", "model_high", "epsilon"} <= set(logged.data.metrics)
-        assert not {"return_mean", "normalized_score"} & set(logged.data.metrics)
-        assert "not measured" in logged.data.tags["model_value_note"]
-
-
-def test_the_figure_says_that_nothing_was_measured(unsimulated: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the axis itself: a figure travels without its caption."""
-    labels: list[str] = []
-    plain = Axes.set_ylabel
-    monkeypatch.setattr(Axes, "set_ylabel", lambda self, label: (labels.append(label), plain(self, label)))
-    run(unsimulated)
-    run(chosen())
-    assert labels == ["value in the released model (not measured)", "return in Pendulum-v1"]
-
-
-def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimulated: Params) -> None:
-    shutil.rmtree("data/partitions")
-    write_partitions(table(episodes(9)), PUBLIC.slice(0, 0))
-    with pytest.raises(PipelineError, match=r"starts.safetensors: not there.*privacy.statistics.starts"):
-        run(unsimulated)
-    low, high = torch.tensor([-1.0, -1.0, -8.0]), torch.tensor([1.0, 1.0, 8.0])
-    block = torch.full((3,), -1)
-    StartModel(low, high, torch.zeros(3), torch.eye(3) * 0.1, block, torch.zeros(3)).save(Path("models/dynamics"))
-    run(unsimulated)
-    assert read_json(Path("metrics/summary.json"))["model_value"] < 0
-
-
-def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulated: Params) -> None:
-    manifest = Path("data/partitions/manifest.json")
-    write_json(manifest, read_json(manifest) | {"horizon": None})
-    with pytest.raises(PipelineError, match=r"datasets/small.yaml: horizon: found null, and there is no environment"):
-        run(unsimulated)
-    assert not Path("metrics/summary.json").exists()
 
 
 def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) -> None:

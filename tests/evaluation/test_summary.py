@@ -1,0 +1,65 @@
+"""``metrics/summary.json`` and its class."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.evaluation.summary import Summary
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json, write_json
+
+PLAIN: dict[str, Any] = {
+    "dataset": "pendulum-replay",
+    "env_id": "Pendulum-v1",
+    "variant": "private",
+    "private": True,
+    "epsilon": 1.19,
+    "epsilon_rdp": 1.31,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "units": 2970,
+    "void": (),
+    "spent_on_dataset": None,
+    "seed": 0,
+    "return_mean": -151.25,
+    "return_ci95": (-170.0, -130.0),
+    "normalized_score": None,
+    "episodes": 100,
+    "policy_sha256": "0" * 64,
+    "seconds": {"collect": 60.25},
+}
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"seeds": (4, 7), "by_seed": ({"seed": 4}, {"seed": 7})}, {"model_value": -1.5, "return_mean": None}]
+)
+def test_a_summary_comes_back_as_it_was(tmp_path: Path, more: dict[str, Any]) -> None:
+    summary = Summary(**PLAIN | more)
+    summary.write(tmp_path / "summary.json")
+    assert Summary.read(tmp_path / "summary.json") == summary
+
+
+def test_optional_keys_are_left_out_and_the_others_are_null(tmp_path: Path) -> None:
+    Summary(**PLAIN).write(tmp_path / "summary.json")
+    content = read_json(tmp_path / "summary.json")
+    assert list(content) == ["format", *PLAIN]
+    assert content["format"] == 1
+    assert content["normalized_score"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"format": 2}, "found format 2, this version reads 1; run `dvc repro evaluate`"),
+        ({"epsilon": "1.19"}, "not as declared: epsilon"),
+        ({"unheard_of": 1}, "not as declared: unheard_of"),
+    ],
+)
+def test_a_file_of_another_format_is_one_line(tmp_path: Path, change: dict[str, Any], says: str) -> None:
+    Summary(**PLAIN).write(tmp_path / "summary.json")
+    write_json(tmp_path / "summary.json", read_json(tmp_path / "summary.json") | change)
+    with pytest.raises(PipelineError) as refused:
+        Summary.read(tmp_path / "summary.json")
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
