@@ -52,6 +52,7 @@ EDGES = (
 )
 CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
+EDGE_KEYS = ("privacy.budget",)  # what may be spent, not what is trained
 ALONE = ("privacy.budget.", "privacy.draw.", "dynamics.variant.", "partition.public.")
 METHODS = {"of", "entropy_of"}
 
@@ -303,7 +304,8 @@ def attribute_chain(node: ast.AST) -> tuple[str, str] | None:
         return DATASET, "".join(parts[1:2])
     if parts[0] not in {field.name for field in fields(Params)} or parts[0] in EDGE_PARAMS:
         return None
-    return "params.yaml", ".".join(part for part in parts if part not in METHODS)
+    key = ".".join(part for part in parts if part not in METHODS)
+    return None if f"{key}.".startswith(tuple(f"{edge}." for edge in EDGE_KEYS)) else ("params.yaml", key)
 
 
 # With DVC itself, on a tiny project whose stage lists its params as dvc.yaml does

@@ -11,7 +11,6 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
-from primorl.evaluation.summary import STATED, Summary
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError

@@ -6,8 +6,7 @@ from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
-from primorl.trajectories.consent import PUBLIC_BY
-from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.manifest import PUBLIC_BY, Manifest
 
 
 def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> Statement:

@@ -7,7 +7,7 @@ into ``consent.arrow`` beside the rows, so that the split can be made, and chang
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -16,18 +16,11 @@ import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.identity.id_list import IdList
+from primorl.trajectories.storage.manifest import PublicBy
 
 FOLDER = Path("data/consent")
 """Where files of ids are. DVC watches this folder, so a changed list makes a new split."""
 CONSENT_FILE = "consent.arrow"
-
-PublicBy = Literal["hash", "column", "file"]
-PUBLIC_BY: dict[str, str] = {
-    "hash": "drawn by a hash of the id",
-    "column": "by consent, as a column of the data says",
-    "file": "by consent, as a list of ids says",
-}
-"""How units were chosen to be public, in words for a statement or a card."""
 
 _HASH_BITS = 64
 _COLUMN_KEY = b"column"
