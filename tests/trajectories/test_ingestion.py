@@ -12,7 +12,7 @@ from primorl.trajectories.sources.minari import reading as minari_reading
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import DatasetInfo, arrow_schema
-from tests.trajectories.builders import SPACES, entry, episodes, snapshot, table, write_raw
+from tests.trajectories.builders import SPACES, entry, episode, episodes, snapshot, table, write_raw
 
 
 def run(environment: str = "Pendulum-v1") -> DatasetInfo:
@@ -54,6 +54,22 @@ def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
         run()
     assert not Path("trajectories").exists()
     ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
+
+
+@pytest.mark.parametrize(
+    ("steps", "horizon", "most"), [(150, 100, 100), (250, None, 200), (100, 100, None), (250, 250, None)]
+)
+def test_episodes_longer_than_the_horizon_are_refused(
+    project: Path, steps: int, horizon: int | None, most: int | None
+) -> None:
+    """The statement names the horizon as a public fact. Without a declared one the environment's limit counts."""
+    write_raw(Path("raw"), [episode(20, 1), episode(steps, 2)])
+    if most is None:
+        ingest(Path("raw"), Path("trajectories"), "small", entry(horizon=horizon))
+        return
+    with pytest.raises(PipelineError, match=f"number 2, step {most}: found an episode longer than the horizon"):
+        ingest(Path("raw"), Path("trajectories"), "small", entry(horizon=horizon))
+    assert not Path("trajectories").exists()
 
 
 def withdraw(*ids: str) -> str:

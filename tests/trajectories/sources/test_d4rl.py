@@ -246,6 +246,14 @@ def test_a_name_that_cannot_be_had_is_one_clear_error(
         collected(entry(name="tiny-medium-v0"))
 
 
+def test_an_episode_longer_than_the_environments_limit_is_refused(project: Path) -> None:
+    """Its timeouts say where it ends, and the environment says that it cannot be that long."""
+    dataset = entry(write(project / "x.hdf5", columns((20, 250), (True, False))))
+    collected(dataset)
+    with pytest.raises(PipelineError, match="number 2, step 200: found an episode longer than the horizon"):
+        ingested(dataset)
+
+
 def test_a_file_in_chunks_is_read_like_any_other(project: Path) -> None:
     """Published files are compressed; the one long episode that some have is one batch."""
     content = columns((700,), (False,))

@@ -3,6 +3,7 @@ import base64
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -284,3 +285,69 @@ def test_the_store_knows_nothing_of_training() -> None:
         "primorl.project.files",
         *(f"primorl.trajectories.storage.{name}" for name in ("loading", "memory", "parquet", "schema", "sharded")),
     }
+
+
+@pytest.mark.parametrize("keep_bytes", [0, 10**6])
+def test_memory_that_runs_out_names_the_setting(
+    tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The size of private data is not said."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(5)))
+        writer.finish(INFO)
+
+    def full(*_: object) -> None:
+        raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
+
+    with pytest.raises(PipelineError, match=r"params\.yaml: compute\.data_mb: set a smaller number") as wrong:
+        open_units(tmp_path, keep_bytes, full)
+    assert "1073741824" not in str(wrong.value)
+    opened = open_units(tmp_path, keep_bytes, lambda table: None)
+    assert opened.units == 5
+    if isinstance(opened, ShardedStore):
+        monkeypatch.setattr(opened._ring, "place", full)
+        with pytest.raises(PipelineError, match=r"compute\.data_mb"):
+            opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
+
+
+def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part's footer takes longer to read than a cohort."""
+    with PartWriter(tmp_path, SPACES) as writer:
+        writer.write(table(episodes(5)))
+        writer.finish(INFO)
+    opened = []
+    original = pq.ParquetFile
+
+    def counted(path: Path, **options: object) -> pq.ParquetFile:
+        opened.append(path)
+        return original(path, **options)
+
+    monkeypatch.setattr(pq, "ParquetFile", counted)
+    for keep_bytes in (0, 10**6):
+        opened.clear()
+        open_units(tmp_path, keep_bytes, lambda table: None)
+        assert len(opened) == 1
+
+
+@settings(deadline=None)
+@given(data=st.data())
+def test_next_observations_need_not_be_the_following_rows(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    """A log may say what came next in columns of its own, of which some differ from the next row, or only in a bit."""
+    lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
+    content = table([episode(length, i) for i, length in enumerate(lengths)])
+    after = np.stack(content["next_observation"].to_pylist()).astype(np.float32)
+    for row in data.draw(st.lists(st.integers(0, len(after) - 1), max_size=5)):
+        after[row, 1] = np.nextafter(after[row, 1], np.float32(9))
+    place = content.column_names.index("next_observation")
+    column = pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3)
+    content = content.set_column(place, content.schema.field(place), column)
+    folder = tmp_path_factory.mktemp("part")
+    with PartWriter(folder, SPACES) as writer:
+        writer.write(content)
+        writer.finish(INFO)
+    inputs, targets = UnitStore.open(folder).flat()
+    observation = np.stack(content["observation"].to_pylist()).astype(np.float32)
+    assert np.array_equal(inputs[:, :3].numpy(), observation)
+    assert np.array_equal(targets[:, :3].numpy(), after - observation)
