@@ -29,6 +29,7 @@ from tests.mutations.planted_bugs import BUGS, Bug
 
 ROOT = Path(__file__).resolve().parents[2]
 FILE = RESULTS / "mutations.json"
+DOCUMENT = ROOT / "docs" / "planted-bugs.md"
 CODE = ("primorl", "pipeline", "tests", "datasets", "examples", "params.yaml", "dvc.yaml", "pyproject.toml")
 REST = ("benchmarks", "docs", "constraints.txt", "README.md", "LICENSE")
 MINUTES = 10
@@ -74,6 +75,7 @@ def main() -> int:
 
             list(pool.map(run, missing))
     shown = [rows[bug.name] for bug in wanted if bug.name in rows]
+    DOCUMENT.write_text(document([rows[bug.name] for bug in BUGS if bug.name in rows]), encoding="utf-8")
     print(table(shown))
     return int(errors > 0 or any(row["ours"] == 0 for row in shown))
 
@@ -133,7 +135,7 @@ class Judge:
         original = file.read_text(encoding="utf-8")
         if original.count(bug.old) != 1:
             raise PipelineError(
-                f"tests/mutations/planted_bugs.py: {bug.name}: found its place {original.count(bug.old)} times in "
+                f"tests/mutations/planted_bugs: {bug.name}: found its place {original.count(bug.old)} times in "
                 f"{bug.file}, allowed is once; follow the source"
             )
         file.write_text(original.replace(bug.old, bug.new), encoding="utf-8")
@@ -219,6 +221,18 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(f"| {one['what']} | `{one['file']}` | {by} |")
     noticed = sum(one["ours"] > 0 for one in rows)
     return "\n".join([*lines, "", f"{noticed} of {len(rows)} planted bugs are noticed."])
+
+
+def document(rows: list[dict[str, Any]]) -> str:
+    """The page docs/planted-bugs.md."""
+    return f"""# Planted bugs
+
+`python -m tests.mutations` plants each bug of `tests/mutations/planted_bugs` alone in a copy of the project and runs
+the tests that should fail. The table names the first test that did. A bug that no test notices fails the command.
+This page is written by the command; a test checks that it shows every bug.
+
+{table(rows)}
+"""
 
 
 if __name__ == "__main__":

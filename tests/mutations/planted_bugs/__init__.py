@@ -1,0 +1,24 @@
+"""The bugs that `tests.mutations` plants: one small replacement in the source each."""
+
+from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
+from tests.mutations.planted_bugs.bug import Bug
+from tests.mutations.planted_bugs.data_flow import DATA_FLOW
+from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
+from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
+from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+
+__all__ = ["BUGS", "Bug"]
+
+BUGS: tuple[Bug, ...] = (
+    *NOISE,
+    *CLIP,
+    *SAMPLING,
+    *DENOMINATOR,
+    *ACCOUNTING,
+    *DATA_FLOW,
+    *STATEMENTS,
+    *PAYMENT,
+    *CRASHES,
+    *RELEASE,
+    *PROCESSES,
+)
