@@ -5,8 +5,7 @@ from typing import Any
 from primorl.dynamics.termination import NONE, RULES
 from primorl.privacy.accounting import accountant as accounting
 from primorl.privacy.mechanism.plan import Plan
-from primorl.trajectories.consent import PUBLIC_BY
-from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.manifest import PUBLIC_BY, Manifest
 
 
 def privacy_statement(plan: Plan | None, manifest: Manifest) -> dict[str, Any]:

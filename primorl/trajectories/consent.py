@@ -22,13 +22,6 @@ FOLDER = Path("data/consent")
 CONSENT_FILE = "consent.arrow"
 
 PublicBy = Literal["hash", "column", "file"]
-PUBLIC_BY: dict[str, str] = {
-    "hash": "drawn by a hash of the id",
-    "column": "by consent, as a column of the data says",
-    "file": "by consent, as a list of ids says",
-}
-"""How units were chosen to be public, in words for a statement or a card."""
-
 _HASH_BITS = 64
 _COLUMN_KEY = b"column"
 

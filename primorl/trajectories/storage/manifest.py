@@ -8,6 +8,13 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.trajectories.storage.schema import DatasetInfo
 
+PUBLIC_BY: dict[str, str] = {
+    "hash": "drawn by a hash of the id",
+    "column": "by consent, as a column of the data says",
+    "file": "by consent, as a list of ids says",
+}
+"""How units were chosen to be public, in words for a statement or a card."""
+
 
 @dataclass(frozen=True)
 class Manifest:
