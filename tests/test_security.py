@@ -28,13 +28,14 @@ from primorl.project.records import to_json
 from primorl.release import bundle
 from primorl.release.making import release
 from primorl.tracking import stage_run
-from primorl.training.training import Progress
+from primorl.training.state import TrainingState
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.release.released_project import EPISODES, ROOT, inside, run_stages, tiny_params
+from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
 
+ROOT = Path(__file__).resolve().parent.parent
 CANARY = "it-ran"
 
 
@@ -197,7 +198,7 @@ PAYLOADS: dict[str, Callable[[], bytes]] = {
 def read_checkpoint() -> None:
     (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
     shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
-    checkpoint.read_checkpoint(file, partial(Progress.restore, shape), file.stem)
+    checkpoint.read_checkpoint(file, partial(TrainingState.restore, shape), file.stem)
 
 
 def load_params() -> params.Params:

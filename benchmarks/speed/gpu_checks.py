@@ -120,7 +120,7 @@ def gradients(observations: int, actions: int, hidden: int, device: torch.device
     made = fresh(columns, hidden, device, seed=0)
     made._step = made._plain_step
     with torch.device(device):  # where its networks are made
-        reference = Reference(made, sac.config(hidden, (0,), actions), columns)
+        reference = Reference(made, sac.config(hidden, actions), columns)
     rows = rows_of(columns, device, 0)
     noise = torch.randn(2, sac.BATCH, actions, generator=torch.Generator(device).manual_seed(0), device=device)
     made.update(rows)
@@ -133,7 +133,7 @@ def gradients(observations: int, actions: int, hidden: int, device: torch.device
 
 def fresh(columns: ReplayColumns, hidden: int, device: torch.device, seed: int) -> Sac:
     """Its targets are no longer its critics, so that one cannot be taken for the other."""
-    config = sac.config(hidden, (0,), columns.action_size)
+    config = sac.config(hidden, columns.action_size)
     made = Sac(config, columns, SeedGenerators.of([seed], device))
     made.target.vector.add_(0.01)
     return made

@@ -3,7 +3,6 @@
 import csv
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -109,9 +108,7 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
-        return _without_nulls(to_json(self), Summary) | (
-            {"by_seed": [_without_nulls(to_json(own), SeedSummary) for own in self.by_seed]} if self.by_seed else {}
-        )
+        return to_json(self)
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""
@@ -213,11 +210,6 @@ def _value(final: Estimate, score: Score | None) -> dict[str, Any]:
 
 def _score(mean: float, score: Score | None) -> float | None:
     return None if score is None else score(mean)
-
-
-def _without_nulls(content: dict[str, Any], kind: type[Summary] | type[SeedSummary]) -> dict[str, Any]:
-    optional = {entry.name for entry in fields(kind) if entry.default is not MISSING}
-    return {key: value for key, value in content.items() if key not in optional or value is not None}
 
 
 def _digest(folder: Path) -> str:

@@ -10,7 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed import gpu, gpu_checks, sac
 from benchmarks.speed.fixed_round import BATCH, FixedRound
-from primorl.policy.replay import Columns
+from primorl.policy.replay import ReplayColumns
 from primorl.training import cuda_graph as captured
 from primorl.training.local_update import LocalBatches, sum_of_updates
 
@@ -71,7 +71,7 @@ def test_a_rounds_arithmetic_is_that_of_its_products() -> None:
 
 @pytest.mark.parametrize(("observations", "actions"), [(17, 6), (3, 1)])
 def test_an_updates_arithmetic_is_that_of_its_products(observations: int, actions: int) -> None:
-    columns = Columns(observations, actions)
+    columns = ReplayColumns(observations, actions)
     made = gpu_checks.fresh(columns, 32, CPU, seed=0)
     with FlopCounterMode(display=False) as counted:
         made.update(gpu_checks.rows_of(columns, CPU, 0))

@@ -10,21 +10,24 @@ from primorl.commands import main as cli
 from primorl.project.files import write_json
 
 SUMMARY: dict[str, Any] = {
+    "format": 2,
     "dataset": "pendulum-replay",
     "env_id": "Pendulum-v1",
     "units": 2947,
     "variant": "private",
     "private": True,
     "epsilon": 0.4998,
+    "epsilon_rdp": 0.55,
     "delta": 1e-5,
     "unit": "trajectory",
     "void": [],
-    "spent_on_dataset": {"epsilon": 0.4998, "delta": 1e-5, "charges": 1},
+    "spent_on_dataset": {"epsilon": 0.4998, "epsilon_rdp": 0.55, "delta": 1e-5, "charges": 1},
     "seed": 0,
     "return_mean": -143.52,
     "return_ci95": [-161.6, -125.4],
-    "episodes": 100,
     "normalized_score": 904.3,
+    "episodes": 100,
+    "policy_sha256": "0" * 64,
     "seconds": {"train_model": 50.2, "evaluate": 3.0},
 }
 
@@ -53,9 +56,9 @@ def test_it_prints_a_table_or_the_file(capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (None, "metrics/summary.json: not there; run `dvc repro`"),
-        ({"dataset": "x"}, "metrics/summary.json: no normalized_score; run `dvc repro evaluate`"),
-        (SUMMARY | {"seconds": 3}, "metrics/summary.json: not written by this version; run `dvc repro evaluate`"),
+        (None, "metrics/summary.json: not there; run `dvc repro evaluate`"),
+        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 2; run `dvc repro evaluate`"),
+        (SUMMARY | {"seconds": 3}, "metrics/summary.json: not as declared: seconds ("),
     ],
 )
 def test_a_missing_or_foreign_summary_is_one_line(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from primorl.evaluation.summary import Summary
+from primorl.evaluation.summary import SeedSummary, Summary
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 
@@ -30,9 +30,11 @@ PLAIN: dict[str, Any] = {
     "seconds": {"collect": 60.25},
 }
 
+SEED = SeedSummary(seed=4, return_mean=-1.5, return_ci95=(-2.0, -1.0), normalized_score=None, policy_sha256="0" * 64)
+
 
 @pytest.mark.parametrize(
-    "more", [{}, {"seeds": (4, 7), "by_seed": ({"seed": 4}, {"seed": 7})}, {"model_value": -1.5, "return_mean": None}]
+    "more", [{}, {"seeds": (4, 7), "by_seed": (SEED, SEED)}, {"model_value": -1.5, "return_mean": None}]
 )
 def test_a_summary_comes_back_as_it_was(tmp_path: Path, more: dict[str, Any]) -> None:
     summary = Summary(**PLAIN | more)
@@ -44,14 +46,14 @@ def test_optional_keys_are_left_out_and_the_others_are_null(tmp_path: Path) -> N
     Summary(**PLAIN).write(tmp_path / "summary.json")
     content = read_json(tmp_path / "summary.json")
     assert list(content) == ["format", *PLAIN]
-    assert content["format"] == 1
+    assert content["format"] == 2
     assert content["normalized_score"] is None
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 2}, "found format 2, this version reads 1; run `dvc repro evaluate`"),
+        ({"format": 1}, "found format 1, this version reads 2; run `dvc repro evaluate`"),
         ({"epsilon": "1.19"}, "not as declared: epsilon"),
         ({"unheard_of": 1}, "not as declared: unheard_of"),
     ],

@@ -52,10 +52,6 @@ def test_the_folder_says_what_it_holds(folder: Path) -> None:
         "action_size": 2,
         "hidden": [16, 8],
         "discrete_actions": False,
-        "observation_names": None,
-        "action_names": None,
-        "observation_low": None,
-        "observation_high": None,
         "epochs": 4,
     }
 

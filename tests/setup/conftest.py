@@ -1,3 +1,3 @@
-from tests.pipeline.conftest import small
+from tests.pipeline.conftest import no_verdict, small
 
-__all__ = ["small"]
+__all__ = ["no_verdict", "small"]

@@ -106,7 +106,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
         trained(data)
     told = capfd.readouterr().err
     assert (
-        "error: process 1: params.yaml, data/partitions, the project's code or its packages differ from those" in told
+        "error: process 1: params.yaml, data/partitions or the project's version differ from those of the first" in told
     )
 
 

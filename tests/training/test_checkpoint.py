@@ -81,6 +81,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
         "finished",
         "evaluations",
         "asked",
+        "engine",
     }
 
 
