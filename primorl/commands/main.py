@@ -7,6 +7,7 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -15,6 +16,7 @@ import primorl
 from primorl.commands import audit, check, data, doctor, ledger, plan, release, summary
 from primorl.commands.folders import in_project
 from primorl.project.errors import PipelineError
+from primorl.project.paths import LOCK
 
 COMMANDS = (check, data, plan, summary, ledger, audit, release, doctor)
 """In the order of ``primorl --help``."""
@@ -67,7 +69,10 @@ def main(words: Sequence[str] | None = None) -> int:
         with in_project():
             command = typer.main.get_command(app)
             with command.make_context("primorl", given) as context:
-                command.invoke(context)
+                try:
+                    command.invoke(context)
+                finally:
+                    _mention_missing_outputs(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
@@ -85,6 +90,17 @@ def main(words: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exception(wrong)
         return 1
+
+
+def _mention_missing_outputs(command: str) -> None:
+    """Say how to get back outputs that DVC removed before it failed; `doctor` has a row for them."""
+    if command == "doctor" or not LOCK.exists():
+        return
+    from primorl.project.restoration import hint
+
+    with suppress(Exception):  # the command's own result matters more
+        if advice := hint():
+            print(advice, file=sys.stderr)
 
 
 def _one_each(words: Sequence[str]) -> list[str]:

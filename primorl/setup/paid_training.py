@@ -16,8 +16,8 @@ from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_data
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
-from primorl.project.files import home
-from primorl.project.paths import SECRET
+from primorl.project.files import check_writable, home
+from primorl.project.paths import CHECKPOINTS, MODEL, SECRET
 from primorl.setup import accounts
 from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
@@ -34,6 +34,7 @@ from primorl.training.state import TrainingState
 from primorl.training.training import Trained, train
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
+_COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
 OnRound = Callable[[int, PublicEvaluation | None], None]
 
 
@@ -73,6 +74,7 @@ def paid_training(
         PipelineError: the budget does not allow it, training diverged, or another process was lost.
     """
     baseline = params.dynamics.variant == "mopo"
+    check_writable([MODEL, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     request = accounts.request(
         params,
         run,

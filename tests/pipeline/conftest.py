@@ -4,7 +4,9 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.training.public_evaluation import PublicLoss
+from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
+from tests.trajectories.builders import episode
 
 
 @pytest.fixture
@@ -17,6 +19,13 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     raw["chosen"]["termination"] = "learned"  # half of the tests' episodes terminate
     raw["partition"] = {"public_fraction": 0.5, "public": None, "salt": "primorl"}
     return write_settings(raw)
+
+
+@pytest.fixture
+def data(small: Params) -> Params:
+    """Nine private units of uneven length and four public ones, and params to train on them in a moment."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    return with_changes(small)
 
 
 @pytest.fixture(autouse=True)

@@ -20,7 +20,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import launcher
 from primorl.training.distributed import Group, ProcessLostError, _tell
-from tests.pipeline.test_train_model import charged, statement, trained, with_changes, write_partitions
+from tests.pipeline.training_project import charged, statement, trained, with_changes, write_partitions
 from tests.projects import write_settings
 from tests.training import crew
 from tests.training.crew import CPU

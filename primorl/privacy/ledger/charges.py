@@ -10,6 +10,7 @@ from typing import Generic
 from primorl.privacy.ledger.checkpoint import Restore, S, read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
 from primorl.privacy.statement import SpentOnDataset
+from primorl.project.errors import PipelineError
 from primorl.project.files import finite, locked
 
 
@@ -51,8 +52,8 @@ def pay_or_resume(
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
-    A checkpoint that another living process works on is left to that process. A charge whose checkpoint is missing
-    (deleted, or on another machine) or is an old copy stays spent.
+    A checkpoint that another living process works on is left to that process. An open charge whose checkpoint is
+    missing (deleted, or on another machine) or is an old copy stays spent. Completed work is never paid for again.
 
     Args:
         ledger: holds the charges.
@@ -64,7 +65,7 @@ def pay_or_resume(
 
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
-        PipelineError: the checkpoint to resume from is damaged.
+        PipelineError: the checkpoint to resume from is damaged, or that of completed work is missing.
     """
     if begin is None:
         yield Payment(ledger.reserve(request, budget), None, None)
@@ -78,6 +79,7 @@ def pay_or_resume(
             if payment is not None:
                 yield payment
                 return
+        _refuse_to_pay_twice(ledger, request, checkpoints)
         yield _reserved(ledger, request, budget, checkpoints, begin, locks)
 
 
@@ -96,6 +98,18 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         delta=delta,
         charges=len(ledger.sharing(version)),
     )
+
+
+def _refuse_to_pay_twice(ledger: Ledger, request: Request, checkpoints: Path) -> None:
+    """Refuse a request that was completed before under the same identity, and whose result is not here."""
+    for charge in ledger.charges():
+        file = _file(checkpoints, charge.id)
+        if charge.identity == request.identity and charge.state == "committed" and not file.exists():
+            raise PipelineError(
+                f"{file}: not there, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
+                "the file back from where it was paid for, or the result by `dvc checkout` or `dvc pull`; to pay for "
+                "another draw of the noise, set privacy.draw in params.yaml to a new number"
+            )
 
 
 def _resumed(ledger: Ledger, charge: Charge, file: Path, restore: Restore[S], locks: ExitStack) -> Payment[S] | None:

@@ -6,6 +6,7 @@ _ACCOUNTING = "tests/privacy/accounting/test_epsilon.py"
 _CANARIES = "tests/privacy/audits/test_canaries.py"
 _PLAN = "tests/privacy/mechanism/test_plan.py"
 _STAGE = "tests/pipeline/test_train_model.py"
+_PAID = "tests/pipeline/test_train_model_payment.py"
 
 ACCOUNTING = [
     Bug(
@@ -69,7 +70,10 @@ ACCOUNTING = [
         "return self._accounted(self.rounds).event",
         "return self._accounted(1).event",
         "the event that is stated and charged is not the one ε is of",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
 ]
 
@@ -99,6 +103,9 @@ STATEMENTS = [
         "delta=self.delta,",
         "delta=self.delta / 10,",
         "states a δ below the one ε is of",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
 ]

@@ -6,6 +6,7 @@ _COHORT = "tests/training/test_cohort.py"
 _LOCAL = "tests/training/test_local_update.py"
 _TRAINING = "tests/training/test_training.py"
 _STAGE = "tests/pipeline/test_train_model.py"
+_PAID = "tests/pipeline/test_train_model_payment.py"
 
 DATA_FLOW = [
     Bug(
@@ -17,7 +18,7 @@ DATA_FLOW = [
         "    rows = source.transitions(torch.arange(source.units), first)\n"
         "    normaliser = setup.make_normaliser(tuple(part.flatten(0, 1) for part in rows), now.answers)\n",
         "the normaliser is fitted to private rows",
-        (_TRAINING, _STAGE),
+        (_TRAINING, _STAGE, _PAID),
     ),
     Bug(
         "flow-early-stopping-on-private-loss",
@@ -37,7 +38,10 @@ DATA_FLOW = [
         "bounds=model_bounds(params, manifest, public),",
         'bounds=model_bounds(params, manifest, UnitStore.open(__import__("pathlib").Path("data/partitions/private"))),',
         "the model's bounds are private extremes",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
     Bug(
         "flow-padding-counts",

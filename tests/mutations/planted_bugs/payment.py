@@ -6,6 +6,7 @@ _ACCOUNTING = "tests/privacy/accounting/test_epsilon.py"
 _TRAINING = "tests/training/test_training.py"
 _CHECKPOINT = "tests/training/test_checkpoint.py"
 _STAGE = "tests/pipeline/test_train_model.py"
+_PAID = "tests/pipeline/test_train_model_payment.py"
 _LEDGER = "tests/privacy/ledger/test_ledger.py"
 _CHAIN = "tests/privacy/ledger/test_chain.py"
 _RACES = "tests/privacy/ledger/test_races.py"
@@ -126,7 +127,7 @@ PAYMENT = [
         "if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):",
         "if False:",
         "units that were charged for as private may become public",
-        (_LEDGER, _STAGE),
+        (_LEDGER, _PAID, _STAGE),
     ),
     Bug(
         "ledger-copies-of-a-checkpoint",
@@ -135,7 +136,7 @@ PAYMENT = [
         'if self._charge(charge_id).state != "reserved" or self._history.taken[charge_id] != known:',
         'if self._charge(charge_id).state != "reserved":',
         "every copy of a checkpoint is gone on with, on one charge",
-        (_LEDGER, _STAGE),
+        (_LEDGER, _PAID, _STAGE),
     ),
     Bug(
         "charge-for-other-units",
@@ -144,7 +145,10 @@ PAYMENT = [
         "if store.info != manifest.info or found.to_bytes() != version.members:",
         "if store.info != manifest.info:",
         "the rows that are read are not those of the units that were charged",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "charge-after-reading",
@@ -153,7 +157,10 @@ PAYMENT = [
         "    request = accounts.request(\n",
         '    UnitStore.open(partitions.folder / "private")\n    request = accounts.request(\n',
         "the private partition is opened before the ledger is asked",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "charge-of-nothing",
@@ -162,7 +169,10 @@ PAYMENT = [
         "event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,",
         "event=dp_event.NoOpDpEvent() if baseline else setup.plan.event,",
         "variant mopo is charged as nothing",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "charge-again-for-an-edit",
@@ -171,7 +181,10 @@ PAYMENT = [
         '        "draw": params.privacy.draw,\n',
         '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
         "an edit of the engine charges the same people again without being asked to",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "charge-identity-without-draw",
@@ -180,7 +193,10 @@ PAYMENT = [
         '        "draw": params.privacy.draw,\n',
         "",
         "another draw that was asked for is not made",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "charge-identity-without-data",
@@ -189,7 +205,10 @@ PAYMENT = [
         '            "members": hashlib.sha256(partitions.version.members).hexdigest(),\n',
         "",
         "other people's model is restored",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
 ]
 
@@ -201,7 +220,7 @@ CRASHES = [
         "now = replace(now, started=now.started + 1)",
         "now = replace(now, started=now.done + 1)",
         "rounds that died are made up for: more run than were paid",
-        (_TRAINING, _STAGE),
+        (_TRAINING, _PAID, _STAGE),
     ),
     Bug(
         "resume-announced-too-late",
@@ -248,7 +267,10 @@ CRASHES = [
         "begin = None if baseline or not setup.plan.is_private else",
         "begin = None if baseline else",
         "weights without a guarantee are kept and restored",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
     Bug(
         "crash-lock-ignored",
@@ -257,6 +279,9 @@ CRASHES = [
         '        if not locks.enter_context(locked(file.with_suffix(".lock"))):\n            return None\n',
         '        locks.enter_context(locked(file.with_suffix(".lock")))\n',
         "two processes work on one charge, each all of its rounds",
-        (_STAGE,),
+        (
+            _PAID,
+            _STAGE,
+        ),
     ),
 ]

@@ -5,6 +5,7 @@ from tests.mutations.planted_bugs.bug import Bug
 _PROCESSES = "tests/training/test_distributed.py"
 _WORKERS = "tests/setup/test_launcher.py"
 _STAGE = "tests/pipeline/test_train_model.py"
+_PAID = "tests/pipeline/test_train_model_payment.py"
 _RELEASE = "tests/release/test_release.py"
 _RECEIVED = "tests/release/test_received_bundle.py"
 _CARD = "tests/release/test_card.py"
@@ -19,7 +20,10 @@ RELEASE = [
         "    from dataclasses import replace as other\n\n"
         '    plan = None if variant == "mopo" else other(setup.plan, rounds=max(1, trained.rounds))\n',
         "ε of the rounds that ran, not of those that were reserved",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
     Bug(
         "statement-without-the-ledger",
@@ -28,7 +32,10 @@ RELEASE = [
         "spent = ledger.spent_on(version, delta)",
         "from primorl.privacy.accounting.epsilon import Spent\n    spent = Spent(0.0, 0.0, delta)",
         "what was spent on the dataset is this run's alone",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
     Bug(
         "statement-private-numbers-logged",
@@ -39,7 +46,10 @@ RELEASE = [
         '        rows = UnitStore.open(partitions.folder / "private").flat()[0]\n'
         '        run.metric("first", float(rows[0, 0]))\n',
         "a private number is logged",
-        (_STAGE,),
+        (
+            _STAGE,
+            _PAID,
+        ),
     ),
     Bug(
         "release-void-leaves",

@@ -1,0 +1,362 @@
+"""How `train_model` pays: charged before private data is read, resumed after a kill, never paid twice."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import Architecture
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.ledger import charges
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.errors import PipelineError
+from primorl.project.files import locked
+from primorl.setup import reporting
+from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.training import PublicEvaluation
+from tests.pipeline import tiny_policy
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.pipeline.training_project import (
+    OUTPUT,
+    charged,
+    statement,
+    trained,
+    watch_private,
+    with_changes,
+    write_partitions,
+)
+from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.units import training_setup
+
+
+def with_seed(params: Params, seed: int) -> Params:
+    return replace(params, seed=seed)
+
+
+def limited(params: Params, runs: float) -> Params:
+    """``params`` under a budget that allows ``runs`` of them."""
+    event = accounting.training_event(0.5, 1.0, 4)
+    fits, beyond = (accounting.compose([event] * n, 1e-3).epsilon_pld for n in (runs, runs + 1))
+    return with_changes(params, privacy={"budget": {"epsilon": (fits + beyond) / 2, "delta": 1e-3}})
+
+
+def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[list[str]] = []
+    watch_private(monkeypatch, lambda: states.append([charge.state for charge in charged(data)]))
+    trained(data)
+    assert states
+    assert all(state == ["reserved"] for state in states)
+    (charge,) = charged(data)
+    assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
+    assert charge.epsilon == pytest.approx(statement()["epsilon"], rel=1e-3)
+
+
+def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_it(data: Params) -> None:
+    """Two of three runs fit. The third is refused though the private partition is not even there; nothing changes."""
+    tight = limited(data, 2)
+    for seed in (0, 1):
+        trained(with_seed(tight, seed))
+    before = snapshot(Path("models"))
+    shutil.rmtree("data/partitions/private")
+    with pytest.raises(PipelineError, match="budget") as refused:
+        trained(with_seed(tight, 2))
+    assert "\n" not in str(refused.value)
+    assert snapshot(Path("models")) == before
+    assert len(charged(data)) == 2
+    trained(with_seed(tight, 1))  # what was paid for is still there to be had
+    assert len(charged(data)) == 2
+
+
+@pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
+def test_a_variant_without_a_guarantee_is_counted_and_fits_no_budget(data: Params, variant: str) -> None:
+    """It spends everything: what is trained after it says so."""
+    free = with_changes(data, dynamics={"variant": variant})
+    with pytest.raises(PipelineError, match="budget"):
+        trained(limited(free, 100))
+    trained(free)
+    assert statement()["spent_on_dataset"] == {"epsilon": None, "epsilon_rdp": None, "delta": 1e-5, "charges": 1}
+    trained(data)
+    assert statement()["private"] is True
+    assert statement()["spent_on_dataset"]["epsilon"] is None
+    assert not list(Path(".primorl/checkpoints").glob(f"{charged(data)[0].id}*")), "its weights are private"
+
+
+def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same choices on the same data restore the same bytes without private data; another seed trains."""
+    trained(data)
+    first = snapshot(Path("models"))
+    shutil.rmtree("models")
+    watch_private(monkeypatch, lambda: pytest.fail("private data was opened"))
+    trained(data)
+    assert snapshot(Path("models")) == first
+    trained(with_changes(data, privacy={"delta": 1e-4}))  # the same release, read at another δ
+    assert statement()["delta"] == 1e-4
+    assert len(charged(data)) == 1
+    with pytest.raises(pytest.fail.Exception, match="private data was opened"):
+        trained(with_seed(data, 1))
+    assert [charge.state for charge in charged(data)] == ["committed", "reserved"]
+
+
+class KilledError(BaseException):
+    """Stands for a kill: no handler of the stage may see it."""
+
+
+def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Let the process die in its release number ``at``."""
+    release, count = Plan.release, 0
+
+    def once(self: Plan, total: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise KilledError
+        return release(self, total)
+
+    monkeypatch.setattr(Plan, "release", once)
+
+
+def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One charge, one ε; the round that died is lost from the reservation and is not made up for."""
+    dying(monkeypatch, 3)
+    with pytest.raises(KilledError):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    assert not OUTPUT.exists()
+    run = trained(data)
+    (charge,) = charged(data)
+    assert charge.state == "committed"
+    assert statement()["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
+    assert statement()["rounds"] == 4
+    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
+    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
+
+
+def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(self: Any, charge: str) -> None:
+        raise KilledError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", killed)
+        with pytest.raises(KilledError):
+            trained(data)
+    first = snapshot(Path("models"))
+    trained(data)
+    assert snapshot(Path("models")) == first
+    assert [charge.state for charge in charged(data)] == ["committed"]
+
+
+def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deleting it, as the error says, trains anew, and both reservations stay spent."""
+    with monkeypatch.context() as patched:
+        dying(patched, 2)
+        with pytest.raises(KilledError):
+            trained(data)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(PipelineError, match=rf"{file.name}: not a checkpoint of this run, or damaged; delete it"):
+        trained(data)
+    assert len(charged(data)) == 1
+    file.unlink()
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+def test_a_finished_model_whose_checkpoint_is_gone_is_not_paid_for_again(data: Params) -> None:
+    """Asked for in so many words (another draw) it is."""
+    trained(data)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    file.rename("kept")
+    with pytest.raises(PipelineError, match=rf"{file.name}: not there, and charge .* privacy.draw") as refused:
+        trained(data)
+    assert "\n" not in str(refused.value)
+    assert len(charged(data)) == 1
+    Path("kept").rename(file)
+    trained(data)
+    assert len(charged(data)) == 1
+    trained(with_changes(data, privacy={"draw": 1}))
+    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+
+
+def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, 2)
+        with pytest.raises(KilledError):
+            trained(data)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    with locked(file.with_suffix(".lock")):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+
+
+def test_training_that_diverges_is_aborted_and_stays_spent(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What follows does not restore it, and pays again."""
+
+    def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return tuple(torch.full_like(part, math.inf).float() for part in total)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", infinite)
+        with pytest.raises(PipelineError, match="diverged"):
+            trained(data)
+    assert [charge.state for charge in charged(data)] == ["aborted"]
+    trained(data)
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
+    data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A paid model is restored whatever the code; a new draw is paid for where it is asked for, once a number."""
+    trained(data)
+    first = snapshot(Path("models"))
+    monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
+    trained(data)
+    assert len(charged(data)) == 1
+    assert snapshot(Path("models")) == first
+    assert f"made by engine version {ENGINE_VERSION}; this one is {ENGINE_VERSION + 1}" in capsys.readouterr().err
+    again = with_changes(data, privacy={"draw": 1})
+    for _ in range(2):
+        trained(again)
+        assert len(charged(data)) == 2
+    assert snapshot(Path("models")) != first
+    trained(data)
+    files = ("model.safetensors", "config.json")  # the statement counts the second charge
+    assert [snapshot(Path("models"))[f"dynamics/{name}"] for name in files] == [
+        first[f"dynamics/{name}"] for name in files
+    ]
+
+
+@pytest.mark.verdict
+def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_for(data: Params) -> None:
+    """Noise that no one can bear: the last model stays, and the same settings cost nothing again."""
+    loud = with_changes(data, privacy={"target_epsilon": None, "noise_multiplier": 500.0})
+    for _ in range(2):
+        with pytest.raises(PipelineError, match=r"no better than a constant: its public loss is .* lower dynamics"):
+            trained(loud)
+        assert [charge.state for charge in charged(loud)] == ["committed"]
+    assert not Path("models/dynamics").exists()
+
+
+@pytest.mark.verdict
+def test_a_model_that_learned_something_is_kept(data: Params) -> None:
+    """The twin: without noise, and with time to learn, the same data make a model that is better than a constant."""
+    learning = {"learning_rate": 0.05, "hidden": [32]}
+    privacy = {"rounds": 150, "clipping_norm": 5.0}
+    trained(with_changes(data, privacy=privacy, dynamics={**learning, "variant": "no_privacy"}))
+    assert Path("models/dynamics/config.json").exists()
+
+
+def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, at)
+        with pytest.raises(KilledError):
+            trained(data)
+
+
+def test_a_copy_of_a_checkpoint_is_gone_on_with_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on two machines with one ledger, or from a backup: the second copy is left alone, and pays for itself."""
+    kill_in_round(data, monkeypatch, 2)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    copy = file.read_bytes()
+    kill_in_round(data, monkeypatch, 2)  # taken up once, and dead again
+    file.write_bytes(copy)
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+    file.write_bytes(copy)
+    trained(data)
+    assert len(charged(data)) == 2, "the second charge is finished and restored"
+
+
+def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    kill_in_round(data, monkeypatch, 2)
+    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+    copy = file.read_bytes()
+    trained(data)
+    file.write_bytes(copy)
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+
+
+def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
+
+    def full(path: Path, state: Any, *, charge: str, resumed: int) -> None:
+        raise OSError(28, "No space left on device", str(path))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(charges, "write_checkpoint", full)
+        for _ in range(3):
+            with pytest.raises(OSError, match="No space left"):
+                trained(data)
+    assert charged(data) == []
+
+
+def test_a_refusal_leaves_no_checkpoint(data: Params) -> None:
+    with pytest.raises(PipelineError, match="budget"):
+        trained(with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}}))
+    assert list(Path(".primorl/checkpoints").iterdir()) == []
+
+
+def test_a_budgets_delta_must_mean_something(data: Params) -> None:
+    """At a δ of one over the units or more, everything would seem to cost nothing."""
+    with pytest.raises(PipelineError, match=r"privacy.budget.delta: found 0.5, allowed is below 1/9"):
+        trained(with_changes(data, privacy={"budget": {"epsilon": 1.0, "delta": 0.5}}))
+    assert charged(data) == []
+
+
+def test_units_that_were_charged_as_private_are_not_published(data: Params) -> None:
+    """Another salt would draw them public, raw in the normaliser: what was promised to them would be undone."""
+    trained(data)
+    shutil.rmtree("data/partitions")
+    private, public = [episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
+    private[0], public[0] = public[0], episode(1, 0)  # the first private unit of `data`, by its rows, is public now
+    write_partitions(private, public)
+    with pytest.raises(PipelineError, match="holds units that earlier runs were charged for as private"):
+        trained(with_seed(data, 1))
+    assert len(charged(data)) == 1
+
+
+def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params) -> None:
+    """As after a kill between the exchanges of `partition`, or a partial checkout: the account would be others'."""
+    shutil.rmtree("data/partitions/private")
+    names = [f"a{i:03d}" for i in range(9)]
+    tiny_policy.write_partition(
+        Path("data/partitions/private"), table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
+    )
+    with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro partition`"):
+        trained(data)
+
+
+def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """ε so far is computed where it is due: at the first evaluation, after 200 times what it took, and at the end."""
+    clock, asked = 0.0, []
+
+    def spent(plan: Plan, rounds: int) -> accounting.Spent:
+        nonlocal clock
+        clock += 0.25
+        asked.append(rounds)
+        return accounting.Spent(1.0, 1.0, 1e-5)
+
+    monkeypatch.setattr(reporting.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(Plan, "spent", spent)
+    run, plan = (
+        RememberingRun(),
+        Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
+    )
+    setup = training_setup(plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
+    with reporting.TrainingReport(run, setup) as report:  # type: ignore[arg-type]
+        for done in range(1, 101):
+            clock += 1.0
+            report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)
+    assert asked == run.steps["epsilon_so_far"] == [2, 52, 100]
+    assert len(run.steps["public_loss"]) == 50

@@ -1,0 +1,68 @@
+"""A project to train in: partitions, settings that train in a moment, and what the stage wrote and charged."""
+
+import json
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import train_model
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.privacy.ledger.ledger import Charge
+from primorl.setup.accounts import project_ledger
+from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.storage.parquet import PartReader
+from tests.pipeline import tiny_policy
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.trajectories.builders import table
+
+OUTPUT = Path("models/dynamics")
+PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "sampling_probability": 0.5, "rounds": 4, "delta": 1e-3}
+DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
+MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 2, "patience": 2}
+
+
+def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
+    raw = params_module.plain(small)
+    raw["privacy"] |= PRIVACY
+    raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
+    for name, changes in blocks.items():
+        raw[name] |= changes
+    return params_module.from_plain(raw)
+
+
+def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
+    names, others = units or [f"a{i:03d}" for i in range(len(private))], [f"b{i:03d}" for i in range(len(public))]
+    tiny_policy.write_partitions(table(private, units=names, names=names), table(public, units=others, names=others))
+
+
+def trained(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    train_model.body(params, run)  # type: ignore[arg-type]
+    return run
+
+
+def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object]) -> None:
+    """Call ``opened`` before anything reads a file of the private partition."""
+    begin = PartReader.__init__
+
+    def spying(self: PartReader, folder: Path, made_by: str) -> None:
+        if folder.name == "private":
+            opened()
+        begin(self, folder, made_by)
+
+    monkeypatch.setattr(PartReader, "__init__", spying)
+
+
+def charged(params: Params) -> list[Charge]:
+    with closing(project_ledger(params)) as ledger:
+        ledger.verify()
+        return ledger.charges()
+
+
+def statement() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))
+    return content
