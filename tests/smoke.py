@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -15,14 +16,15 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests.trajectories.builders import episode, write_raw  # noqa: E402  after the line above
+from primorl.trajectories.sources.replay.recording import Episode  # noqa: E402
+from tests.trajectories.builders import write_raw  # noqa: E402  after the line above
 
 TINY_DATASET: dict[str, Any] = {
-    "options": {"episodes": 40, "num_envs": 10, "learning_starts": 4000, "hidden": [16], "gradient_steps": 1}
+    "options": {"episodes": 500, "num_envs": 50, "learning_starts": 100000, "hidden": [16], "gradient_steps": 1}
 }
 TINY: dict[str, Any] = {
     "partition": {"public_fraction": 0.2},
-    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 5},
+    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 25},
     "dynamics": {"hidden": [16]},
     "policy": {
         "epochs": 2,
@@ -116,6 +118,7 @@ def main() -> None:
         run(clone, "primorl", "release", "--check", "out")
         another_dataset_and_back(clone)
         experiment_in_a_copy(clone)
+        readme_in_order(clone)
     print("smoke: passed")
 
 
@@ -137,6 +140,7 @@ def another_dataset_and_back(clone: Path) -> None:
         entry |= {"source": source, "horizon": 200, "options": options}
         (clone / f"datasets/{name}.yaml").write_text(yaml.safe_dump(entry, sort_keys=False), encoding="utf-8")
         chosen = yaml.safe_load(before) | {"dataset": name}
+        chosen["privacy"]["target_epsilon"] = 50.0  # few units: at a smaller one the model would be refused as useless
         (clone / "params.yaml").write_text(yaml.safe_dump(chosen, sort_keys=False), encoding="utf-8")
         run(clone, "dvc", "repro")
         summary = read(clone / "metrics/summary.json")
@@ -149,8 +153,8 @@ def another_dataset_and_back(clone: Path) -> None:
 
 def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
     """A Minari dataset and a file in D4RL's layout, as datasets: name, source and options."""
-    write_raw(clone / "sources", [episode(50, seed=seed) for seed in range(30)])
-    episodes = [episode(50, seed=seed) for seed in range(30, 60)]  # the same again would be the same people
+    write_raw(clone / "sources", [swing(seed) for seed in range(150)])
+    episodes = [swing(seed) for seed in range(150, 300)]  # the same again would be the same people
     with h5py.File(clone / "sources" / "flat.hdf5", "w") as file:
         file["observations"] = np.concatenate([item.observations[:-1] for item in episodes])
         file["next_observations"] = np.concatenate([item.observations[1:] for item in episodes])
@@ -163,6 +167,19 @@ def made_here(clone: Path) -> list[tuple[str, str, dict[str, Any]]]:
         ("from-minari", "minari", {"root": "sources", "remote": False, "parts": parts}),
         ("from-d4rl", "d4rl", {"file": "sources/flat.hdf5", "name": None, "remote": False}),
     ]
+
+
+def swing(seed: int) -> Episode:
+    """Fifty steps of an undamped spring in Pendulum's spaces, pushed at random: simple enough to learn in a moment."""
+    rng = np.random.default_rng(seed)
+    angle, speed = rng.uniform(-1.0, 1.0, 2)
+    rows, actions = [], rng.uniform(-2.0, 2.0, (50, 1)).astype(np.float32)
+    for push in (*actions[:, 0], 0.0):
+        rows.append(np.array([np.cos(angle), np.sin(angle), speed], np.float32))
+        speed = float(np.clip(speed - 0.3 * np.sin(angle) + 0.1 * push, -8.0, 8.0))
+        angle += 0.3 * speed
+    rewards = [-float(row[2] ** 2 / 10) for row in rows[1:]]
+    return Episode(observations=rows, actions=list(actions), rewards=rewards, terminated=False, truncated=True)
 
 
 def experiment_in_a_copy(clone: Path) -> None:
@@ -178,6 +195,19 @@ def experiment_in_a_copy(clone: Path) -> None:
     run(clone, "dvc", "exp", "apply", "copy")
     summary = read(clone / "metrics/summary.json")
     expect(2.9 < summary["epsilon"] <= 3.0, "the experiment's results are those of its own parameters")
+
+
+def readme_in_order(clone: Path) -> None:
+    """Every step of the README works when all are pasted in their order; going back trains and charges nothing."""
+    (clone / ".venv").symlink_to(Path(sys.executable).parents[1])  # instead of installing everything once more
+    (Path(sys.executable).parents[1] / ".ready").touch()
+    blocks = re.findall(r"```sh\n(.*?)```", (clone / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    expect(len(blocks) == 4, "the README has its steps in four blocks")
+    for block in blocks:
+        charges = run(clone, "primorl", "ledger", "show")
+        run(clone, "bash", "-euc", block)
+        if "git checkout" in block:
+            expect(run(clone, "primorl", "ledger", "show") == charges, "going back charges nothing")
 
 
 def run(cwd: Path, *command: str) -> str:
