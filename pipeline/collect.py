@@ -1,11 +1,11 @@
 """Stage ``collect``: the raw files of whatever source, in ``data/raw``."""
 
 import sys
-from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
 from primorl.project.files import replaced_directory
+from primorl.project.paths import RAW
 from primorl.tracking import StageRun
 from primorl.trajectories.sources import source_of
 
@@ -13,7 +13,7 @@ from primorl.trajectories.sources import source_of
 def body(params: Params, run: StageRun) -> None:
     """Bring the chosen dataset here; its returns are private and go nowhere."""
     source = source_of(params.dataset, params.chosen)
-    with replaced_directory(Path("data/raw")) as fresh:
+    with replaced_directory(RAW) as fresh:
         source.collect(fresh)
     run.params({"dataset": params.dataset, "source": params.chosen.source, "environment": params.chosen.environment})
 

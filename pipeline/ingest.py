@@ -1,11 +1,11 @@
 """Stage ``ingest``: the raw trajectories become one validated Parquet dataset in ``data/trajectories``."""
 
 import sys
-from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.config.blocks import PublicColumn
 from primorl.config.params import Params
+from primorl.project.paths import RAW, TRAJECTORIES
 from primorl.tracking import StageRun
 from primorl.trajectories.ingestion import ingest
 
@@ -14,8 +14,8 @@ def body(params: Params, run: StageRun) -> None:
     """Validate and convert; only the keyed fingerprint is logged."""
     chosen, public = params.chosen, params.partition.public
     info = ingest(
-        Path("data/raw"),
-        Path("data/trajectories"),
+        RAW,
+        TRAJECTORIES,
         params.dataset,
         chosen,
         public_column=public.column if isinstance(public, PublicColumn) else None,

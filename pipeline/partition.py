@@ -1,10 +1,10 @@
 """Stage ``partition``: the dataset, split by privacy unit into ``data/partitions``."""
 
 import sys
-from pathlib import Path
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
+from primorl.project.paths import PARTITIONS, TRAJECTORIES
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
 
@@ -12,8 +12,8 @@ from primorl.trajectories.partitioning import partition
 def body(params: Params, run: StageRun) -> None:
     """Split; the numbers of units are declared public, and nothing else is logged."""
     manifest = partition(
-        Path("data/trajectories"),
-        Path("data/partitions"),
+        TRAJECTORIES,
+        PARTITIONS,
         public_fraction=params.partition.public_fraction,
         salt=params.partition.salt,
         public=params.partition.public,

@@ -29,6 +29,7 @@ import psutil
 from primorl.config.params import Params, load
 from primorl.project.errors import PipelineError
 from primorl.project.files import HOST, home, workspace
+from primorl.project.paths import PARAMS
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -392,4 +393,4 @@ def _chunks(entries: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 
 if __name__ == "__main__":  # for `make ui`
-    print(store_uri(load(Path("params.yaml"))))
+    print(store_uri(load(PARAMS)))

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.folders import PARAMS
 from primorl.commands.printing import rendered
+from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
 if TYPE_CHECKING:
     from primorl.attacks.success import Success
@@ -24,7 +23,6 @@ Examples:
 Reports go to reports/audit/ and to MLflow. No private data is read, so nothing is charged. A lower bound above the
 claimed ε ends with an error and status 1.
 """
-_REPORTS = Path("reports/audit")
 _MOST_SEEDS = 1_000_000  # beyond begin the seeds of other units
 _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON instead of a table.")]
 
@@ -177,7 +175,7 @@ def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "
 
     from primorl.project.files import write_json
 
-    path = _REPORTS / f"{name}.json"
+    path = AUDIT_RECORDS / f"{name}.json"
     write_json(path, report)
     log.artifact(path)
     print(json.dumps(report, indent=2, allow_nan=False) if as_json else f"{table}\nreport: {path}")

@@ -8,6 +8,7 @@ import typer
 
 from primorl.commands.folders import given_path
 from primorl.commands.printing import rendered
+from primorl.project.paths import PARTITIONS
 
 _EXAMPLES = """\b
 Examples:
@@ -15,7 +16,6 @@ Examples:
   primorl data describe --figure data.png   also draw its returns, lengths and coverage
   primorl data push --remote vault          send what DVC keeps off remotes (raw rows, partitions) to the remote `vault`
 """
-_PARTITIONS = Path("data/partitions")
 _MOST_ROWS = 12  # of observations, and of actions
 
 
@@ -50,7 +50,7 @@ def _describe(
     from primorl.project.files import replaced_file
     from primorl.trajectories.description import describe, draw
 
-    about, public = describe(_PARTITIONS)
+    about, public = describe(PARTITIONS)
     print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about))
     if figure is not None:
         if public is None:

@@ -8,9 +8,9 @@ from typing import Any
 
 import typer
 
-from primorl.commands.folders import PARAMS
 from primorl.commands.printing import rendered
 from primorl.project.errors import PipelineError
+from primorl.project.paths import LEDGER_HEAD, LOCK, PARAMS, PIPELINE, SECRET
 
 _HELP = """Check the project, and clean up after a killed run.
 
@@ -21,7 +21,6 @@ needs to be done, which the table then names.
 Examples:
   primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
 """
-_LOCK, _PIPELINE = Path("dvc.lock"), Path("dvc.yaml")
 _SUPPORTED = ((3, 11), (3, 12))
 _LEAST_SPACE = 2**30  # bytes
 
@@ -103,9 +102,9 @@ def _params(root: Path) -> tuple[bool, str]:
 def _lock(root: Path) -> tuple[bool, str]:
     import yaml
 
-    if not (root / _PIPELINE).exists():
-        return False, f"{_PIPELINE} is not there: this folder is no project"
-    if not (root / _LOCK).exists():
+    if not (root / PIPELINE).exists():
+        return False, f"{PIPELINE} is not there: this folder is no project"
+    if not (root / LOCK).exists():
         if (root / "models" / "dynamics").exists():
             return False, "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
         return True, "not there yet; `dvc repro` writes it"
@@ -120,13 +119,13 @@ def _locked_outputs(root: Path) -> list[str]:
     """The outputs that ``dvc.lock`` names."""
     import yaml
 
-    content: Any = yaml.safe_load((root / _LOCK).read_text(encoding="utf-8"))
+    content: Any = yaml.safe_load((root / LOCK).read_text(encoding="utf-8"))
     return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
 
 
 def _outputs(root: Path) -> tuple[bool, str]:
     """Outputs that were made and are gone; DVC removes them before it runs a stage."""
-    if not (root / _LOCK).exists() or not _lock(root)[0]:
+    if not (root / LOCK).exists() or not _lock(root)[0]:
         return True, "nothing was made yet"
     outputs = _locked_outputs(root)
     missing = [path for path in outputs if not (root / path).exists()]
@@ -141,7 +140,7 @@ def _secret(root: Path) -> tuple[bool, str]:
     from primorl.project.files import home
 
     del root
-    secret, head = home() / ".primorl" / "secret", home() / ".primorl" / "ledger.head"
+    secret, head = home() / SECRET, home() / LEDGER_HEAD
     if secret.exists():
         others = secret.stat().st_mode & 0o077
         return (False, f"others may read {secret}; chmod 600 {secret}") if others else (True, "there")

@@ -5,8 +5,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-PARAMS = Path("params.yaml")
-_PIPELINE = Path("dvc.yaml")
+from primorl.project.paths import PARAMS, PIPELINE
+
 _called_from = Path()
 
 
@@ -20,7 +20,7 @@ def project_folder(start: Path) -> Path:
     if (start / PARAMS).exists():
         return start
     for folder in start.parents:
-        if (folder / PARAMS).exists() and (folder / _PIPELINE).exists():
+        if (folder / PARAMS).exists() and (folder / PIPELINE).exists():
             return folder
     return start
 

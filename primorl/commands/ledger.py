@@ -10,6 +10,7 @@ import typer
 
 from primorl.commands.folders import given_path
 from primorl.project.errors import PipelineError
+from primorl.project.paths import LEDGER_HEAD, MODEL
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -64,7 +65,7 @@ def _verify() -> None:
     if opened is None:
         print(_EMPTY)
         return
-    head, model = home() / ".primorl" / "ledger.head", Path("models/dynamics/privacy.json")
+    head, model = home() / LEDGER_HEAD, MODEL / "privacy.json"
     with closing(opened) as ledger:
         known = {charge.id for charge in ledger.charges()}
         if known and not head.exists():

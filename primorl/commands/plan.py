@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from primorl.commands.folders import PARAMS, given_path
-from primorl.commands.plan_settings import MOST_ROUNDS, PARTITIONS, Asked, Options, Settings, asked_for
+from primorl.commands.folders import given_path
+from primorl.commands.plan_settings import MOST_ROUNDS, Asked, Options, Settings, asked_for
 from primorl.project.errors import PipelineError
+from primorl.project.paths import PARAMS, PARTITIONS, UNITS
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event
@@ -137,7 +138,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
-    if params is not None and settings.manifest is not None and (PARTITIONS / "units.bin").exists():
+    if params is not None and settings.manifest is not None and UNITS.exists():
         yield from _left(params, settings.manifest, asked)
 
 
@@ -153,7 +154,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     if ledger is None:
         yield "nothing was charged to this dataset yet: no ledger was begun"
         return
-    members = (PARTITIONS / "units.bin").read_bytes()
+    members = UNITS.read_bytes()
     version = Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members)
     budget = params.privacy.budget
     with closing(ledger):

@@ -4,11 +4,10 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from primorl.commands.folders import PARAMS
 from primorl.project.errors import PipelineError
+from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
     from primorl.privacy.accounting.epsilon import Relation, Spent, Training
     from primorl.trajectories.storage.manifest import Manifest
 
-PARTITIONS = Path("data/partitions")
 MOST_ROUNDS = 1_000_000
 _NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
     "sampling_probability": (float, lambda q: 0 < q <= 1, "a number above 0, at most 1"),
@@ -66,7 +64,7 @@ class Settings:
         """The manifest of the partitioned dataset; None before there is one."""
         from primorl.trajectories.storage.manifest import Manifest
 
-        file = PARTITIONS / "manifest.json"
+        file = MANIFEST
         return Manifest.load(file) if file.exists() else None
 
     def given(self, name: str) -> Any:

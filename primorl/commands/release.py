@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from primorl.commands.folders import PARAMS, given_path
+from primorl.commands.folders import given_path
+from primorl.project.paths import PARAMS
 
 _HELP = """Make the bundle that may leave, or check one that came.
 

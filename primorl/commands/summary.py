@@ -1,11 +1,11 @@
 """``primorl summary``."""
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-_SUMMARY = Path("metrics/summary.json")
+from primorl.project.paths import SUMMARY
+
 _HELP = """Show the results of the last run.
 
 \b
@@ -25,7 +25,7 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     from primorl.evaluation.summary import Summary
 
-    summary = Summary.read(_SUMMARY).to_json()
+    summary = Summary.read(SUMMARY).to_json()
     print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
 
 

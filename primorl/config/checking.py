@@ -6,8 +6,9 @@ limit. ``primorl check`` and ``make run`` call `check_project` first.
 
 from pathlib import Path
 
-from primorl.config.params import PARAMS, Params, load
+from primorl.config.params import Params, load
 from primorl.project.errors import PipelineError
+from primorl.project.paths import PARAMS
 
 
 def check_project(folder: Path = Path()) -> Params:

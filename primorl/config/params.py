@@ -30,9 +30,9 @@ from primorl.config.explanations import explanations
 from primorl.config.reading import read_yaml, shown
 from primorl.config.texts import Block, Name
 from primorl.project.errors import PipelineError
+from primorl.project.paths import PARAMS
 from primorl.project.values import Seed
 
-PARAMS = Path("params.yaml")
 DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""

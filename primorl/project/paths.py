@@ -14,6 +14,7 @@ PIPELINE, LOCK = Path("dvc.yaml"), Path("dvc.lock")
 RAW = Path("data/raw")
 TRAJECTORIES = Path("data/trajectories")
 WITHDRAWALS = Path("data/withdrawals")
+CONSENT = Path("data/consent")
 PARTITIONS = Path("data/partitions")
 PRIVATE = PARTITIONS / "private"
 UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"

@@ -13,8 +13,10 @@ import pyarrow.parquet as pq
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.statement import Accountant, Statement
+from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory
+from primorl.project.paths import LOCK, MODELS, PARTITIONS, RAW, SUMMARY, TRAJECTORIES
 from primorl.project.records import write_record
 from primorl.release import bundle
 from primorl.release.card_content import make_card
@@ -31,8 +33,7 @@ from primorl.release.contents import (
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.trajectories.storage.manifest import Manifest
 
-MODELS, PARTITIONS, SUMMARY = Path("models"), Path("data/partitions"), Path("metrics/summary.json")
-_PRIVATE = (Path("data/raw"), Path("data/trajectories"), PARTITIONS)
+_PRIVATE = (RAW, TRAJECTORIES, PARTITIONS)
 _SAME_AS_SUMMARY = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
@@ -62,11 +63,10 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
             raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
     if summary.get("policy_sha256") != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
         raise PipelineError(f"{SUMMARY}: not of the policy in {MODELS / POLICY[0]}; run `dvc repro evaluate`")
-    manifest = Manifest.load(PARTITIONS / "manifest.json")
+    manifest = Manifest.load(paths.MANIFEST)
     if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
         raise PipelineError(
-            f"{PARTITIONS / 'manifest.json'}: another version of the data than the model's; `dvc checkout` brings both "
-            "of one commit"
+            f"{paths.MANIFEST}: another version of the data than the model's; `dvc checkout` brings both of one commit"
         )
     ledger = _ledger_statement(params, statement, manifest)
     with replaced_directory(target) as fresh:
@@ -162,7 +162,7 @@ def _hashes() -> Iterator[str]:
             for algorithm in ("md5", "sha1", "sha256"):
                 opened.seek(0)
                 yield hashlib.file_digest(opened, algorithm).hexdigest()
-    lock = Path("dvc.lock")
+    lock = LOCK
     yield from re.findall(r"\b[0-9a-f]{32}\b", lock.read_text(encoding="utf-8") if lock.exists() else "")
     for entry in (home() / ".dvc" / "cache").glob("**/[0-9a-f][0-9a-f]/*"):
         yield entry.parent.name + entry.name.removesuffix(".dir")

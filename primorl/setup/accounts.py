@@ -10,6 +10,7 @@ from primorl.config.params import Params, Reading
 from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
+from primorl.project.paths import STATE
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
@@ -148,7 +149,7 @@ def _digests(file: Path, units: int, several: bool) -> bytes:
 
 
 def _own(name: str) -> Path:
-    return home() / ".primorl" / name
+    return home() / STATE / name
 
 
 def _sqlite_file(params: Params | Reading) -> Path | None:

@@ -15,10 +15,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
+from primorl.project.paths import CONSENT
 from primorl.trajectories.identity.id_list import IdList
 from primorl.trajectories.storage.manifest import PublicBy
 
-FOLDER = Path("data/consent")
+FOLDER = CONSENT
 """Where files of ids are. DVC watches this folder, so a changed list makes a new split."""
 CONSENT_FILE = "consent.arrow"
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
+from primorl.project.paths import SECRET
 from primorl.trajectories.storage.schema import Spaces, arrow_schema, run_starts, vectors
 
 _BYTES = 32
@@ -31,7 +32,7 @@ def project_secret() -> bytes:
     Raises:
         PipelineError: if the file is unreadable or has another length.
     """
-    path = home() / ".primorl" / "secret"
+    path = home() / SECRET
     if not path.exists():
         _create(path)
     try:

@@ -1,13 +1,12 @@
 """Units that are left out of a dataset: people who withdrew."""
 
-from pathlib import Path
-
 import pyarrow as pa
 
+from primorl.project.paths import WITHDRAWALS
 from primorl.trajectories.identity.id_list import IdList
 from primorl.trajectories.storage.schema import whole
 
-FOLDER = Path("data/withdrawals")
+FOLDER = WITHDRAWALS
 """Where the files are. DVC watches this folder, so a changed list makes a new version of the dataset."""
 
 
