@@ -41,7 +41,6 @@ CANARY = "it-ran"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with everything in it, and a bundle; read only."""
     folder = tmp_path_factory.mktemp("trained") / "project"
     run_stages(folder, tiny_params(), EPISODES)
     with inside(folder):

@@ -8,7 +8,7 @@ from torch import Tensor
 from benchmarks.speed import sac
 from benchmarks.speed.fixed_round import BATCH, FixedRound
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.graphs import WARM_UP, Captured
+from primorl.policy.graphs import WARM_UP, CudaGraphStep
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
 from primorl.training.cohort import local_batches
@@ -109,7 +109,7 @@ def updated(
     for number in range(_UPDATES):
         made.update(rows_of(columns, device, number))
     if captured and device.type == "cuda":
-        assert isinstance(made._step, Captured), "nothing was captured"
+        assert isinstance(made._step, CudaGraphStep), "nothing was captured"
         assert made._step._graph is not None, "nothing was captured"
     return parameters(made) - before
 

@@ -51,7 +51,7 @@ def parts(members: int, width: int, transitions: int, cohort: int) -> tuple[Arch
 
 def source_of(plan: Plan, shape: Architecture, transitions: int) -> Units:
     """The units that ``plan`` holds."""
-    inputs = torch.randn(len(plan.held), transitions, shape.inputs)
+    inputs = torch.randn(len(plan.local_units), transitions, shape.inputs)
     return Units(inputs, torch.sin(inputs))
 
 

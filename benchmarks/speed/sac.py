@@ -55,8 +55,8 @@ def ours(
     observations: int, actions: int, hidden: int, seeds: tuple[int, ...] = (0,), device: torch.device = CPU
 ) -> Work:
     """This project's, on a filled buffer."""
-    columns, streams = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
-    sac = Sac(config(hidden, actions), columns, streams, seeds)
+    columns, generators = ReplayColumns(observations, actions), SeedGenerators.of(seeds, device)
+    sac = Sac(config(hidden, actions), columns, generators, seeds)
     buffer = ReplayBuffer(HELD, columns.width, device, len(seeds))
     rows = torch.randn(len(seeds), HELD, columns.width, device=device)
     rows[..., columns.action] = rows[..., columns.action].tanh()
@@ -64,7 +64,7 @@ def ours(
     buffer.extend(rows)
 
     def work(updates: int) -> None:
-        for batch in buffer.batches(updates, BATCH, streams):
+        for batch in buffer.batches(updates, BATCH, generators):
             sac.update(batch)
         sac.pop_figures()
 

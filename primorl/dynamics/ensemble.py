@@ -22,9 +22,7 @@ _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
 TERMINATION_GAIN = 10.0
-"""Logits are the last output times this: an episode ends once, so a unit has one batch that speaks of its end, and at a
-gain of 1 local steps that suit the other targets hardly move it (docs/architecture.md has the comparison)."""
-
+"""Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 Weights = tuple[Tensor, ...]
@@ -304,17 +302,17 @@ class GaussianEnsemble:
         engine_version: int | None = None,
         public_loss: PublicLosses | None = None,
     ) -> None:
-        """Write ``model.safetensors`` and ``config.json`` into ``folder``.
+        """Write ``model.safetensors`` and ``config.json``.
 
         Args:
-            folder: is there.
+            folder: an existing folder.
             environment: id of the Gymnasium environment; None: no simulator.
             variant: ``dynamics.variant`` of params.yaml.
             rounds: rounds (or epochs) in the weights.
-            observation_names: of the dimensions of observations, ``[S]``.
-            action_names: of the dimensions of actions, or of the discrete actions, ``[A]``.
-            engine_version: of the engine that trained the weights.
-            public_loss: on the public split; None: there is none.
+            observation_names: of the dimensions, ``[S]``.
+            action_names: of the dimensions, or of the discrete actions, ``[A]``.
+            engine_version: of the engine that trained it.
+            public_loss: on the public split, if there is one.
         """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
@@ -348,10 +346,7 @@ class GaussianEnsemble:
             tensors = load_file(folder / "model.safetensors", device=str(device))
             return cls._assemble(config, tensors)
         except FileNotFoundError as missing:
-            raise PipelineError(
-                f"{missing.filename or folder}: not there; `dvc checkout` brings the last one back, "
-                "while training anew spends ε again"
-            ) from None
+            raise PipelineError(f"{missing.filename or folder}: not there; `dvc checkout` brings it back") from None
         except _BROKEN as broken:
             reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
             raise PipelineError(

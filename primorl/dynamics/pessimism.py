@@ -97,19 +97,19 @@ class PessimisticModel:
         return cls(GaussianEnsemble.load(folder, device), uncertainty=uncertainty, penalty=penalty)
 
     @torch.no_grad()
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> Step:
-        """Advance B rollouts, an equal share for each seed of ``streams``.
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
+        """Advance B rollouts, an equal share for each seed of ``generators``.
 
         Args:
             observation: ``[B, S]``, on the model's device.
             action: ``[B, A]``.
-            streams: of the draws.
+            generators: of the draws.
         """
         mean, std, ends = self._ensemble.predict(observation, action)
         members, rollouts = mean.shape[:2]
-        member = streams.randint(members, rollouts)
+        member = generators.randint(members, rollouts)
         row = torch.arange(rollouts, device=observation.device)
-        noise = streams.randn(rollouts, mean.shape[2])
+        noise = generators.randn(rollouts, mean.shape[2])
         drawn = mean[member, row] + std[member, row] * noise
         # A prediction that is not a number would survive clamp and poison every later step: such a rollout stays put.
         drawn = torch.nan_to_num(drawn, nan=0.0)
@@ -120,7 +120,7 @@ class PessimisticModel:
         doubt = self._uncertainty(mean, std)
         terminated = None
         if ends is not None:
-            terminated = streams.rand(rollouts) < ends[member, row]
+            terminated = generators.rand(rollouts) < ends[member, row]
         elif self._rule is not None:
             terminated = self._rule(observation, action, predicted)
         return Step(following, reward - self._penalty * doubt, doubt, terminated)

@@ -64,13 +64,13 @@ def values_by_member(
     for number in range(ensemble.architecture.members):
         # Without a penalty the uncertainty has no say; this one is defined for a single member.
         model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        streams = SeedGenerators.of([seed] * policy.policies, begin.device)
+        generators = SeedGenerators.of([seed] * policy.policies, begin.device)
         observation = begin.repeat(policy.policies, 1)
         alive = torch.ones(len(observation), dtype=torch.bool)
         total = torch.zeros(len(observation), dtype=torch.float64)
         for _ in range(horizon):
             action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
-            step = model.step(observation, action, streams)
+            step = model.step(observation, action, generators)
             total += torch.where(alive, step.reward, 0.0)
             if step.terminated is not None:
                 alive &= ~step.terminated

@@ -124,7 +124,7 @@ def save(
     in ``folder``.
 
     Args:
-        folder: is there.
+        folder: an existing folder.
         epochs: the policies at the end of every epoch.
         variant: ``dynamics.variant`` of params.yaml.
         environment: id of the Gymnasium environment; None: no simulator.

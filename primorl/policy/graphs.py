@@ -10,19 +10,19 @@ WARM_UP = 3
 """Calls that do the work in the plain way, before it is captured."""
 
 
-class Captured:
+class CudaGraphStep:
     """Work on fixed tensors, replayed as one CUDA graph: a small update is then no longer a hundred kernel launches.
 
     The first calls do the work in the plain way, as capture demands; what is computed is the same.
 
     Args:
         work: reads and writes the same tensors at every call and never waits for the GPU.
-        streams: that ``work`` draws from; each replay goes on in them.
+        generators: that ``work`` draws from; each replay goes on in them.
     """
 
-    def __init__(self, work: Callable[[], None], streams: SeedGenerators) -> None:
+    def __init__(self, work: Callable[[], None], generators: SeedGenerators) -> None:
         self._work = work
-        self._streams = streams
+        self._generators = generators
         self._calls = 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
@@ -38,7 +38,7 @@ class Captured:
             return
         if self._graph is None:
             self._graph = torch.cuda.CUDAGraph()
-            for generator in self._streams.generators:
+            for generator in self._generators.generators:
                 self._graph.register_generator_state(generator)
             with torch.cuda.graph(self._graph):
                 self._work()

@@ -50,5 +50,5 @@ class Model(Protocol):
     def observation_scale(self) -> Tensor:
         """``[S]``, of the public normaliser."""
 
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> Step:
-        """Advance B rollouts, equal shares for the seeds of ``streams``: ``observation [B, S]``, ``action [B, A]``."""
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> Step:
+        """Advance B rollouts, equal shares for each seed: ``observation [B, S]``, ``action [B, A]``."""

@@ -30,10 +30,10 @@ def real_transitions(inputs: Tensor, targets: Tensor, terminated: Tensor, scalin
 def with_real(real: ReplayBuffer, fraction: float) -> Sampler:
     """A sampler of batches with ``fraction`` of their rows (rounded, at least one) from ``real``."""
 
-    def batches(generated: ReplayBuffer, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
+    def batches(generated: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
         from_real = max(1, round(fraction * batch_size))
-        of_model = generated.batches(updates, batch_size - from_real, streams)
-        of_data = real.batches(updates, from_real, streams)
+        of_model = generated.batches(updates, batch_size - from_real, generators)
+        of_data = real.batches(updates, from_real, generators)
         return (torch.cat(parts, dim=1) for parts in zip(of_model, of_data, strict=True))
 
     return batches

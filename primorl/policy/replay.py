@@ -165,14 +165,14 @@ class ReplayBuffer:
         self._next = (self._next + count) % capacity
         self._size = min(self._size + count, capacity)
 
-    def batches(self, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
+    def batches(self, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
         """Uniform batches with replacement: ``updates`` times ``[G, batch_size, width]``, each seed's of its own rows.
 
         A buffer made for one seed serves any number of them. All indices are drawn at once.
         """
         seeds, capacity, width = self._rows.shape
-        wanted = len(streams.generators)
-        indices = streams.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
+        wanted = len(generators.generators)
+        indices = generators.randint(self._size, wanted * updates, batch_size).view(wanted, updates, batch_size)
         if seeds > 1:
             indices += capacity * torch.arange(seeds, device=indices.device).view(-1, 1, 1)
         rows, by_update = self._rows.view(-1, width), indices.transpose(0, 1)

@@ -38,7 +38,7 @@ class Rollouts:
         batch: B, of each seed.
         horizon: H.
         reset_fraction: in (0, 1].
-        streams: of every seed's draws, on the device of ``starts``.
+        generators: of every seed's draws, on the device of ``starts``.
     """
 
     def __init__(
@@ -50,15 +50,15 @@ class Rollouts:
         batch: int,
         horizon: int,
         reset_fraction: float,
-        streams: SeedGenerators,
+        generators: SeedGenerators,
     ) -> None:
         self._model = model
         self._scaling = scaling
         self._starts = starts
         self._horizon = horizon
         self._reset_fraction = reset_fraction
-        self._streams = streams
-        self._seeds = len(streams.generators)
+        self._generators = generators
+        self._seeds = len(generators.generators)
         self._ends = self._draw_starts(self._seeds * batch)
 
     @torch.no_grad()
@@ -70,7 +70,7 @@ class Rollouts:
         for _ in range(self._horizon):
             chosen = act(self._by_seed(self._scaling.observation(observation)))
             action = self._scaling.environment_action(chosen).flatten(0, 1)
-            step = self._model.step(observation, action, self._streams)
+            step = self._model.step(observation, action, self._generators)
             ended = never if step.terminated is None else step.terminated
             rows.append(
                 self._by_seed(self._scaling.rows(observation, action, step.reward, step.next_observation, ended))
@@ -89,8 +89,8 @@ class Rollouts:
 
     def _begin(self) -> Tensor:
         size = len(self._ends)
-        fresh = self._streams.rand(size) < self._reset_fraction
+        fresh = self._generators.rand(size) < self._reset_fraction
         return torch.where(fresh.unsqueeze(1), self._draw_starts(size), self._ends)
 
     def _draw_starts(self, size: int) -> Tensor:
-        return self._starts[self._streams.randint(len(self._starts), size)]
+        return self._starts[self._generators.randint(len(self._starts), size)]

@@ -19,7 +19,7 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import DeterministicPolicy, side_by_side
-from primorl.policy.graphs import Captured
+from primorl.policy.graphs import CudaGraphStep
 from primorl.policy.model import Model
 from primorl.policy.networks import Adam, Networks, initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
@@ -58,7 +58,7 @@ class ActorCritic(ABC):
     Args:
         config: see `SacConfig`.
         columns: layout of the rows given to ``update``.
-        streams: of the actions' randomness; the networks live on their device.
+        generators: of the actions' randomness; the networks live on their device.
         seeds: of initial weights; one policy each.
         outputs: of the actor.
         values: input and output size of each critic.
@@ -69,7 +69,7 @@ class ActorCritic(ABC):
         self,
         config: SacConfig,
         columns: ReplayColumns,
-        streams: SeedGenerators,
+        generators: SeedGenerators,
         seeds: Sequence[int],
         *,
         outputs: int,
@@ -79,8 +79,8 @@ class ActorCritic(ABC):
         self._config = config
         self._target_entropy = target_entropy
         self._columns = columns
-        self._streams = streams
-        device, G = streams.device, len(seeds)
+        self._generators = generators
+        device, G = generators.device, len(seeds)
         actors, critics = [], []
         for seed in seeds:
             initial = torch.Generator().manual_seed(seed)
@@ -95,7 +95,7 @@ class ActorCritic(ABC):
             [self.actor.vector, self.log_alpha], [self.actor.gradient, self._alpha_gradient], config.learning_rate
         )
         self._rows = torch.zeros(G, config.batch_size, columns.width, device=device)
-        self._step = Captured(self._plain_step, streams) if device.type == "cuda" else self._plain_step
+        self._step = CudaGraphStep(self._plain_step, generators) if device.type == "cuda" else self._plain_step
         self._sums = torch.zeros(len(_FIGURES), G, device=device)
         self._updates = 0
 
@@ -192,11 +192,11 @@ class Sac(ActorCritic):
     """For actions in a box: V(s) = E [min_j Q_j(s, a) - α log π(a|s)] from one reparametrised sample a ~ π(s)."""
 
     def __init__(
-        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+        self, config: SacConfig, columns: ReplayColumns, generators: SeedGenerators, seeds: Sequence[int] = (0,)
     ) -> None:
         S, A = columns.observation_size, columns.action_size
         entropy = config.entropy_of(None)
-        super().__init__(config, columns, streams, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
+        super().__init__(config, columns, generators, seeds, outputs=2 * A, values=(S + A, 1), target_entropy=entropy)
         self._pairs = self._rows.new_zeros(len(seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
 
     @torch.no_grad()
@@ -241,24 +241,25 @@ class Sac(ActorCritic):
 
     def _noise(self, like: Tensor) -> Tensor:
         G, B, _ = like.shape
-        return self._streams.randn(G * B, self._columns.action_size).view(G, B, -1)
+        return self._generators.randn(G * B, self._columns.action_size).view(G, B, -1)
 
 
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
     def __init__(
-        self, config: SacConfig, columns: ReplayColumns, streams: SeedGenerators, seeds: Sequence[int] = (0,)
+        self, config: SacConfig, columns: ReplayColumns, generators: SeedGenerators, seeds: Sequence[int] = (0,)
     ) -> None:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(config, columns, streams, seeds, outputs=A, values=(S, A), target_entropy=config.entropy_of(A))
+        entropy = config.entropy_of(A)
+        super().__init__(config, columns, generators, seeds, outputs=A, values=(S, A), target_entropy=entropy)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
         """Sample one-hot actions: the first of A exponential clocks, running at the rates π(a|s), to ring."""
         log_policy = self.actor.forward(observation).log_softmax(-1)
         G, B, A = log_policy.shape
-        clocks = self._streams.exponential(G * B, A).view(G, B, A)
+        clocks = self._generators.exponential(G * B, A).view(G, B, A)
         return one_hot((log_policy - clocks.log()).argmax(-1), A).to(observation.dtype)
 
     def _look(self, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -320,10 +321,10 @@ def train(
     Raises:
         PipelineError: actions have no finite bounds, or training diverged.
     """
-    streams = SeedGenerators.of(seeds, starts.device)
+    generators = SeedGenerators.of(seeds, starts.device)
     scaling = Scaling.of(model, config.reward_scale)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
-    sac = algorithm(config, scaling.columns, streams, seeds)
+    sac = algorithm(config, scaling.columns, generators, seeds)
     rollouts = Rollouts(
         model,
         scaling,
@@ -331,7 +332,7 @@ def train(
         batch=config.rollout_batch,
         horizon=config.horizon,
         reset_fraction=reset_fraction,
-        streams=streams,
+        generators=generators,
     )
     buffer = ReplayBuffer(config.buffer_size, scaling.columns.width, starts.device, len(seeds))
     done = 0
@@ -342,7 +343,7 @@ def train(
                 buffer.extend(batch.rows)
             until_rollout = config.rollout_every - done % config.rollout_every
             updates = min(until_rollout, number * config.updates_per_epoch - done)
-            for rows in sampler(buffer, updates, config.batch_size, streams):
+            for rows in sampler(buffer, updates, config.batch_size, generators):
                 sac.update(rows)
             done += updates
         of_model = zip(batch.reward.tolist(), batch.uncertainty.tolist(), strict=True)

@@ -42,7 +42,7 @@ _TOLERANCE = 1e-3  # of ε, for an accountant of another version
 # Places that exist at home only: a path from the root of a disk, and the project's own private folders.
 _PATH = re.compile(
     r"(?<![\w.:/<\\])(?:~?/[\w.+-]+(?:/[\w.+-]+)+|[A-Za-z]:\\|file:)"
-    r"|(?<!\w)(?:data/(?:raw|trajectories|partitions)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
+    r"|(?<!\w)(?:data/(?:raw|trajectories|partitions|consent|withdrawals)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
 )
 
 
@@ -208,6 +208,8 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
     if "mopo" in (model.variant, policy.variant) or policy.policy != "models/policy":
         raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
     loss = model.public_loss
+    if loss is None and statement.public_units:
+        raise PipelineError(f"{folder / MODEL[1]}: public_loss: missing, though there is a public split")
     if loss is not None and not loss.final < min(loss.initial, loss.constant):
         raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
     for key in (

@@ -11,12 +11,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
+from primorl.evaluation.summary import STATED, Summary
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, home, read_json, replaced_directory
-from primorl.project.paths import LOCK, MODELS, PARTITIONS, RAW, SUMMARY, TRAJECTORIES
+from primorl.project.paths import CONSENT, LOCK, MODELS, PARTITIONS, RAW, SUMMARY, TRAJECTORIES, WITHDRAWALS
 from primorl.project.records import write_record
 from primorl.release import bundle
 from primorl.release.card_content import make_card
@@ -33,8 +34,7 @@ from primorl.release.contents import (
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.trajectories.storage.manifest import Manifest
 
-_PRIVATE = (RAW, TRAJECTORIES, PARTITIONS)
-_SAME_AS_SUMMARY = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
+_PRIVATE = (RAW, TRAJECTORIES, PARTITIONS, CONSENT, WITHDRAWALS)
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
@@ -57,11 +57,11 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
-    summary, stated = read_json(SUMMARY), statement.to_json()
-    for key in _SAME_AS_SUMMARY:
-        if summary.get(key) != stated[key]:
+    summary = Summary.read(SUMMARY)
+    for key in STATED:
+        if getattr(summary, key) != getattr(statement, key):
             raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
-    if summary.get("policy_sha256") != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
+    if summary.policy_sha256 != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
         raise PipelineError(f"{SUMMARY}: not of the policy in {MODELS / POLICY[0]}; run `dvc repro evaluate`")
     manifest = Manifest.load(paths.MANIFEST)
     if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
@@ -75,7 +75,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
             shutil.copyfile(MODELS / name, fresh / name)
         write_record(fresh / LEDGER, ledger)
         configs = (read_json(fresh / MODEL[1]), read_json(fresh / POLICY[1]))
-        card = make_card(read_json(fresh / POLICY[2]), *configs, summary, read_json(fresh / LEDGER))
+        card = make_card(read_json(fresh / POLICY[2]), *configs, summary.to_json(), read_json(fresh / LEDGER))
         (fresh / "card.md").write_text(card.markdown(), encoding="utf-8")
         (fresh / "card.html").write_text(card.html(), encoding="utf-8")
         write_record(fresh / MANIFEST, bundle.manifest_of(fresh))

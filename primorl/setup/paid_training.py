@@ -1,4 +1,4 @@
-"""Training that is paid for: the ledger grants it, one or several processes run it, a checkpoint keeps it."""
+"""Charge the ledger, train in one or several processes, and save checkpoints."""
 
 import hashlib
 import json
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from dp_accounting import dp_event
 
+import primorl
 from primorl.config.params import Params, plain
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Ledger
@@ -40,7 +41,7 @@ OnRound = Callable[[int, PublicEvaluation | None], None]
 
 @dataclass(frozen=True)
 class PaidModel:
-    """A trained model, and what the ledger says of it.
+    """A trained model and its ledger entry.
 
     Attributes:
         trained: weights, normaliser, answers to the queries.
@@ -138,8 +139,8 @@ def work_for_first(params: Params, folder: Path) -> None:
         setup = training_setup(params, partitions.manifest, partitions.public, place)
         if _agreed(model_identity(params, setup, partitions)) != granted:
             raise PipelineError(
-                "params.yaml, data/partitions or the project's version differ from those of the first process; give "
-                "all processes the same"
+                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
+                "processes the same"
             )
         private = _open_private(params, setup, partitions, place)
         check_coverage(group, setup.plan.units, private.numbers)
@@ -240,20 +241,27 @@ def _open_private(
 
 
 def _agreed(identity: str) -> str:
-    """What all processes must agree on: the model's identity and the engine that trains it."""
-    return hashlib.sha256(f"{identity} {ENGINE_VERSION}".encode()).hexdigest()
+    """What all processes must agree on: the model's identity, and the very code of the library."""
+    agreed = hashlib.sha256(identity.encode())
+    for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
+        agreed.update(hashlib.sha256(file.read_bytes()).digest())
+    return agreed.hexdigest()
 
 
 def _say_what_is_restored(payment: Payment[TrainingState]) -> None:
-    if payment.state is None or not payment.finished:
+    if payment.state is None or payment.state.started == 0:
         return
     other = payment.state.engine != ENGINE_VERSION
-    made = f" It was made by engine version {payment.state.engine}; this one is {ENGINE_VERSION}." if other else ""
-    print(
-        f"train_model: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this model: it is "
-        f"restored, and nothing is spent.{made} To pay for another draw of the noise, set privacy.draw to a new number",
-        file=sys.stderr,
-    )
+    made = f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}." if other else ""
+    if payment.finished:
+        print(
+            f"train_model: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this model: it is "
+            f"restored, and nothing is spent.{made} To pay for another draw of the noise, set privacy.draw to a new "
+            "number",
+            file=sys.stderr,
+        )
+    elif made:
+        print(f"train_model: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
 
 
 def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
@@ -263,10 +271,10 @@ def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) ->
         PipelineError: weights are not finite, or the public loss is worse than the initial weights' or a constant's.
     """
     if not all(bool(w.isfinite().all()) for w in trained.weights):
-        ledger.abort(payment.charge.id, "training diverged")
+        ledger.commit(payment.charge.id)
         raise PipelineError(
-            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate "
-            "or privacy.clipping_norm. The last good model is untouched; the rounds that ran are spent"
+            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
+            "privacy.clipping_norm. The last good model is untouched; the charge stays spent" + _free_again(payment)
         )
     loss = trained.public_loss
     if loss is not None and loss.diverged:
@@ -275,6 +283,9 @@ def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) ->
             "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
             f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
             "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
-            "dynamics.hidden. The last good model is untouched; what was paid for is kept, and the same settings cost "
-            "nothing again"
+            "dynamics.hidden. The last good model is untouched; the charge stays spent" + _free_again(payment)
         )
+
+
+def _free_again(payment: Payment[TrainingState]) -> str:
+    return "" if payment.file is None else ", and the same settings cost nothing again"

@@ -42,7 +42,7 @@ def _assumptions(manifest: Manifest) -> list[str]:
         else "no unit: there is no public split",
         "observation and action sizes, "
         + ("the environment and its declared spaces" if simulated else "the declared columns, categories and bounds"),
-        "the bounds of observations and rewards named in params.yaml",
+        "the declared bounds of observations and rewards",
         "the wall time of the run",
         "which versions of the data share units, and how many charges there were on them",
     ]

@@ -53,7 +53,7 @@ class SumOfUpdates:
         if sizes not in self._graphs:
             if len(self._graphs) == _MOST_GRAPHS:
                 return self._plainly(start, batches)
-            self._graphs[sizes] = self._captured(start, batches)
+            self._graphs[sizes] = self._graph_of(start, batches)
         graph = self._graphs[sizes]
         for held, now in zip(graph.start, start, strict=True):
             held.copy_(now)
@@ -66,7 +66,7 @@ class SumOfUpdates:
         """``workspace`` is for CPUs alone: were one to grow, graphs would go on in the memory that it gave up."""
         return sum_of_updates(start, batches, self._shape, self._local, self._clip, workspace)
 
-    def _captured(self, start: Weights, batches: LocalBatches) -> _Graph:
+    def _graph_of(self, start: Weights, batches: LocalBatches) -> _Graph:
         held = tuple(w.clone() for w in start)
         rows = LocalBatches(**{name: value.clone() for name, value in vars(batches).items()})
         aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]

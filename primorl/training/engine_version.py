@@ -10,4 +10,4 @@ prints.
 """
 
 ENGINE_VERSION = 2
-SOURCES = ""
+SOURCES = "9fde02c5dff7185fc43ab1b4cb2c6a8a846b11e1bb1dd19fc1d68a4e0230225f"

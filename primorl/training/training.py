@@ -153,7 +153,7 @@ def _check(
     public: tuple[Tensor, Tensor] | None,
     group: Group | None,
 ) -> None:
-    if source is not None and source.units != len(setup.plan.held):
+    if source is not None and source.units != len(setup.plan.local_units):
         raise ValueError("the number of private units differs from the one the plan declares")
     if source is not None and setup.plan.processes != (1 if group is None else group.processes):
         raise ValueError("the plan is for another number of processes")

@@ -98,7 +98,7 @@ class ConsentList:
     may_be_none = False
 
     def __init__(self, file: str):
-        self._ids = IdList(file, FOLDER, "partition.public.file")
+        self._ids = IdList(file, FOLDER, "params.yaml: partition.public.file")
         self.repair = (
             f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some of the "
             "units"

@@ -388,7 +388,6 @@ def test_where_rollouts_begin_is_settled_before_anything_is_paid_for(
 
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
-    """What a wrong advice left behind must not lock the ledger."""
     raw = changed("privacy.noise_multiplier", 4.0)  # both are given
     raw["policy"] = "broken"
     raw["privacy"]["budget"]["epsilon"] = 3.0

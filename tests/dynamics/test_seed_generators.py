@@ -10,10 +10,10 @@ from primorl.dynamics.seed_generators import SeedGenerators
 
 CPU = torch.device("cpu")
 DRAWS: dict[str, Callable[[SeedGenerators, int], Tensor]] = {
-    "randn": lambda streams, rows: streams.randn(rows, 3),
-    "rand": lambda streams, rows: streams.rand(rows),
-    "randint": lambda streams, rows: streams.randint(1000, rows, 2),
-    "exponential": lambda streams, rows: streams.exponential(rows, 3),
+    "randn": lambda generators, rows: generators.randn(rows, 3),
+    "rand": lambda generators, rows: generators.rand(rows),
+    "randint": lambda generators, rows: generators.randint(1000, rows, 2),
+    "exponential": lambda generators, rows: generators.exponential(rows, 3),
 }
 
 
@@ -21,10 +21,10 @@ DRAWS: dict[str, Callable[[SeedGenerators, int], Tensor]] = {
 def test_a_seed_gets_what_it_gets_alone_whoever_is_beside_it(kind: str) -> None:
     draw = DRAWS[kind]
     together = SeedGenerators.of([7, 8, 9], CPU)
-    streams = [SeedGenerators.of([seed], CPU) for seed in (7, 8, 9)]
+    generators = [SeedGenerators.of([seed], CPU) for seed in (7, 8, 9)]
     for _ in range(2):
         parts = draw(together, 12).chunk(3)
-        for part, alone in zip(parts, streams, strict=True):
+        for part, alone in zip(parts, generators, strict=True):
             assert torch.equal(part, draw(alone, 4))
         assert not torch.equal(parts[0], parts[1])
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -9,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
+import yaml
 
-from primorl.config.params import Params
+from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.ledger import charges
@@ -74,6 +76,24 @@ def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_
     assert len(charged(data)) == 2
     trained(with_seed(tight, 1))  # what was paid for is still there to be had
     assert len(charged(data)) == 2
+
+
+def test_the_command_that_a_refusal_advises_fits(data: Params) -> None:
+    """Both commands of it, as they are pasted."""
+    tight = limited(data, 1)
+    trained(tight)
+    with pytest.raises(PipelineError, match="budget") as refused:
+        trained(with_seed(tight, 1))
+    commands = re.findall(r"`dvc exp run ([^`]*)`", str(refused.value))
+    assert len(commands) == 2
+    for seed, command in enumerate(commands, start=1):
+        keys = dict(word.split("=") for word in command.split(" ") if word != "-S")
+        pasted = {key.removeprefix("privacy."): yaml.safe_load(value) for key, value in keys.items()}
+        ledger = Path(".primorl/ledger.db").read_bytes(), Path(".primorl/ledger.head").read_bytes()
+        trained(with_changes(with_seed(tight, seed), privacy=pasted | {"budget": plain(tight.privacy.budget)}))
+        assert len(charged(data)) == 2
+        for name, content in zip(("ledger.db", "ledger.head"), ledger, strict=True):
+            Path(".primorl", name).write_bytes(content)  # the other command is advised from the same state
 
 
 @pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
@@ -198,8 +218,10 @@ def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeyp
     assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
 
 
-def test_training_that_diverges_is_aborted_and_stays_spent(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows does not restore it, and pays again."""
+def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same settings end in the same error and cost nothing more; others are paid for."""
 
     def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
@@ -208,8 +230,11 @@ def test_training_that_diverges_is_aborted_and_stays_spent(data: Params, monkeyp
         patched.setattr(Plan, "release", infinite)
         with pytest.raises(PipelineError, match="diverged"):
             trained(data)
-    assert [charge.state for charge in charged(data)] == ["aborted"]
-    trained(data)
+    with pytest.raises(PipelineError, match=r"diverged .* the same settings cost nothing again"):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed"]
+    assert not OUTPUT.exists()
+    trained(with_seed(data, 1))
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
@@ -223,7 +248,7 @@ def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
     trained(data)
     assert len(charged(data)) == 1
     assert snapshot(Path("models")) == first
-    assert f"made by engine version {ENGINE_VERSION}; this one is {ENGINE_VERSION + 1}" in capsys.readouterr().err
+    assert f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}." in capsys.readouterr().err
     again = with_changes(data, privacy={"draw": 1})
     for _ in range(2):
         trained(again)
@@ -283,8 +308,9 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
     copy = file.read_bytes()
     trained(data)
     file.write_bytes(copy)
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+    with pytest.raises(PipelineError, match="has paid for exactly this result"):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed"]
 
 
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:

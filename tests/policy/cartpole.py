@@ -31,8 +31,8 @@ class CartPole:
     observation_mean: Tensor = field(default_factory=lambda: torch.zeros(4))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([1.0, 0.5, 0.1, 0.5]))
 
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
-        del streams
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+        del generators
         assert torch.equal(action.sum(1), torch.ones_like(action[:, 0]))
         x, speed, angle, turning = observation.unbind(1)
         force = 20 * action[:, 1] - 10

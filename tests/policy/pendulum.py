@@ -49,8 +49,8 @@ class Pendulum:
     def to(self, device: torch.device) -> "Pendulum":
         return Pendulum(*(tensor.to(device) for tensor in vars(self).values()))
 
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
-        del streams
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+        del generators
         cos, sin, speed = observation.unbind(1)
         angle, torque = torch.atan2(sin, cos), action[:, 0]
         reward = -(angle**2 + 0.1 * speed**2 + 0.001 * torque**2)

@@ -115,8 +115,8 @@ def test_without_terminations_it_does_not_learn() -> None:
     """The twin: a reward of 1 for every step says nothing unless falling ends it."""
 
     class Immortal(CartPole):
-        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators):  # type: ignore[no-untyped-def]
-            return replace(super().step(observation, action, streams), terminated=None)
+        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators):  # type: ignore[no-untyped-def]
+            return replace(super().step(observation, action, generators), terminated=None)
 
     epochs = list(train(Immortal(), resets(512, 0), replace(CONFIG, epochs=2), ReplayBuffer.batches, seeds=(1,)))
     assert steps_survived(epochs[-1].policies) < 100
@@ -139,7 +139,7 @@ def test_the_stand_in_is_gymnasiums_cartpole() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same streams, same rows, two seeds: a graph changes nothing but the time."""
+    """Same generators, same rows, two seeds: a graph changes nothing but the time."""
     device = torch.device("cuda")
     model = CartPole(*(tensor.to(device) for tensor in vars(CartPole()).values()))
     config = replace(CONFIG, seeds=(1, 2), epochs=2, updates_per_epoch=10, rollout_every=5, horizon=5, batch_size=16)
@@ -149,5 +149,5 @@ def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.Monkey
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     captured = last()
-    monkeypatch.setattr("primorl.policy.sac.Captured", lambda work, streams: work)
+    monkeypatch.setattr("primorl.policy.sac.CudaGraphStep", lambda work, generators: work)
     torch.testing.assert_close(captured, last())

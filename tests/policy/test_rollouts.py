@@ -22,7 +22,7 @@ class Counter:
     observation_mean: Tensor = field(default_factory=lambda: torch.tensor([1.0]))
     observation_scale: Tensor = field(default_factory=lambda: torch.tensor([2.0]))
 
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
         return PendulumStep(observation + 1, 10 * observation[:, 0], action[:, 0])
 
 
@@ -38,7 +38,7 @@ def rollouts(
         batch=batch,
         horizon=horizon,
         reset_fraction=reset_fraction,
-        streams=SeedGenerators.of(range(seeds), torch.device("cpu")),
+        generators=SeedGenerators.of(range(seeds), torch.device("cpu")),
     )
     return made, scaling
 
@@ -99,8 +99,8 @@ def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
     """Starts, resets and the model's draws of one seed do not depend on the others'."""
 
     class Drawing(Counter):
-        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
-            noise = streams.randn(len(observation), 1)
+        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+            noise = generators.randn(len(observation), 1)
             return PendulumStep(observation + noise, action[:, 0], action[:, 0])
 
     (alone, scaling), (together, _) = (rollouts(6, 4, 0.5, Drawing(), seeds=seeds) for seeds in (1, 3))
@@ -116,8 +116,8 @@ def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
 class Mortal(Counter):
     """Ends where the state reaches 3."""
 
-    def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
-        step = super().step(observation, action, streams)
+    def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+        step = super().step(observation, action, generators)
         return replace(step, terminated=step.next_observation[:, 0] >= 3)
 
 
@@ -143,10 +143,10 @@ def test_the_stand_in_is_gymnasiums_pendulum() -> None:
     env = gymnasium.make("Pendulum-v1").unwrapped
     observation, _ = env.reset(seed=0)
     rng, model = np.random.default_rng(0), Pendulum()
-    streams = SeedGenerators.of([0], torch.device("cpu"))
+    generators = SeedGenerators.of([0], torch.device("cpu"))
     for _ in range(50):
         action = rng.uniform(-2, 2, 1).astype(np.float32)
-        step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], streams)
+        step = model.step(torch.tensor(observation)[None], torch.tensor(action)[None], generators)
         observation, reward, _, _, _ = env.step(action)
         np.testing.assert_allclose(step.next_observation[0].numpy(), observation, atol=1e-4)
         np.testing.assert_allclose(step.reward[0].item(), reward, atol=1e-3)

@@ -150,9 +150,9 @@ def test_alpha_falls_while_the_policy_is_more_random_than_asked() -> None:
 
 def mean_return(policy: DeterministicPolicy, episodes: int = 100) -> float:
     observation, total = resets(episodes, seed=99), torch.zeros(episodes)
-    model, streams = Pendulum(), SeedGenerators.of([0], CPU)
+    model, generators = Pendulum(), SeedGenerators.of([0], CPU)
     for _ in range(200):
-        step = model.step(observation, policy.act(observation.unsqueeze(0))[0], streams)
+        step = model.step(observation, policy.act(observation.unsqueeze(0))[0], generators)
         total += step.reward
         observation = step.next_observation
     return total.mean().item()
@@ -220,9 +220,9 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
     """Also where the interval does not divide the epoch: 10 updates an epoch, rollouts at 0, 4, 8, 12 and 16."""
     held: list[int] = []
 
-    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, streams: SeedGenerators) -> Iterator[Tensor]:
+    def counting(buffer: ReplayBuffer, updates: int, batch_size: int, generators: SeedGenerators) -> Iterator[Tensor]:
         held.extend([len(buffer)] * updates)
-        return buffer.batches(updates, batch_size, streams)
+        return buffer.batches(updates, batch_size, generators)
 
     config = replace(SHORT, rollout_every=4, horizon=3)
     epochs = list(train(Pendulum(), resets(64, 0), config, counting))
@@ -238,8 +238,8 @@ def test_rollouts_come_when_they_are_due_and_every_update_is_made() -> None:
 
 def test_divergence_is_said_in_one_line() -> None:
     class Broken(Pendulum):
-        def step(self, observation: Tensor, action: Tensor, streams: SeedGenerators) -> PendulumStep:
-            step = super().step(observation, action, streams)
+        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
+            step = super().step(observation, action, generators)
             return PendulumStep(step.next_observation, step.reward * torch.nan, step.uncertainty)
 
     with pytest.raises(PipelineError, match=r"SAC diverged in epoch 1, seed 0.*lower learning_rate"):
@@ -263,7 +263,7 @@ def test_the_snapshot_is_the_actors_mean_in_the_environments_units() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same streams, same rows: a graph changes nothing but the time."""
+    """Same generators, same rows: a graph changes nothing but the time."""
     device = torch.device("cuda")
 
     def last() -> Tensor:
@@ -272,5 +272,5 @@ def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.Monkey
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     captured = last()
-    monkeypatch.setattr("primorl.policy.sac.Captured", lambda work, streams: work)
+    monkeypatch.setattr("primorl.policy.sac.CudaGraphStep", lambda work, generators: work)
     torch.testing.assert_close(captured, last())

@@ -52,7 +52,7 @@ def plan(**changes: Any) -> Plan:
 
 def rounds(of: Plan, maps: Normaliser, device: torch.device = CPU) -> Rounds:
     own = units()
-    held = Ragged([own.inputs[k] for k in of.held], [own.targets[k] for k in of.held])
+    held = Ragged([own.inputs[k] for k in of.local_units], [own.targets[k] for k in of.local_units])
     return Rounds(training_setup(of, SHAPE, local=LOCAL, execution=Execution(device, 1 << 20, True)), held, maps)
 
 
@@ -70,7 +70,7 @@ class Coins:
 
     def sum(self, weights: Any, *, last: bool = False) -> list[Tensor]:
         joined = torch.zeros(self._plan.units, dtype=torch.float64)
-        joined[torch.tensor(self._plan.held)[self._plan.cohort()]] = 1
+        joined[torch.tensor(self._plan.local_units)[self._plan.cohort()]] = 1
         return [joined]
 
 
@@ -98,7 +98,7 @@ def work(group: Group, scenario: int) -> None:
 
     def shared(make: Callable[[Plan, Normaliser], Any], device: torch.device = CPU, **changes: Any) -> None:
         own = plan(**changes).of_process(group.process, group.processes)
-        held = torch.tensor(own.held)
+        held = torch.tensor(own.local_units)
         totals = [lambda: held.sum().view(1), lambda: torch.ones(2, 3, dtype=torch.int64)]
         serve_rounds(group, totals, SHAPE, device, partial(make, own))
 

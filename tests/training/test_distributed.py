@@ -82,7 +82,7 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
 
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
-    held = torch.tensor(first(crew.plan()).held)
+    held = torch.tensor(first(crew.plan()).local_units)
     totals = distributed_totals(
         group, {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
     )
@@ -144,7 +144,7 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     monkeypatch.setattr(dist, "broadcast", spying)
     plan = first(crew.plan())
     own = crew.units()
-    held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
+    held = crew.Ragged([own.inputs[k] for k in plan.local_units], [own.targets[k] for k in plan.local_units])
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
     monkeypatch.setattr(TrainingSetup, "make_normaliser", lambda *_: crew.normaliser())
     trained = train(
@@ -200,7 +200,7 @@ def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_i
     """K, and so qK, is that of all; shards are disjoint and are all; nobody but the first can draw noise."""
     whole = crew.plan(noise_multiplier=1.0, sampling_probability=0.5)
     parts = [whole.of_process(process, 3) for process in range(3)]
-    assert sorted(unit for part in parts for unit in part.held) == list(range(7))
+    assert sorted(unit for part in parts for unit in part.local_units) == list(range(7))
     assert {part.expected_cohort for part in parts} == {3.5}
     assert {str(part.event) for part in parts} == {str(whole.event)}
     total = [torch.zeros(2, 2, dtype=torch.float64)]
@@ -218,7 +218,7 @@ def test_a_plan_for_several_processes_does_not_train_alone() -> None:
     """A part of the units, released as if it were all, would be the wrong model."""
     plan = first(crew.plan())
     own = crew.units()
-    held = crew.Ragged([own.inputs[k] for k in plan.held], [own.targets[k] for k in plan.held])
+    held = crew.Ragged([own.inputs[k] for k in plan.local_units], [own.targets[k] for k in plan.local_units])
     for source, says in ((held, "another number of processes"), (own, "differs from the one the plan declares")):
         with pytest.raises(ValueError, match=says):
             train(training_setup(plan, SHAPE, local=crew.LOCAL), source, None)

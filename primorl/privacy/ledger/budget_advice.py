@@ -21,7 +21,7 @@ Fits = Callable[[dp_event.DpEvent], bool]
 
 
 def advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, budget: Budget) -> str:
-    """What still fits the budget, with the words to paste behind ``dvc exp run``.
+    """What still fits the budget, each as a command to paste.
 
     The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
     same for every dataset.
@@ -42,10 +42,11 @@ def advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, budget:
     run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
     found = []
     if run is not None and multiplier is not None:
-        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {_settings(multiplier)}")
+        command = _command(multiplier)
+        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {command}")
     if run is not None and rounds is not None:
-        same = f"{run.noise_multiplier:.6g}"
-        found.append(f"{rounds} rounds with this noise_multiplier {same}: {_settings(run.noise_multiplier, rounds)}")
+        same, command = f"{run.noise_multiplier:.6g}", _command(run.noise_multiplier, rounds)
+        found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
     return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
 
 
@@ -112,8 +113,8 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
     return low
 
 
-def _settings(multiplier: float, rounds: int | None = None) -> str:
-    """The words for ``dvc exp run`` that make it so."""
+def _command(multiplier: float, rounds: int | None = None) -> str:
+    """The command that makes this run, in backticks."""
     words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
     words += [] if rounds is None else [f"privacy.rounds={rounds}"]
-    return " ".join(f"-S {word}" for word in words)
+    return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic
 
+from dp_accounting import dp_event
+
 from primorl.privacy.ledger.checkpoint import Restore, S, read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
 from primorl.privacy.statement import SpentOnDataset
@@ -65,8 +67,11 @@ def pay_or_resume(
 
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
+        ValueError: ``begin`` is given for an event without a guarantee.
         PipelineError: the checkpoint to resume from is damaged, or that of completed work is missing.
     """
+    if begin is not None and isinstance(request.event, dp_event.NonPrivateDpEvent):
+        raise ValueError("begin: work without a guarantee must not be saved; give None")
     if begin is None:
         yield Payment(ledger.reserve(request, budget), None, None)
         return
@@ -104,9 +109,10 @@ def _refuse_to_pay_twice(ledger: Ledger, request: Request, checkpoints: Path) ->
     """Refuse a request that was completed before under the same identity, and whose result is not here."""
     for charge in ledger.charges():
         file = _file(checkpoints, charge.id)
-        if charge.identity == request.identity and charge.state == "committed" and not file.exists():
+        if charge.identity == request.identity and charge.state == "committed":
+            found = "an old copy" if file.exists() else "not there"
             raise PipelineError(
-                f"{file}: not there, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
+                f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
                 "the file back from where it was paid for, or the result by `dvc checkout` or `dvc pull`; to pay for "
                 "another draw of the noise, set privacy.draw in params.yaml to a new number"
             )

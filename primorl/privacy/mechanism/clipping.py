@@ -63,6 +63,11 @@ class L2Clip:
 
     clipping_norm: float
 
+    def __post_init__(self) -> None:
+        """Refuse a norm that bounds nothing."""
+        if not self.clipping_norm > 0:
+            raise ValueError(f"clipping_norm: found {self.clipping_norm}, allowed are numbers above 0")
+
     @property
     def sensitivity(self) -> float:
         """C: L2 sensitivity of the sum when one unit is added or removed."""
@@ -85,7 +90,15 @@ class L2Clip:
 
         Returns:
             ``vectors``, clipped.
+
+        Raises:
+            ValueError: if ``vectors`` has another shape or type. A row must be all that one unit contributes.
         """
+        if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
+            raise ValueError(
+                f"vectors: found {vectors.dtype} of shape {tuple(vectors.shape)}; allowed is float32 or float64 "
+                "[P, n], one row for each unit"
+            )
         squares = _squares(vectors)
         norms = squares.sqrt()
         factors = torch.ones_like(norms)
@@ -216,4 +229,6 @@ def _squares(update: Tensor) -> Tensor:
     """``[P, .., n]`` to the squared norms of the P updates, float64."""
     dtype = None if update.shape[-1] <= _LONGEST_ROW else torch.float64
     rows: Tensor = torch.linalg.vector_norm(update, dim=-1, dtype=dtype).double().square_()
+    if dtype is not None and update.dtype == torch.float32:  # short rows overflow by themselves
+        rows = torch.where(rows > torch.finfo(torch.float32).max, math.inf, rows)
     return rows.sum(tuple(range(1, rows.dim()))) if rows.dim() > 1 else rows

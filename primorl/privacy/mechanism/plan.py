@@ -101,7 +101,7 @@ class Plan:
         return replace(self, process=process, processes=processes)
 
     @property
-    def held(self) -> range:
+    def local_units(self) -> range:
         """The units that this process samples, out of K: disjoint between processes, and together all."""
         return range(self.process, self.units, self.processes)
 
@@ -134,7 +134,7 @@ class Plan:
 
     def cohort(self) -> Tensor:
         """Draw this round's cohort: indices among the units held, ``[U]``. Sensitive: discard right after use."""
-        return self.sampler.sample(len(self.held), self.entropy)
+        return self.sampler.sample(len(self.local_units), self.entropy)
 
     def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """(sum of clipped contributions + N(0, (zC)² I)) / (qK): all that ever leaves a round.

@@ -284,7 +284,14 @@ class BoundedSum:
 
         Returns:
             int64 ``[size]``; sensitive.
+
+        Raises:
+            ValueError: if ``vectors`` has another shape, or the sum could overflow.
         """
+        if vectors.dim() != 2 or vectors.shape[1] != self.size:
+            raise ValueError(f"vectors: found shape {tuple(vectors.shape)}, allowed is [U, {self.size}]")
+        if not 0 < self.norm * max(len(vectors), 1) * ONE < 2.0**62:
+            raise ValueError(f"norm: found {self.norm} for {len(vectors)} units, which whole numbers cannot sum")
         exact = vectors.to(torch.float64)
         exact = torch.where(exact.isfinite().all(1, keepdim=True), exact, 0.0)
         # Divided by the largest entry first, so that no square overflows; aimed a hair below the bound for rounding.

@@ -48,6 +48,7 @@ class DuplicateCheck:
             again, first = pairs[np.argmin(pairs[:, 0])] + 1
             raise PipelineError(
                 f"{self._origin}: trajectory number {again}: found the same rows as in trajectory number {first}; "
-                "allowed: every trajectory once, or its owner counts twice; drop it, or set duplicates: allow where "
-                "equal records of different people are to be expected"
+                "allowed: every trajectory once, or its owner counts twice; drop it, or set "
+                "ingestion.duplicates: allow in the dataset's file where equal records of different people are to be "
+                "expected"
             )

@@ -19,7 +19,7 @@ class IdList:
     Args:
         file: a file in ``folder``.
         folder: the folder that DVC watches, so that an edit of the file makes a new version of what depends on it.
-        key: the key of the settings that names the file, for errors.
+        key: the file and key of the settings that name it, for errors.
 
     Raises:
         PipelineError: if the file is elsewhere, is missing or is not text.
@@ -29,20 +29,19 @@ class IdList:
         self._file = file
         path = Path(file)
         if folder.resolve() not in path.resolve().parents:
-            raise PipelineError(
-                f"params.yaml: {key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits"
-            )
+            raise PipelineError(f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits")
         try:
-            lines = path.read_text(encoding="utf-8-sig").splitlines()
+            lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
         except OSError as refused:
-            raise PipelineError(f"{file}: {refused.strerror}; params.yaml: {key} names it") from None
+            raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
         except UnicodeDecodeError:
             raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
-        given = {line.strip(): number for number, line in reversed(list(enumerate(lines, 1))) if line.strip()}
-        written = pa.array(list(given), pa.string())
+        # In the form of the column unit_id, so that a line names one unit at most; of equal lines the first counts.
+        ids = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
+        given = {unit: number for number, unit in reversed(list(enumerate(ids, 1))) if unit}
         self._lines = np.array(list(given.values()), dtype=np.int64)
         self._met = np.zeros(len(given), dtype=bool)
-        self._ids = pa.concat_arrays([written, id_text(written)])  # the first of two equal ones counts
+        self._ids = pa.array(list(given), pa.string())
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -51,7 +50,7 @@ class IdList:
         """Whether each of ``units`` is in the list, [units]; remembers which ids were met."""
         places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
         listed: npt.NDArray[np.bool_] = places >= 0
-        self._met[np.unique(places[listed]) % max(len(self), 1)] = True
+        self._met[np.unique(places[listed])] = True
         return listed
 
     def check_all_met(self) -> None:

@@ -21,7 +21,7 @@ class Withdrawals:
     """
 
     def __init__(self, file: str | None):
-        self._gone = None if file is None else IdList(file, FOLDER, "exclude_units")
+        self._gone = None if file is None else IdList(file, FOLDER, "ingestion.exclude_units of the dataset's file")
 
     def drop(self, table: pa.Table) -> pa.Table:
         """The rows of ``table`` that are of units that stay."""

@@ -17,7 +17,7 @@ PAYMENT = [
         "ledger",
         "primorl/privacy/ledger/ledger.py",
         "wanted = composed([*earlier, request.event], budget.delta).epsilon_pld",
-        "wanted = _composed([request.event], budget.delta).epsilon_pld",
+        "wanted = composed([request.event], budget.delta).epsilon_pld",
         "the budget is compared with the run's own ε",
         (_LEDGER,),
     ),

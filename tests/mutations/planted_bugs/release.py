@@ -176,7 +176,7 @@ PROCESSES = [
         "processes",
         "primorl/privacy/mechanism/plan.py",
         "return self.sampling_probability * self.units",
-        "return self.sampling_probability * len(self.held)",
+        "return self.sampling_probability * len(self.local_units)",
         "the denominator is that of one process's units",
         (_PROCESSES,),
     ),

@@ -173,8 +173,9 @@ def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledge
     said = re.fullmatch(
         r"dataset 'pendulum': privacy.budget is ε 0.35 at δ 1e-05, of which (\S+) is spent \(2 charged\) and (\S+) is "
         r"left; with this run it would be (\S+); still fitting: noise_multiplier (\S+) with these 150 rounds: "
-        r"-S privacy.target_epsilon=null -S privacy.noise_multiplier=(\S+) or (\d+) rounds with this noise_multiplier "
-        r"20: -S privacy.target_epsilon=null -S privacy.noise_multiplier=20.0 -S privacy.rounds=(\d+)",
+        r"`dvc exp run -S privacy.target_epsilon=null -S privacy.noise_multiplier=(\S+)` or (\d+) rounds with this "
+        r"noise_multiplier 20: `dvc exp run -S privacy.target_epsilon=null -S privacy.noise_multiplier=20.0 -S "
+        r"privacy.rounds=(\d+)`",
         str(refused.value),
     )
     assert said is not None
