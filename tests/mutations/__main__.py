@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FILE = RESULTS / "mutations.json"
 DOCUMENT = ROOT / "docs" / "planted-bugs.md"
 CODE = ("primorl", "pipeline", "tests", "datasets", "examples", "params.yaml", "dvc.yaml", "pyproject.toml")
-REST = ("benchmarks", "docs", "constraints.txt", "README.md", "LICENSE")
+REST = (".gitignore", ".dvc", "Makefile", "benchmarks", "docs", "constraints.txt", "README.md", "LICENSE")
 MINUTES = 10
 
 

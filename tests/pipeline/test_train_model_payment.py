@@ -191,6 +191,15 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monk
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
+def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> None:
+    """Another split of a dataset has the dataset's fingerprint, and is another model all the same."""
+    trained(data)
+    shutil.rmtree("data/partitions")
+    write_partitions([episode(1 + 7 * i % 30, 50 + i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+
+
 def test_a_finished_model_whose_checkpoint_is_gone_is_not_paid_for_again(data: Params) -> None:
     """Asked for in so many words (another draw) it is."""
     trained(data)

@@ -166,7 +166,7 @@ CLIP = [
         "_MARGIN = 1 - 2.0**-14",
         "_MARGIN = 1",
         "rounding carries updates above the bound",
-        (_LOCAL,),
+        (_CLIPPING, _LOCAL),
     ),
     Bug(
         "clip-norm-in-float32",

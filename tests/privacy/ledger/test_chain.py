@@ -197,6 +197,16 @@ def test_nothing_can_stand_before_the_first(book: Book, place: int) -> None:
     assert f": record {place}: inserted before the first" in refusal(book)
 
 
+def test_a_record_of_another_future_of_the_same_secret_is_found() -> None:
+    """Whole records with the right numbers and hashes, of two chains that parted after the first record."""
+    chain, other = Chain(SECRET, "one"), Chain(SECRET, "other")
+    first, second, third = chain.following([{"kind": "a"}, {"kind": "b"}, {"kind": "c"}])
+    _, apart, _ = other.following([{"kind": "a"}, {"kind": "z"}, {"kind": "c"}])
+    with pytest.raises(PipelineError, match="record 3: does not follow the record 2"):
+        Chain(SECRET, "mixed").extend([first, apart, third])
+    assert len(Chain(SECRET, "sound").extend([first, second, third])) == 3
+
+
 def test_an_older_state_with_a_new_future_is_found(book: Book) -> None:
     """Even the owner of the secret cannot go back and charge anew: what the anchor knows must be there."""
     chain = Chain(SECRET, "again")

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from primorl.privacy.accounting.epsilon import Relation
+from primorl.privacy.mechanism import clipping
 from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
 from tests.training.test_local_update import joint_norm, round_sum
 from tests.units import Ragged
@@ -185,6 +186,29 @@ def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Re
         for other in torch.zeros(1, 40) if relation == "add_or_remove_one" else [*clipped, *-clipped]:
             assert float((row - other).norm()) <= clip.sensitivity_under(relation)
     assert float(vectors(0, dtype)[0].norm()) > clip.sensitivity_under(relation)
+
+
+@pytest.mark.parametrize("norm", [C, 1e-3])
+def test_rounding_carries_no_vector_above_the_bound(norm: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands of rows, one of a length whose squares overflow; the twin has no margin for rounding."""
+
+    def largest() -> float:
+        rows = torch.randn(3000, 1025, generator=torch.Generator().manual_seed(0)) * 100
+        rows[0] = 1e30
+        return float(torch.linalg.vector_norm(L2Clip(norm).finish(rows).double(), dim=1).max())
+
+    assert largest() <= norm
+    monkeypatch.setattr(clipping, "_MARGIN", 1)
+    assert largest() > norm
+
+
+@pytest.mark.parametrize("given", [torch.ones(3), torch.ones(3, 2, 2), torch.ones(3, 2, dtype=torch.int64)])
+def test_a_row_must_be_all_of_one_unit(given: Tensor) -> None:
+    """One number for each of three units would be clipped as one vector, and so depend on all three."""
+    with pytest.raises(ValueError, match="one row for each unit"):
+        L2Clip(C).finish(given)
+    with pytest.raises(ValueError, match="clipping_norm: found 0"):
+        L2Clip(0.0)
 
 
 def test_an_l2_clip_keeps_what_is_short_and_zeroes_what_is_not_finite() -> None:

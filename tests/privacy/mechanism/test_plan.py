@@ -2,6 +2,7 @@
 
 import json
 import math
+import random
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from scipy import stats
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.mechanism.entropy import SeededEntropy, SystemEntropy
+from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from tests.plans import ensemble_plan
@@ -82,6 +84,32 @@ def test_two_runs_of_one_plan_differ_in_noise_and_cohorts() -> None:
     first, second = plan(), plan()
     assert not np.array_equal(released_noise(first, 1, (3, 4, 4)), released_noise(second, 1, (3, 4, 4)))
     assert not torch.equal(first.cohort(), second.cohort())
+
+
+def test_the_usual_seeds_reach_neither_cohorts_nor_noise() -> None:
+    """Equal seeds of every library that has a global generator; the twin, a seeded plan, repeats itself."""
+
+    def drawn(p: Plan) -> tuple[list[int], list[float]]:
+        random.seed(0)
+        np.random.seed(0)
+        torch.manual_seed(0)
+        return p.cohort().tolist(), released_noise(p, 1, (5,)).ravel().tolist()
+
+    (cohort, noise), (other_cohort, other_noise) = drawn(plan()), drawn(plan())
+    assert cohort != other_cohort
+    assert noise != other_noise
+    assert drawn(plan(entropy=SeededEntropy(3))) == drawn(plan(entropy=SeededEntropy(3)))
+
+
+def test_noise_is_drawn_and_added_in_double_precision() -> None:
+    """The release is the double-precision sum plus the double-precision draw, rounded once, at the end."""
+    p, total = plan(entropy=SeededEntropy(3)), torch.rand(4000, dtype=torch.float64) * 1e3
+    scale = p.noise_multiplier * p.clip.sensitivity
+    draw = normals(SeededEntropy(3), 4000) * scale
+    (released,) = p.release([total])
+    assert torch.equal(released, ((total + draw) / p.expected_cohort).float())
+    for rounded in (total.float() + draw.float(), total + draw.half()):  # the twins
+        assert not torch.equal(released, (rounded.double() / p.expected_cohort).float())
 
 
 def test_the_denominator_is_constant() -> None:
