@@ -68,7 +68,7 @@ def test_the_default_settings_are_those_that_the_figures_were_made_with(project:
         ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
         ("propofol", (1.0, 0.06, 150, 0.35, 0.005, None, (64, 64), 50)),
-        ("csv-log", (0.5, 0.1, 150, 0.35, 0.005, None, (64, 64), 100)),
+        ("csv-log", (1.0, 0.3, 100, 0.2, 0.005, None, (64, 64), 100)),
     ],
 )
 def test_a_dataset_brings_the_settings_that_it_was_measured_with(
@@ -168,7 +168,8 @@ def test_what_was_taken_from_where_is_known(project: Path) -> None:
     checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9))
     assert checked.origins["policy.penalty"] == "params.yaml"
     assert checked.origins["policy.horizon"] == "datasets/csv-log.yaml"
-    assert checked.origins["privacy.rounds"] == "datasets/defaults.yaml"
+    assert checked.origins["privacy.delta"] == "params.yaml"
+    assert checked.origins["dynamics.learning_rate"] == "datasets/defaults.yaml"
     assert set(checked.origins) == set(leaves())
     suggested = checked.suggested()
     assert suggested["policy.horizon"] == 12
@@ -177,7 +178,8 @@ def test_what_was_taken_from_where_is_known(project: Path) -> None:
     line = checked.suggestions_line()
     assert line is not None
     assert "\n" not in line
-    assert "datasets/csv-log.yaml: partition.public_fraction 0.1, policy.horizon 12, policy.starts public" in line
+    for taken in ("partition.public_fraction 0.1", "policy.horizon 12", "policy.starts public"):
+        assert taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
     assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
 
 
