@@ -22,7 +22,7 @@ import torch
 from scipy import stats
 
 from benchmarks.machine import machine, write
-from benchmarks.privacy.small_project import in_process, make, write_params
+from benchmarks.privacy.small_project import in_process, make
 from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.config import params as params_module
@@ -31,6 +31,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import read_json
 from primorl.project.progress import progress_bar
 from primorl.setup.accounts import project_ledger
+from tests.projects import write_settings
 
 ROUNDS = 100
 CHANGES: dict[str, dict[str, Any]] = {
@@ -125,7 +126,7 @@ def median(values: list[float]) -> float:
 
 def run(folder: Path, content: dict[str, Any], kill_after: float | None) -> int:
     """One `train_model`; its exit status, negative for a signal."""
-    write_params(folder, content)
+    write_settings(content, folder)
     process = in_process(lambda: stage(folder / f"released-{content['seed']}"), folder / "log")
     if kill_after is not None:
         time.sleep(kill_after)

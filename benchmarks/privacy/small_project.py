@@ -8,38 +8,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from primorl.config import params
+from tests.projects import project_settings, write_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its settings."""
-    content = params.plain(params.load(ROOT / "params.yaml"))
+    content = project_settings()
     small = {"episodes": 120, "num_envs": 30, "learning_starts": 24000, "hidden": [16], "gradient_steps": 1}
     content["chosen"]["options"] |= small
     content["partition"]["public_fraction"] = 0.2
     for block, values in changes.items():
         content[block] |= values
-    write_params(folder, content)
+    write_settings(content, folder)
     for stage in ("collect", "ingest", "partition"):
         environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
         subprocess.run([sys.executable, "-m", f"pipeline.{stage}"], cwd=folder, env=environment, check=True)
     return content
-
-
-def write_params(folder: Path, content: dict[str, Any]) -> None:
-    """Write ``params.yaml`` and the dataset's file, every value decided."""
-    (folder / "datasets").mkdir(exist_ok=True)
-    own = {key: value for key, value in content.items() if key != "chosen"}
-    for file, said in (
-        ("params.yaml", own),
-        (f"datasets/{content['dataset']}.yaml", content["chosen"]),
-        ("datasets/defaults.yaml", {}),
-    ):
-        (folder / file).write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
 
 
 def in_process(body: Callable[[], int], log: Path) -> int:

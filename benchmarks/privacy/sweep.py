@@ -13,13 +13,14 @@ import torch
 
 from benchmarks.machine import machine, write
 from benchmarks.privacy.crashes import CHANGES
-from benchmarks.privacy.small_project import in_process, make, write_params
+from benchmarks.privacy.small_project import in_process, make
 from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.config import params as params_module
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
 from primorl.setup.accounts import project_ledger
+from tests.projects import write_settings
 
 ALLOWED, RUNS = 7, 10
 
@@ -51,7 +52,7 @@ def sweep(folder: Path, content: dict[str, Any], seven: float) -> list[dict[str,
     private, hidden = Path("data/partitions/private"), Path("hidden")
     for seed in range(RUNS):
         content["seed"] = seed
-        write_params(folder, content)
+        write_settings(content, folder)
         if seed >= ALLOWED:
             private.rename(hidden)
         process = in_process(lambda: run_stage("train_model", "", train_model.body), folder / "log")

@@ -125,10 +125,12 @@ def _locked_outputs(root: Path) -> list[str]:
 
 def _outputs(root: Path) -> tuple[bool, str]:
     """Outputs that were made and are gone; DVC removes them before it runs a stage."""
+    from primorl.project.restoration import missing_outputs
+
     if not (root / LOCK).exists() or not _lock(root)[0]:
         return True, "nothing was made yet"
     outputs = _locked_outputs(root)
-    missing = [path for path in outputs if not (root / path).exists()]
+    missing = missing_outputs()
     if not missing:
         return True, f"all {len(outputs)} are there"
     if len(missing) == len(outputs):

@@ -20,6 +20,11 @@ class PublicLosses:
     constant: Annotated[float, "Of the best constant prediction."]
     final: Annotated[float, "Of the weights in `model.safetensors`; below both, or the model is not written."]
 
+    @property
+    def diverged(self) -> bool:
+        """Whether training made the model worse than its initial weights, or worse than a constant prediction."""
+        return not self.final < min(self.initial, self.constant)
+
 
 @record
 class ModelConfig:

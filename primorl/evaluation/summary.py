@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+from primorl.dynamics.config import Variant
 from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.results import Estimate, Evaluation, Result
-from primorl.policy.config import Variant
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import write_json
 from primorl.project.logs import Log, StageLog

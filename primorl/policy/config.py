@@ -3,11 +3,11 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from primorl.dynamics.config import Variant
 from primorl.project.records import Line, read_record, record, write_record
 from primorl.project.values import Within
 
 FILE = "config.json"
-Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
 _Count = Annotated[int, Within(ge=1)]
 

@@ -9,7 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.policy.config import PolicyConfig, Variant
+from primorl.dynamics.config import Variant
+from primorl.policy.config import PolicyConfig
 from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]

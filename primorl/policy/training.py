@@ -9,10 +9,10 @@ from typing import Any
 
 from torch import Tensor
 
-from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.config import ModelConfig, Variant
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
-from primorl.policy.config import PolicyPointer, Variant
+from primorl.policy.config import PolicyPointer
 from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement

@@ -210,7 +210,7 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
     loss = model.public_loss
     if loss is None and statement.public_units:
         raise PipelineError(f"{folder / MODEL[1]}: public_loss: missing, though there is a public split")
-    if loss is not None and not loss.final < min(loss.initial, loss.constant):
+    if loss is not None and loss.diverged:
         raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
     for key in (
         *("environment", "variant", "observation_size", "action_size", "discrete_actions"),

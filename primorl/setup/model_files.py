@@ -3,7 +3,6 @@
 from pathlib import Path
 
 from primorl.config.params import Params
-from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_directory
@@ -27,7 +26,6 @@ def write_model(
         paid: the trained model and its charge.
         run: gets the statement as tags, and both JSON files.
     """
-    loss = paid.trained.public_loss
     info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
     plan = None if variant == "mopo" else setup.plan
     statement = privacy_statement(plan, partitions.manifest, params).with_payment(paid.charge, paid.spent)
@@ -41,7 +39,7 @@ def write_model(
             observation_names=info.spaces.observation_names,
             action_names=info.spaces.action_names,
             engine_version=paid.engine_version,
-            public_loss=PublicLosses(**vars(loss)) if loss else None,
+            public_loss=trained.public_loss,
         )
         starts = setup.start_model(trained.answers)
         if starts is not None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 
 _MOST_PUBLIC_ROWS = 16384
@@ -25,26 +26,6 @@ class PublicEvaluation:
     round: int
     loss: float
     error: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class PublicLoss:
-    """The public loss of a trained model beside two trivial ones.
-
-    Attributes:
-        initial: of the initial weights.
-        constant: of the best constant Gaussian (and the best constant probability of a termination).
-        final: of the released weights.
-    """
-
-    initial: float
-    constant: float
-    final: float
-
-    @property
-    def diverged(self) -> bool:
-        """Whether training made the model worse than its initial weights, or worse than a constant prediction."""
-        return not self.final < min(self.initial, self.constant)
 
 
 class PublicEvaluator:
@@ -73,10 +54,10 @@ class PublicEvaluator:
         return PublicEvaluation(after, float(losses.mean()), tuple(error.tolist()))
 
     @torch.no_grad()
-    def compare(self, initial: Weights, final: Weights) -> PublicLoss:
+    def compare(self, initial: Weights, final: Weights) -> PublicLosses:
         """The loss of the initial weights, of the best constant prediction and of the final weights."""
         first, last = (float(self._rows(weights)[0].mean()) for weights in (initial, final))
-        return PublicLoss(first, self._constant_loss(), last)
+        return PublicLosses(initial=first, constant=self._constant_loss(), final=last)
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._architecture.members, -1, -1)

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field, replace
 
 from torch import Tensor
 
+from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import Normaliser, Weights
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource
 from primorl.training.distributed import DistributedRounds, Group, distributed_totals
-from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator, PublicLoss
+from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
@@ -36,7 +37,7 @@ class Trained:
     evaluations: tuple[PublicEvaluation, ...]
     normaliser: Normaliser
     answers: Mapping[str, Tensor] = field(default_factory=dict)
-    public_loss: PublicLoss | None = None
+    public_loss: PublicLosses | None = None
 
 
 def train(

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from primorl.config.params import Params
-from primorl.training.public_evaluation import PublicLoss
+from primorl.dynamics.config import PublicLosses
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
@@ -32,4 +32,4 @@ def data(small: Params) -> Params:
 def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A few rounds on a few units make no good model, and these tests ask for none; those marked `verdict` do."""
     if request.node.get_closest_marker("verdict") is None:
-        monkeypatch.setattr(PublicLoss, "diverged", False)
+        monkeypatch.setattr(PublicLosses, "diverged", False)

@@ -10,11 +10,11 @@ from unittest import mock
 
 from pipeline import evaluate, ingest, optimize_policy, partition, train_model
 from primorl.config.params import Params
+from primorl.dynamics.config import PublicLosses
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import read_json, write_json
 from primorl.setup import training
-from primorl.training.public_evaluation import PublicLoss
 from primorl.trajectories.sources.replay.recording import Episode
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
@@ -83,7 +83,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
         for name in STAGES:
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
-        with mock.patch.object(training, "Plan", plan), mock.patch.object(PublicLoss, "diverged", False):
+        with mock.patch.object(training, "Plan", plan), mock.patch.object(PublicLosses, "diverged", False):
             for stage in (ingest, partition, train_model, optimize_policy, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
