@@ -43,8 +43,17 @@ def both(params: Params, processes: int = 2) -> Params:
     return write_settings(raw)
 
 
+@pytest.fixture(autouse=True)
+def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes that tests of other modules left (a resource tracker, say) are none of the launcher's."""
+    monkeypatch.setattr(sys.modules[__name__], "EARLIER", frozenset(psutil.Process().children()))
+
+
+EARLIER: frozenset[psutil.Process] = frozenset()
+
+
 def children() -> list[psutil.Process]:
-    return psutil.Process().children()
+    return [child for child in psutil.Process().children() if child not in EARLIER]
 
 
 def test_two_processes_make_the_model_of_one(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
