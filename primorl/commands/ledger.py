@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,9 @@ from primorl.project.paths import LEDGER_HEAD, MODEL
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
-    from primorl.privacy.ledger.ledger import Charge, Ledger, Version
+    from primorl.privacy.ledger.account import Account
+    from primorl.privacy.ledger.history import Registered
+    from primorl.privacy.ledger.ledger import Charge, Ledger
 
 _EXAMPLES = """\b
 Examples:
@@ -111,16 +113,17 @@ def _opened() -> "tuple[Reading, Ledger | None]":
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
     import json
 
-    from primorl.privacy.accounting.epsilon import compose
-    from primorl.privacy.accounting.events import event_from_json
     from primorl.project.files import finite
 
     delta = params.privacy.budget.delta
-    entries: list[dict[str, Any]] = []
-    for charge in charges:
-        events = [event_from_json(other.event) for other in ledger.composing(charge.id)]
-        total = finite(compose(events, delta).epsilon_pld)
-        entries.append({**asdict(charge), "epsilon_total": total, "delta_total": delta})
+    totals = {
+        charge.id: account.until(charge).epsilon(delta)
+        for _, account in ledger.accounts().values()
+        for charge in account.charges
+    }
+    entries = [
+        {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta} for charge in charges
+    ]
     print(json.dumps(entries, indent=2, allow_nan=False))
 
 
@@ -143,22 +146,28 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
     for charge in charges:
         known = names.setdefault(charge.dataset_fingerprint, [])
         known += [] if charge.dataset in known else [charge.dataset]
-    for version in ledger.versions():
+    for sequence, (version, account) in ledger.accounts().items():
         if version.fingerprint in names:
-            print("\n".join(_summary(ledger, version, ", ".join(names.pop(version.fingerprint)), params)))
+            name = f"{', '.join(names[version.fingerprint])}, version {version.fingerprint[:12]} (record {sequence})"
+            print("\n".join(_summary(version, account, name, params)))
 
 
-def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Reading") -> Iterator[str]:
+def _summary(version: "Registered", account: "Account", name: str, params: "Reading") -> Iterator[str]:
     """What was spent on a version, and what is left."""
+    from primorl.privacy.accounting.rounding import at_least, at_most
+
     budget = params.privacy.budget
-    spent, count = ledger.spent_on(version, budget.delta), len(ledger.sharing(version))
-    yield f"{dataset}, version {version.fingerprint[:12]} ({version.units} units: {version.unit}), {count} charge(s)"
-    if spent.epsilon_pld == float("inf"):
+    total = account.total(budget.delta)
+    yield f"{name}: {version.units} units ({version.unit}), {total.charges} charge(s)"
+    if total.epsilon == float("inf"):
         yield "  spent: no finite ε, as a run without a guarantee is among them"
     else:
-        yield f"  spent: ε {spent.epsilon_pld:.4g} (RDP {spent.epsilon_rdp:.4g}) at δ {budget.delta:.3g}"
+        yield (
+            f"  spent: ε {at_most(total.epsilon, 4)} at δ {budget.delta:.3g} "
+            f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
+        )
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
     else:
-        left = max(0.0, budget.epsilon - spent.epsilon_pld)
-        yield f"  budget: ε {budget.epsilon:.4g}, left {left:.4g}"
+        left = max(0.0, budget.epsilon - total.epsilon)
+        yield f"  budget: ε {budget.epsilon:.4g}, left {at_least(left, 4)}"

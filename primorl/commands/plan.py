@@ -144,41 +144,40 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
     """What was spent on the dataset, and how much of its budget this run would leave."""
-    from primorl.privacy.accounting.epsilon import compose
-    from primorl.privacy.accounting.events import event_from_json
+    from primorl.privacy.accounting.rounding import at_least
     from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
-    from primorl.privacy.ledger.ledger import Budget, Version
-    from primorl.setup.accounts import begun_ledger
+    from primorl.privacy.ledger.ledger import Budget
+    from primorl.setup.accounts import begun_ledger, dataset_version
 
     ledger = begun_ledger(params)
     if ledger is None:
         yield "nothing was charged to this dataset yet: no ledger was begun"
         return
-    members = UNITS.read_bytes()
-    version = Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members)
-    budget = params.privacy.budget
     with closing(ledger):
-        earlier = [event_from_json(charge.event) for charge in ledger.sharing(version)]
-    spent = compose(earlier, budget.delta)
-    epsilon = _shown(spent.epsilon_pld)
-    yield f"{manifest.info.dataset}: ε {epsilon} spent at δ {budget.delta:g}, in {len(earlier)} charge(s)"
-    limit = budget.epsilon
-    if limit is None:
+        account = ledger.account(dataset_version(manifest, PARTITIONS))
+    declared = params.privacy.budget
+    total = account.total(declared.delta)
+    spent = f"ε {_shown(total.epsilon)} spent at δ {declared.delta:g}"
+    yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
+    if total.charges > 1:
+        yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
+    if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
-    yield f"  budget: ε {limit:g}, left {max(0.0, limit - spent.epsilon_pld):.4g}"
-
-    def fits(event: "dp_event.DpEvent") -> bool:
-        return compose([*earlier, event], budget.delta).epsilon_pld <= limit
-
+    budget = Budget(declared.epsilon, declared.delta)
+    yield f"  budget: ε {budget.epsilon:g}, left {at_least(max(0.0, budget.epsilon - total.epsilon), 4)}"
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
         return
-    total = compose([*earlier, asked.event], budget.delta).epsilon_pld
-    if total <= limit:
-        yield f"  this run fits: with it ε {_shown(total)} in all (ε compose, they do not add)"
+
+    def fits(event: "dp_event.DpEvent") -> bool:
+        return account.fits(event, budget)
+
+    if fits(asked.event):
+        with_it = account.with_event(asked.event, budget.delta)
+        yield f"  this run fits: with it ε {_shown(with_it)} in all (ε compose, they do not add)"
     else:
-        yield f"  this run does not fit; {advice(earlier, asked.event, Budget(limit, budget.delta))}"
+        yield f"  this run does not fit; {advice(account, asked.event, budget)}"
     most = asked.rounds
     while most < MOST_ROUNDS and fits(replace(asked, rounds=most).event):
         most *= 4

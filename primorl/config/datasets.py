@@ -204,6 +204,9 @@ class DatasetCommon(Block):
     Attributes:
         environment: Gymnasium's id of the simulator; None: there is none.
         unit: whom the guarantee protects: ``trajectory``, or the source's column that names whose it is.
+        population: who the people are. In files that name the same population, equal ids are one person, and what was
+            spent on a person counts in all of them.
+        trajectories_per_person: the most trajectories of one person in any version, a public fact; None: not declared.
         horizon: the most steps of an episode, a public fact; None: the environment's limit.
         termination: ``none``, ``learned`` or a rule of primorl/dynamics/termination.py.
         bounds: public bounds of observations and rewards.
@@ -214,6 +217,8 @@ class DatasetCommon(Block):
 
     environment: Text | None
     unit: FilledText
+    population: FilledText
+    trajectories_per_person: PositiveInt | None
     horizon: Steps | None
     termination: Name
     bounds: Bounds

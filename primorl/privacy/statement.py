@@ -38,9 +38,16 @@ class QueryStatement:
 class SpentOnDataset:
     """What the ledger had recorded for the same units when the statement was written."""
 
-    epsilon: Annotated[_Epsilon | None, "ε of all charges on the same units together; `null`: no guarantee is left."]
+    epsilon: Annotated[
+        _Epsilon | None,
+        "ε of all charges on the same units together, however later runs were chosen after looking at earlier results; "
+        "`null`: no guarantee is left.",
+    ]
+    epsilon_fixed: Annotated[
+        _Epsilon | None, "The same by the PLD accountant: it holds if all settings were fixed beforehand."
+    ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
-    delta: Annotated[_Delta, "δ of both: `privacy.budget.delta`."]
+    delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
     charges: Annotated[_Count, "Number of charges, this one included."]
 
 

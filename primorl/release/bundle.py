@@ -24,12 +24,25 @@ from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.records import printable, read_record, to_json
 from primorl.release.card import is_inert, stated_epsilon
-from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Manifest
+from primorl.release.contents import (
+    CARDS,
+    FILES,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    POLICY,
+    STARTS,
+    ChargeRecord,
+    LedgerStatement,
+    Manifest,
+)
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
@@ -287,7 +300,7 @@ def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -
         raise PipelineError(f"{path}: found no committed charge with the id and event of {MODEL[2]}")
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
-    events = [event_from_json(record.event) for record in ledger.records]
+    events = [_as_one_unit_sees(record) for record in ledger.records]
     if not _covers_all(ledger, events):
         raise PipelineError(f"{path}: epsilon: less than the accountant makes of its records together")
     account = _given(folder, "spent_on_dataset", statement.spent_on_dataset)
@@ -295,9 +308,17 @@ def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -
         raise PipelineError(f"{folder / MODEL[2]}: spent_on_dataset: less than the accountant makes of {LEDGER}")
 
 
+def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
+    if record.units_each is None:
+        return dp_event.NonPrivateDpEvent()
+    return grouped(event_from_json(record.event), record.units_each)
+
+
 def _covers_all(stated: LedgerStatement | SpentOnDataset, events: Sequence[dp_event.DpEvent]) -> bool:
-    composed = accounting.compose(events, stated.delta)
-    return _covers(stated.epsilon, composed.epsilon_pld) and _covers(stated.epsilon_rdp, composed.epsilon_rdp)
+    total = total_of(events, stated.delta)
+    return all(
+        _covers(getattr(stated, key), getattr(total, key)) for key in ("epsilon", "epsilon_fixed", "epsilon_rdp")
+    )
 
 
 def _covers(stated: float | None, accounted: float | None) -> bool:

@@ -39,6 +39,11 @@ class ChargeRecord:
     same_version: Annotated[
         bool, "False: of another version of the data that shares a unit with this one, which is declared public."
     ]
+    unit: Annotated[Line, "What one unit of privacy was."]
+    units_each: Annotated[
+        _Count | None,
+        "How many units of the charge one unit of this version may be, as declared; `null`: nobody declared it.",
+    ]
 
 
 @record
@@ -51,9 +56,16 @@ class LedgerStatement:
     unit: Annotated[Line, "What one unit of privacy is."]
     neighboring_relation: Annotated[Literal["add_or_remove_one"], "How neighbouring datasets differ."]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
-    epsilon: Annotated[_Epsilon | None, "ε of all charges together; `null`: no guarantee is left."]
+    epsilon: Annotated[
+        _Epsilon | None,
+        "ε of all charges together, however later runs were chosen after looking at earlier results; `null`: no "
+        "guarantee is left.",
+    ]
+    epsilon_fixed: Annotated[
+        _Epsilon | None, "The same by the PLD accountant: it holds if all settings were fixed beforehand."
+    ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
-    delta: Annotated[_Delta, "δ of both."]
+    delta: Annotated[_Delta, "δ of all three."]
     charges: Annotated[_Count, "Number of charges."]
     records: Annotated[tuple[ChargeRecord, ...], "The charges, oldest first."]
 

@@ -109,18 +109,20 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         )
     with closing(opened) as ledger:
         ledger.verify()
-        charges, spent = ledger.sharing(version), ledger.spent_on(version, delta)
-    if statement.charge not in {charge.id for charge in charges}:
+        account = ledger.account(version)
+    total = account.total(delta)
+    if statement.charge not in {charge.id for charge in account.charges}:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
         neighboring_relation=statement.neighboring_relation,
         accountant=Accountant(**accounting.ACCOUNTANT),
-        epsilon=finite(spent.epsilon_pld),
-        epsilon_rdp=finite(spent.epsilon_rdp),
+        epsilon=finite(total.epsilon),
+        epsilon_fixed=finite(total.epsilon_fixed),
+        epsilon_rdp=finite(total.epsilon_rdp),
         delta=delta,
-        charges=len(charges),
+        charges=total.charges,
         records=tuple(
             ChargeRecord(
                 id=charge.id,
@@ -131,8 +133,10 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
                 state=charge.state,
                 day=charge.time[:10],
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
+                unit=charge.unit,
+                units_each=units,
             )
-            for charge in charges
+            for charge, units in ((entry.charge, entry.units) for entry in account.entries)
         ),
     )
 

@@ -54,10 +54,13 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
     Raises:
         PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
-    several = manifest.info.unit != "trajectory"
+    info = manifest.info
+    several = info.unit != "trajectory" or info.population not in ("", info.dataset)  # digests of a trajectory
     members = _digests(partitions / "units.bin", manifest.private_units, several)
     public = _digests(partitions / "public_units.bin", manifest.public_units, several)
-    return Version(manifest.info.dataset_fingerprint, manifest.info.unit, manifest.private_units, members, public)
+    return Version(
+        info.dataset_fingerprint, info.unit, manifest.private_units, members, public, info.trajectories_per_person
+    )
 
 
 def request(
@@ -129,7 +132,7 @@ def open_private(
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     folder = partitions / "private"
-    found = Membership(project_secret(), manifest.info.dataset)
+    found = Membership(project_secret(), manifest.info.dataset, manifest.info.population)
     store = open_units(folder, keep_bytes, found.update, own)
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")

@@ -25,12 +25,21 @@ class RowCheck:
         origin: the file or folder that errors name.
         may_terminate: whether an episode may end by termination.
         horizon: the most steps that an episode may have; None: no limit is declared.
+        trajectories_per_unit: the most trajectories that a unit may have; None: no limit is declared.
     """
 
-    def __init__(self, spaces: Spaces, origin: Path, may_terminate: bool = True, horizon: int | None = None):
+    def __init__(
+        self,
+        spaces: Spaces,
+        origin: Path,
+        may_terminate: bool = True,
+        horizon: int | None = None,
+        trajectories_per_unit: int | None = None,
+    ):
         self._spaces = spaces
         self._may_terminate = may_terminate
         self._horizon = horizon
+        self._trajectories_per_unit = trajectories_per_unit
         self._schema = arrow_schema(spaces)
         self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
         self._origin = origin
@@ -121,6 +130,7 @@ class RowCheck:
             starts,
         )
         self._trajectories.append(trajectories)
+        self._number(where, units, starts)
         if self._previous is not None:
             if units[0].as_py() == self._previous[0]:
                 where.refuse_row(
@@ -146,6 +156,19 @@ class RowCheck:
             "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
             starts,
         )
+
+    def _number(self, where: "_Where", units: pa.Array, starts: npt.NDArray[np.int64]) -> None:
+        """Check how many trajectories each unit has, which are all in this batch."""
+        most = self._trajectories_per_unit
+        if most is not None and len(units) > most:
+            # Sorted by unit, so a unit with more than `most` is still the same so many places later.
+            beyond = pc.equal(units[most:], units[: len(units) - most]).to_numpy(zero_copy_only=False)
+            where.refuse(
+                beyond,
+                "a person with more trajectories than declared",
+                f"at most {most} of one person, as `trajectories_per_person` says; correct it, or leave the person out",
+                starts[most:],
+            )
 
     def _numbers(self, where: "_Where", table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"

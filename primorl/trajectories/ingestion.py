@@ -49,7 +49,13 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     spaces = reader.spaces
     withdrawals = Withdrawals(dataset.exclude_units)
     horizon = dataset.horizon or reader.horizon
-    check = RowCheck(spaces, reader.path, may_terminate=dataset.termination != "none", horizon=horizon)
+    check = RowCheck(
+        spaces,
+        reader.path,
+        may_terminate=dataset.termination != "none",
+        horizon=horizon,
+        trajectories_per_unit=dataset.trajectories_per_person,
+    )
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces)
     with (
@@ -83,6 +89,8 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             termination=dataset.termination,
             duplicates=dataset.duplicates,
             dataset_fingerprint=fingerprint.keyed(project_secret()),
+            population=dataset.population,
+            trajectories_per_person=dataset.trajectories_per_person,
         )
         writer.finish(info)
         if public_column is not None and isinstance(reader, ConsentReader):

@@ -38,11 +38,18 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
     rule = public_rule(source, public_fraction, salt, public)
     reader = PartReader(source, made_by="ingest")
     spaces = reader.info.spaces
-    check = RowCheck(spaces, source, may_terminate=reader.info.termination != "none", horizon=reader.info.horizon)
+    check = RowCheck(
+        spaces,
+        source,
+        may_terminate=reader.info.termination != "none",
+        horizon=reader.info.horizon,
+        trajectories_per_unit=reader.info.trajectories_per_person,
+    )
     fingerprint = Fingerprint(spaces)
-    members = Membership(project_secret(), reader.info.dataset)
+    secret, name, population = project_secret(), reader.info.dataset, reader.info.population
+    members = Membership(secret, name, population)
     # Where equal records of different people are to be expected, some public ones equal private ones.
-    public_members = Membership(project_secret(), reader.info.dataset, by_rows=reader.info.duplicates == "refuse")
+    public_members = Membership(secret, name, population, by_rows=reader.info.duplicates == "refuse")
     counts = {True: 0, False: 0}
     # Opened here, exchanged when the block ends, the manifest last: nothing in `target` changes before everything is
     # written, and a kill in between leaves an old manifest that does not fit.

@@ -1,7 +1,7 @@
 """Numbers for people, rounded up: no line may promise more than the accountant."""
 
 import math
-from decimal import ROUND_CEILING, Context, Decimal
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 
 _LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
 
@@ -17,6 +17,13 @@ def at_most(value: float, digits: int = 3) -> str:
         return "0" if value == 0 else "∞"
     up = _up(value, digits)
     return f"{up:,f}" if _LEAST < up.adjusted() < _MOST else f"{float(up):.{digits}g}"
+
+
+def at_least(value: float, digits: int = 6) -> str:
+    """``value`` in so many significant digits, rounded down; 0 and ∞ as they are."""
+    if not 0 < value < math.inf:
+        return "0" if value == 0 else "∞"
+    return f"{Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=ROUND_FLOOR)):f}"
 
 
 def _up(value: float, digits: int) -> Decimal:

@@ -4,14 +4,15 @@ Every command that names a run that fits takes the figure from here, so that one
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import rounded_up
-from primorl.privacy.ledger.requests import Budget, composed
+from primorl.privacy.ledger.account import Account
+from primorl.privacy.ledger.requests import Budget
 
 _MOST_TRIES = 24  # of each search: a limit on work, not on time, so that a busy machine finds the same figure
 _PRECISION = 1.01
@@ -20,24 +21,24 @@ _DIGITS = 3  # short enough to be typed
 Fits = Callable[[dp_event.DpEvent], bool]
 
 
-def advice(earlier: Sequence[dp_event.DpEvent], event: dp_event.DpEvent, budget: Budget) -> str:
+def advice(account: Account, event: dp_event.DpEvent, budget: Budget) -> str:
     """What still fits the budget, each as a command to paste.
 
     The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
     same for every dataset.
 
     Args:
-        earlier: what was spent on the same units.
+        account: what was spent on the same units.
         event: the refused run.
         budget: what it would exceed.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
-    if composed(earlier, budget.delta).epsilon_pld >= budget.epsilon:
+    if account.epsilon(budget.delta) >= budget.epsilon:
         return "nothing fits any more"
 
     def fits(other: dp_event.DpEvent) -> bool:
-        return composed([*earlier, other], budget.delta).epsilon_pld <= budget.epsilon
+        return account.fits(other, budget)
 
     run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
     found = []

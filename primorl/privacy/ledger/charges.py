@@ -96,12 +96,13 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         version: whose units.
         delta: at which ε is read.
     """
-    spent = ledger.spent_on(version, delta)
+    total = ledger.account(version).total(delta)
     return SpentOnDataset(
-        epsilon=finite(spent.epsilon_pld),
-        epsilon_rdp=finite(spent.epsilon_rdp),
+        epsilon=finite(total.epsilon),
+        epsilon_fixed=finite(total.epsilon_fixed),
+        epsilon_rdp=finite(total.epsilon_rdp),
         delta=delta,
-        charges=len(ledger.sharing(version)),
+        charges=total.charges,
     )
 
 

@@ -13,7 +13,8 @@ class Charge:
     """What a run was granted, and what became of it; spent in every state.
 
     ``event`` is what `event_from_json` rebuilds, ``epsilon`` its ε at ``delta`` as it was accounted then (None: no
-    guarantee), ``time`` when it was reserved (ISO 8601, UTC).
+    guarantee), ``time`` when it was reserved (ISO 8601, UTC), ``trajectories_per_person`` what its version declares,
+    ``cost`` what it costs in the privacy filter's currencies (None: the record is older than the filter).
     """
 
     id: str
@@ -23,10 +24,12 @@ class Charge:
     dataset_fingerprint: str
     unit: str
     units: int
+    trajectories_per_person: int | None
     stage: str
     event: dict[str, Any]
     epsilon: float | None
     delta: float
+    cost: dict[str, Any] | None
     state: Literal["reserved", "committed", "aborted"]
     time: str
     git_commit: str | None
@@ -36,12 +39,25 @@ class Charge:
 
 @dataclass(frozen=True)
 class Registered:
-    """A version without its members."""
+    """A version without its members.
+
+    ``members_digest`` and ``public_digest`` name its digests; ``segment_digest`` and ``bits_digest`` hold what the
+    database has of its roster. The last three are None in records that are older than rosters.
+    """
 
     fingerprint: str
     unit: str
     units: int
+    trajectories_per_person: int | None
     members_digest: str
+    public_digest: str | None
+    segment_digest: str | None
+    bits_digest: str | None
+
+    def same_version(self, other: "Registered") -> bool:
+        """Whether both records say the same of the same digests, wherever these are kept."""
+        mine, its = (replace(each, segment_digest=None, bits_digest=None) for each in (self, other))
+        return mine == its
 
 
 class History:
@@ -63,7 +79,14 @@ class History:
         match content["kind"]:
             case "version":
                 self.versions[content["sequence"]] = Registered(
-                    content["fingerprint"], content["unit"], content["units"], content["members"]
+                    content["fingerprint"],
+                    content["unit"],
+                    content["units"],
+                    content.get("trajectories_per_person"),
+                    content["members"],
+                    content.get("public"),
+                    content.get("segment"),
+                    content.get("bits"),
                 )
             case "reserved":
                 self.version_of[content["charge"]] = content["version"]
@@ -86,10 +109,12 @@ def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
         dataset_fingerprint=version.fingerprint,
         unit=version.unit,
         units=version.units,
+        trajectories_per_person=version.trajectories_per_person,
         stage=content["stage"],
         event=content["event"],
         epsilon=content["epsilon"],
         delta=content["delta"],
+        cost=content.get("cost"),
         state="reserved",
         time=content["time"],
         git_commit=content["git_commit"],

@@ -4,7 +4,6 @@ Append-only and hash-chained (`chain`), in SQLite or PostgreSQL (`store`). The l
 outside the database (`anchor`). Everything that was ever reserved counts as spent, whatever became of the run.
 """
 
-import math
 import random
 import secrets
 import time
@@ -13,15 +12,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from primorl.privacy.accounting.epsilon import ACCOUNTANT, Spent
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.epsilon import ACCOUNTANT
+from primorl.privacy.accounting.privacy_filter import cost
+from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.ledger.account import Account, Entry, fixed_epsilon, units_of
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.chain import Chain
+from primorl.privacy.ledger.directory import Directory, one, packed
 from primorl.privacy.ledger.history import Charge, History, Registered
-from primorl.privacy.ledger.members import DIGEST_BYTES, Members
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, composed, written
-from primorl.privacy.ledger.store import Store
+from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, written
+from primorl.privacy.ledger.roster import DIGEST_BYTES, Roster
+from primorl.privacy.ledger.store import Packed, Store
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
@@ -34,17 +36,21 @@ _LONGEST_PAUSE = 0.25  # seconds
 class Ledger:
     """Grants charges and records them.
 
-    Formal property: let a unit belong to some versions. Whatever processes run at once, die or are killed, the
-    composition (PLD, at the budget's δ) of the events of all charges on these versions is at most the budget that the
-    last of them was granted under. For a charge is granted on version D only if the composition over every version that
-    shares any unit with D, itself included, stays within; and a decision enters the chain only at the place it was
-    made for, so nobody decides on a past that has moved on. Versions that share no unit compose in parallel.
+    Formal property: let a unit belong to some versions. Whatever processes run at once, die or are killed, and however
+    each run was chosen after looking at the results of the earlier ones, all charges on these versions together are
+    (ε, δ)-differentially private with the budget that the last of them was granted under. For a charge is granted on
+    version D only if the privacy filter over every version that shares any unit with D, itself included, stays within
+    (`Account.fits`); and a decision enters the chain only at the place it was made for, so nobody decides on a past
+    that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as often
+    as one unit may have units of it (`account.units_of`).
 
     | case                                | what happens                                                        |
     |-------------------------------------|---------------------------------------------------------------------|
     | a run dies after `reserve`          | its charge stays ``reserved``: spent                                |
     | two processes want the last of it   | the later one finds its place taken, decides again and is refused   |
     | a run without any guarantee         | refused under every budget; without one it makes all ε infinite     |
+    | other kind of unit, no bound        | refused                                                             |
+    | a public unit was or becomes private| refused                                                             |
     | the chain or a version is damaged   | nothing is granted                                                  |
     | the database lost its last records  | the anchor tells; nothing is granted                                |
 
@@ -56,7 +62,7 @@ class Ledger:
         self._secret = secret
         self._anchor = anchor
         self._history = History(Chain(secret, store.shown))
-        self._members: dict[str, Members] = {}  # by digest
+        self._directory = Directory(store, self._history)
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path) -> Self:
@@ -82,7 +88,8 @@ class Ledger:
 
         Raises:
             BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
-            PipelineError: a unit that was charged for as private is public now, and so no longer protected.
+            PipelineError: a unit that was charged for as private is public now, or the other way round.
+            PipelineError: an earlier charge was on another kind of unit, and nobody declared how many one person has.
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
@@ -95,10 +102,13 @@ class Ledger:
         charge = charge_id or new_charge_id()
         for attempt in range(_ATTEMPTS):
             self._refresh()
-            self._refuse_published(request)
+            roster = self._directory.placed(request.version)
+            account = self._account(request.version, roster)
+            self._refuse_published(request, roster)
+            _refuse_unbounded(request, account)
             if budget is not None:
-                self._refuse_beyond(budget, request)
-            version, registration = self._registered(request.version)
+                _refuse_beyond(budget, request, account)
+            version, registration = self._registered(request.version, roster)
             reservation = {
                 "kind": "reserved",
                 "time": _now(),
@@ -108,14 +118,15 @@ class Ledger:
                 "stage": request.stage,
                 "identity": request.identity,
                 "event": event,
-                "epsilon": finite(composed([request.event], request.delta).epsilon_pld),
+                "epsilon": finite(fixed_epsilon(request.event, request.delta)),
                 "delta": request.delta,
+                "cost": cost(request.event).to_json(),
                 "accountant": ACCOUNTANT,
                 "git_commit": request.git_commit,
                 "mlflow_run": request.mlflow_run,
             }
-            members = {version: request.version.members} if registration else {}
-            if self._append([*registration, reservation], members):
+            rosters = {version: packed(roster)} if registration else {}
+            if self._append([*registration, reservation], rosters):
                 return self._history.charges[charge]
             _pause(attempt)
         raise self._busy()
@@ -162,33 +173,28 @@ class Ledger:
         self._refresh()
         return list(self._history.charges.values())
 
-    def sharing(self, version: Version) -> list[Charge]:
+    def account(self, version: Version) -> Account:
         """Every charge on a version that shares a unit with this one (registered or not), oldest first."""
         self._refresh()
-        return self._sharing(self._as_members(version.members))
+        return self._account(version, self._directory.placed(version))
 
-    def composing(self, charge_id: str) -> list[Charge]:
-        """A charge and all earlier ones on versions that share a unit with its own, oldest first.
+    def accounts(self) -> dict[int, tuple[Registered, Account]]:
+        """The account of every version that was ever charged, by the sequence of its record, oldest first."""
+        self._refresh()
+        return {
+            sequence: (known, self._account(known, self._directory.roster(sequence)))
+            for sequence, known in self._history.versions.items()
+        }
+
+    def account_of(self, charge_id: str) -> Account:
+        """The account that a charge was made to, as it stands now.
 
         Raises:
             PipelineError: no such charge.
         """
         self._refresh()
-        charge = self._charge(charge_id)
-        shared = self._sharing(self._members_of(self._history.version_of[charge_id]))
-        return [other for other in shared if other.sequence <= charge.sequence]
-
-    def spent_on(self, version: Version, delta: float) -> Spent:
-        """ε at ``delta`` of everything that was done to the units of a version so far."""
-        return composed([event_from_json(charge.event) for charge in self.sharing(version)], delta)
-
-    def versions(self) -> list[Version]:
-        """Every dataset version that was ever charged, oldest first."""
-        self._refresh()
-        return [
-            Version(known.fingerprint, known.unit, known.units, self._content(sequence))
-            for sequence, known in self._history.versions.items()
-        ]
+        version = self._history.version_of[self._charge(charge_id).id]
+        return self._account(self._history.versions[version], self._directory.roster(version))
 
     def verify(self) -> int:
         """Read everything again and check it: hashes, order, the anchor, the members of every version.
@@ -206,12 +212,12 @@ class Ledger:
             if now != before:
                 raise read.chain.broken(sequence, "replaced since it was last read")
         self._check_head(read.chain, anchored)
-        for sequence in read.versions:
-            self._check_members(read, sequence, self._store.members(sequence))
         for holder in holders:
             if holder not in read.versions:
                 raise read.chain.broken(holder, "has members, but is no dataset version")
-        self._history = read
+        directory = Directory(self._store, read)
+        directory.check()
+        self._history, self._directory = read, directory
         self._remember()
         return len(read.chain.hashes)
 
@@ -241,10 +247,10 @@ class Ledger:
             _pause(attempt)
         raise self._busy()
 
-    def _append(self, contents: Sequence[Mapping[str, Any]], members: Mapping[int, bytes]) -> bool:
+    def _append(self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed]) -> bool:
         """Write what was decided on the history as read; False if it has moved on, so that the caller decides again."""
         records = self._history.chain.following(contents)
-        if not self._store.append(records, members):
+        if not self._store.append(records, rosters):
             return False
         self._refresh()
         self._remember()
@@ -276,12 +282,21 @@ class Ledger:
             raise PipelineError(f"charge {charge_id}: not in the ledger; `primorl ledger show` lists those that are")
         return charge
 
-    def _registered(self, version: Version) -> tuple[int, list[dict[str, Any]]]:
+    def _registered(self, version: Version, roster: Roster) -> tuple[int, list[dict[str, Any]]]:
         """The sequence of a version's record, and the record to append if it is new."""
-        digest = self._history.chain.members_digest(version.members)
-        wanted = Registered(version.fingerprint, version.unit, version.units, digest)
+        chain = self._history.chain
+        wanted = Registered(
+            version.fingerprint,
+            version.unit,
+            version.units,
+            version.trajectories_per_person,
+            chain.members_digest(version.members),
+            chain.members_digest(version.public),
+            chain.members_digest(roster.segment.tobytes()),
+            chain.members_digest(one(roster.packed())),
+        )
         for sequence, known in self._history.versions.items():
-            if known == wanted:
+            if known.same_version(wanted):
                 return sequence, []
         record = {
             "kind": "version",
@@ -289,56 +304,35 @@ class Ledger:
             "fingerprint": version.fingerprint,
             "unit": version.unit,
             "units": version.units,
-            "members": digest,
+            "trajectories_per_person": version.trajectories_per_person,
+            "members": wanted.members_digest,
+            "public": wanted.public_digest,
+            "segment": wanted.segment_digest,
+            "bits": wanted.bits_digest,
         }
-        return len(self._history.chain.hashes) + 1, [record]
+        return len(chain.hashes) + 1, [record]
 
-    def _sharing(self, members: Members) -> list[Charge]:
+    def _account(self, version: Version | Registered, roster: Roster) -> Account:
         history = self._history
-        versions = {version for version in history.versions if members.share(self._members_of(version))}
-        return [charge for charge in history.charges.values() if history.version_of[charge.id] in versions]
+        sharing = {v for v in history.versions if roster.shares("private", self._directory.roster(v), "private")}
+        charges = [charge for charge in history.charges.values() if history.version_of[charge.id] in sharing]
+        bound = version.trajectories_per_person
+        return Account(tuple(Entry(charge, units_of(version.unit, bound, charge)) for charge in charges))
 
-    def _as_members(self, content: bytes) -> Members:
-        return self._members.get(self._history.chain.members_digest(content)) or Members(content)
-
-    def _members_of(self, version: int) -> Members:
-        digest = self._history.versions[version].members_digest
-        if digest not in self._members:
-            self._members[digest] = Members(self._content(version))
-        return self._members[digest]
-
-    def _content(self, version: int) -> bytes:
-        return self._check_members(self._history, version, self._store.members(version))
-
-    @staticmethod
-    def _check_members(history: History, version: int, members: bytes | None) -> bytes:
-        if members is None:
-            raise history.chain.broken(version, "the members of this dataset version were removed")
-        if history.chain.members_digest(members) != history.versions[version].members_digest:
-            raise history.chain.broken(version, "the members of this dataset version were edited")
-        return members
-
-    def _refuse_published(self, request: Request) -> None:
-        public = Members(request.version.public)
-        if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):
-            raise PipelineError(
-                f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
-                "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
-                "other data"
-            )
-
-    def _refuse_beyond(self, budget: Budget, request: Request) -> None:
-        charges = self._sharing(self._as_members(request.version.members))
-        earlier = [event_from_json(charge.event) for charge in charges]
-        wanted = composed([*earlier, request.event], budget.delta).epsilon_pld
-        if wanted <= budget.epsilon:
-            return
-        spent = composed(earlier, budget.delta).epsilon_pld
-        raise BudgetExceeded(
-            f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
-            f"{_shown(spent)} is spent ({len(charges)} charged) and {max(0.0, budget.epsilon - spent):.6g} is left; "
-            f"with this run it would be {_shown(wanted)}; {advice(earlier, request.event, budget)}"
-        )
+    def _refuse_published(self, request: Request, roster: Roster) -> None:
+        for sequence in self._history.versions:
+            if roster.shares("public", self._directory.roster(sequence), "private"):
+                raise PipelineError(
+                    f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
+                    "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
+                    "other data"
+                )
+            if roster.shares("private", self._directory.roster(sequence), "public"):
+                raise PipelineError(
+                    f"dataset {request.dataset!r}: the private split holds units that earlier runs used as public, and "
+                    "nothing protects them any more; put partition.salt and partition.public_fraction back, leave "
+                    "these units out (ingestion.exclude_units), or take other data"
+                )
 
     def _busy(self) -> PipelineError:
         return PipelineError(
@@ -346,8 +340,31 @@ class Ledger:
         )
 
 
+def _refuse_unbounded(request: Request, account: Account) -> None:
+    for entry in account.entries:
+        if entry.units is None:
+            raise PipelineError(
+                f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge {entry.charge.id} on "
+                f"the same people was made on unit {entry.charge.unit!r}; what both reveal can be told only with "
+                f"trajectories_per_person in datasets/{request.dataset}.yaml: the most trajectories of one person, "
+                "known beforehand"
+            )
+
+
+def _refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
+    if account.fits(request.event, budget):
+        return
+    spent, wanted = account.epsilon(budget.delta), account.with_event(request.event, budget.delta)
+    left = max(0.0, budget.epsilon - spent)
+    raise BudgetExceeded(
+        f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
+        f"{_shown(spent)} is spent ({len(account.entries)} charged) and {at_least(left)} is left; with this run it "
+        f"would be {_shown(wanted)}; {advice(account, request.event, budget)}"
+    )
+
+
 def _shown(epsilon: float) -> str:
-    return f"{epsilon:.6g}" if math.isfinite(epsilon) else "∞ (a run without a guarantee)"
+    return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (a run without a guarantee)"
 
 
 def new_charge_id() -> str:

@@ -1,15 +1,11 @@
 """What the ledger is asked for: a dataset version, a request to spend on it, and a budget."""
 
-import functools
 import json
-from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import Spent, compose
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.ledger.chain import canonical
 from primorl.project.errors import PipelineError
@@ -38,7 +34,8 @@ class Version:
         unit: what one unit is.
         units: number of private units.
         members: 16-byte keyed digests of the private units, in any order.
-        public: the same of the public units.
+        public: the same of the public units. They are published: never again may one of them be private.
+        trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
     """
 
     fingerprint: str
@@ -46,6 +43,7 @@ class Version:
     units: int
     members: bytes
     public: bytes = b""
+    trajectories_per_person: int | None = None
 
 
 @dataclass(frozen=True)
@@ -71,17 +69,6 @@ class Request:
     delta: float
     git_commit: str | None
     mlflow_run: str | None
-
-
-def composed(events: Iterable[dp_event.DpEvent], delta: float) -> Spent:
-    """ε of all events together; the last 4,096 results are remembered."""
-    counted = Counter(events)
-    return _composed_counts(tuple(sorted(counted.items(), key=repr)), delta)
-
-
-@functools.lru_cache(maxsize=4096)
-def _composed_counts(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> Spent:
-    return compose([event for event, count in counted for _ in range(count)], delta)
 
 
 def written(event: dp_event.DpEvent) -> dict[str, Any]:

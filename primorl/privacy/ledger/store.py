@@ -1,11 +1,11 @@
-"""The ledger's two tables, in a SQLite file or on a PostgreSQL server."""
+"""The ledger's tables, in a SQLite file or on a PostgreSQL server."""
 
 import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
 
 from primorl.privacy.ledger.chain import Record
+from primorl.privacy.ledger.roster import Side
 from primorl.project.errors import PipelineError
 
 _ALLOWED = "allowed are sqlite:///FILE and postgresql+psycopg://USER:PASSWORD@HOST/NAME"
@@ -35,6 +36,32 @@ _members = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # sequence of the version's record
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
+"""Digests of the versions of schema 1, whole; newer ones are in the next two tables."""
+_segments = sa.Table(
+    "ledger_segments",
+    _tables,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # whose record began the segment
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+_bits = sa.Table(
+    "ledger_bits",
+    _tables,
+    sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("side", sa.Text, primary_key=True),
+    sa.Column("segment", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("content", sa.LargeBinary, nullable=False),
+)
+_schema = sa.Table("ledger_schema", _tables, sa.Column("number", sa.Integer, primary_key=True, autoincrement=False))
+SCHEMA = 2
+"""Number of the tables above. 1: records and members only. A ledger of it gets the other tables when it is opened."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A version's roster as the tables hold it: a segment, and bitmaps by side and segment."""
+
+    segment: bytes
+    bits: Mapping[tuple[Side, int], bytes]
 
 
 class Store:
@@ -66,38 +93,62 @@ class Store:
         with self._clear_errors(), self._engine.connect() as connection:
             return [Record(*row) for row in connection.execute(query)]
 
-    def append(self, records: Sequence[Record], members: Mapping[int, bytes]) -> bool:
-        """Add all records, and members by the sequence of their version's record, durably; or nothing.
+    def append(self, records: Sequence[Record], rosters: Mapping[int, Packed]) -> bool:
+        """Add all records, and rosters by the sequence of their version's record, durably; or nothing.
 
         Returns:
             False if another process has used one of the sequences first.
         """
-        blobs = [{"version": version, "content": content} for version, content in members.items()]
+        segments = [{"version": version, "content": roster.segment} for version, roster in rosters.items()]
+        bits = [
+            {"version": version, "side": side, "segment": segment, "content": content}
+            for version, roster in rosters.items()
+            for (side, segment), content in roster.bits.items()
+        ]
         with self._clear_errors():
             try:
                 with self._engine.begin() as connection:
                     connection.execute(sa.insert(_records), [asdict(record) for record in records])
-                    if blobs:
-                        connection.execute(sa.insert(_members), blobs)
+                    for table, rows in ((_segments, segments), (_bits, bits)):
+                        if rows:
+                            connection.execute(sa.insert(table), rows)
             except IntegrityError:
                 return False
         return True
 
     def members(self, version: int) -> bytes | None:
-        """The members of the version whose record has this sequence; None if they are gone or of another type."""
+        """The digests of a version of schema 1; None if they are gone or of another type."""
+        return self._content(_members, version)
+
+    def segment(self, version: int) -> bytes | None:
+        """The segment that a version began; None if it is gone or of another type."""
+        return self._content(_segments, version)
+
+    def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
+        """The bitmaps of a version, by side and segment; those of another type are left out."""
+        query = sa.text(
+            "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
+        )
+        with self._clear_errors(), self._engine.connect() as connection:
+            rows = connection.execute(query, {"version": version}).all()
+        return {(side, segment): bytes(content) for side, segment, content in rows if not isinstance(content, str)}
+
+    def versions(self) -> list[int]:
+        """The versions that have digests, by the sequence of their record."""
+        found: set[int] = set()
+        with self._clear_errors(), self._engine.connect() as connection:
+            for table in (_members, _segments, _bits):
+                found.update(connection.execute(sa.select(table.c.version)).scalars())
+        return sorted(found)
+
+    def _content(self, table: sa.Table, version: int) -> bytes | None:
         # A literal column keeps what SQLite holds, of whatever type somebody made it.
         query: sa.Select[Any] = (
-            sa.select(sa.literal_column("content")).select_from(_members).where(_members.c.version == version)
+            sa.select(sa.literal_column("content")).select_from(table).where(table.c.version == version)
         )
         with self._clear_errors(), self._engine.connect() as connection:
             content = connection.execute(query).scalar()
         return content if isinstance(content, bytes) else None
-
-    def versions(self) -> list[int]:
-        """The versions that have members, by the sequence of their record."""
-        query = sa.select(_members.c.version).order_by(_members.c.version)
-        with self._clear_errors(), self._engine.connect() as connection:
-            return list(connection.execute(query).scalars())
 
     def close(self) -> None:
         """Let the database go."""
@@ -107,16 +158,32 @@ class Store:
         for _ in range(_CREATE_ATTEMPTS):
             inspector = sa.inspect(self._engine)
             missing = [table for table in _tables.sorted_tables if not inspector.has_table(table.name)]
-            if not missing:
+            if not missing and self._schema_number() is not None:
                 return
             # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT EXISTS.
             with suppress(IntegrityError, ProgrammingError), self._engine.begin() as connection:
                 for table in missing:
                     connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
+                connection.execute(sa.insert(_schema), {"number": SCHEMA})
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
             f"ledger {self.shown}: its tables cannot be created; the user needs the right to create them"
         )
+
+    def _schema_number(self) -> int | None:
+        """The number that the tables were made under; None if none is written yet.
+
+        Raises:
+            PipelineError: a newer version of this software wrote them.
+        """
+        with self._engine.connect() as connection:
+            number = connection.execute(sa.select(sa.func.max(_schema.c.number))).scalar()
+        if number is not None and number > SCHEMA:
+            raise PipelineError(
+                f"ledger {self.shown}: found tables of schema {number}, this version knows up to {SCHEMA}; "
+                "use the version of primorl that wrote them, or a newer one"
+            )
+        return number
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:

@@ -1,12 +1,12 @@
 """Who is in a partition, as keyed digests: how the ledger recognises people in other versions of a dataset.
 
-Two versions of a dataset share a unit where its id, the id of one of its trajectories or the rows of one come back. Ids
-are compared within one dataset (episodes of two environments may both be called 17). Rows are compared everywhere, so
-people are also recognised under another name, and where the privacy unit was declared otherwise.
+Two versions share a unit where its id, the id of one of its trajectories or the rows of one come back. Ids are compared
+within one population (episodes of two environments may both be called 17). Rows are compared everywhere, so people are
+also recognised under another name, and where the privacy unit was declared otherwise.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,20 +20,25 @@ DIGEST_BYTES = 16
 class Membership:
     """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
 
-    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it. They say who is in the data to
-    anybody who holds the secret and a guess, so they stay inside the trust boundary.
+    Each is ``DIGEST_BYTES`` long; where the trajectory is the unit, there are two of it or three. They say who is in
+    the data to anybody who holds the secret and a guess, so they stay inside the trust boundary.
+
+    Ids are digested within the population, and where it has another name than the dataset, within the dataset's name
+    too: that was the rule before populations were declared, so what older charges spent still counts.
 
     Args:
         secret: the project's, up to 64 bytes.
-        dataset: the name of the dataset within which ids mean the same.
+        dataset: the name of the dataset.
+        population: within which ids mean the same; empty: the dataset's name.
         by_rows: whether equal rows mean the same person. False for the public side of short records of a small state
             space, some of which equal private ones: there a second digest of the id takes the place of the rows'.
     """
 
-    def __init__(self, secret: bytes, dataset: str, by_rows: bool = True):
-        named = f"{len(dataset)}:{dataset}".encode()
-        self._of_id = _digester(secret, b"unit id", named)
-        self._of_id_again = _digester(secret, b"id again", named)
+    def __init__(self, secret: bytes, dataset: str, population: str = "", by_rows: bool = True):
+        names = dict.fromkeys((population or dataset, dataset))
+        prefixes = [f"{len(name)}:{name}".encode() for name in names]
+        self._of_id = _all_of([_digester(secret, b"unit id", prefix) for prefix in prefixes])
+        self._of_id_again = _digester(secret, b"id again", prefixes[0])
         self._of_rows = _digester(secret, b"rows")
         self._by_rows = by_rows
         self._digests = bytearray()
@@ -86,7 +91,18 @@ class Membership:
         return digests
 
 
-def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> Callable[[Iterable[bytes | memoryview]], bytes]:
+_Digester = Callable[[Iterable[bytes | memoryview]], bytes]
+
+
+def _all_of(digesters: Sequence[_Digester]) -> _Digester:
+    def digests(values: Iterable[bytes | memoryview]) -> bytes:
+        kept = list(values)
+        return b"".join([each(kept) for each in digesters])
+
+    return digests
+
+
+def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> _Digester:
     """A function from values to their keyed digests, one after the other."""
     keyed = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES, person=what)
     keyed.update(prefix)

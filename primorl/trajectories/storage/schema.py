@@ -112,7 +112,7 @@ class DatasetInfo:
     """The public facts that travel with every copy of a dataset.
 
     Attributes:
-        dataset: its entry of ``datasets`` in params.yaml.
+        dataset: its file in ``datasets/``.
         environment: the Gymnasium id of its environment; None: there is no simulator.
         unit: what one privacy unit is.
         spaces: the declared spaces.
@@ -120,6 +120,8 @@ class DatasetInfo:
         termination: how model rollouts know an end: ``none``, ``learned`` or a rule's name.
         duplicates: ``refuse``, or ``allow`` where two units may have equal rows.
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
+        population: who the people are: within it, equal ids are one person; empty: that of the dataset's own name.
+        trajectories_per_person: the most trajectories of one person; None: nobody declared it.
     """
 
     dataset: str
@@ -130,6 +132,8 @@ class DatasetInfo:
     termination: str
     duplicates: str
     dataset_fingerprint: str
+    population: str = ""
+    trajectories_per_person: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON."""
@@ -138,7 +142,8 @@ class DatasetInfo:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of ``to_json``; keys it does not know are left aside."""
-        known = {name: content[name] for name in cls.__dataclass_fields__}
+        later = {"population", "trajectories_per_person"}  # older files have neither
+        known = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name not in later}
         return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
 
     def to_metadata(self) -> dict[bytes, bytes]:

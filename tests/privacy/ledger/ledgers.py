@@ -7,6 +7,7 @@ from pathlib import Path
 import sqlalchemy as sa
 from dp_accounting import dp_event
 
+from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.ledger.ledger import Ledger, Request, Version
 
 SECRET = b"s" * 32
@@ -38,6 +39,11 @@ def request(
         git_commit="c0ffee",
         mlflow_run=None,
     )
+
+
+def adaptive(*events: dp_event.DpEvent) -> float:
+    """ε of these events by the privacy filter."""
+    return total([cost(event) for event in events]).epsilon(DELTA)
 
 
 def execute(url: str, *statements: str, **values: object) -> None:

@@ -17,7 +17,7 @@ from tests.privacy.ledger.ledgers import DELTA, SECRET, execute, opened, request
 
 RECORDS = 8
 KINDS = ["version", "reserved", "reserved", "committed", "version", "reserved", "aborted", "reserved"]
-_TABLES = ("ledger_records", "ledger_members")
+_TABLES = ("ledger_records", "ledger_segments", "ledger_bits")
 _INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, :previous, :hash)"
 
 
@@ -217,30 +217,43 @@ def test_an_older_state_with_a_new_future_is_found(book: Book) -> None:
     assert f": record 8: not the one that {book.folder / 'ledger.head'} knows" in refusal(book)
 
 
-def test_edited_members_are_found_before_they_let_anyone_through(book: Book) -> None:
+@pytest.mark.parametrize("table", ["ledger_segments", "ledger_bits"])
+def test_edited_members_are_found_before_they_let_anyone_through(book: Book, table: str) -> None:
     """With other members, a version would no longer share what was spent on its people."""
-    other = version("qr").members
-    execute(book.url, "UPDATE ledger_members SET content = :other WHERE version = 1", other=other)
-    with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were edited"):
-        book.verify()
-    with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were edited"):
-        opened(book.url, book.folder).reserve(request(version("bc")), Budget(9.0, DELTA))
+    other = next(row["content"] for row in book.rows(table) if row["version"] == 5)
+    execute(book.url, f"UPDATE {table} SET content = :other WHERE version = 1", other=bytes(other)[::-1])
+    for use in (
+        lambda: book.verify(),
+        lambda: opened(book.url, book.folder).reserve(request(version("bc")), Budget(9.0, DELTA)),
+    ):
+        with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were removed or ed"):
+            use()
 
 
-def test_removed_and_swapped_members_are_found(book: Book) -> None:
-    execute(book.url, "UPDATE ledger_members SET version = -version", "UPDATE ledger_members SET version = 6 + version")
-    with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were edited"):
+@pytest.mark.parametrize("table", ["ledger_segments", "ledger_bits"])
+def test_removed_and_swapped_members_are_found(book: Book, table: str) -> None:
+    execute(book.url, f"UPDATE {table} SET version = -version", f"UPDATE {table} SET version = 6 + version")
+    with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were removed or edited"):
         book.verify()
     book.put_back()
-    execute(book.url, "DELETE FROM ledger_members WHERE version = 5")
-    with pytest.raises(PipelineError, match=r": record 5: the members of this dataset version were removed"):
+    execute(book.url, f"DELETE FROM {table} WHERE version = 5")
+    with pytest.raises(PipelineError, match=r": record 5: the members of this dataset version were removed or edited"):
         book.verify()
-    with pytest.raises(PipelineError, match=r": record 5: the members of this dataset version were removed"):
+    with pytest.raises(PipelineError, match=r": record 5: the members of this dataset version were removed or edited"):
         opened(book.url, book.folder).reserve(request(version("bc")), Budget(9.0, DELTA))
     book.put_back()
-    execute(book.url, "INSERT INTO ledger_members (version, content) VALUES (4, :members)", members=b"m" * 16)
+    execute(book.url, "INSERT INTO ledger_segments (version, content) VALUES (4, :members)", members=b"m" * 16)
     with pytest.raises(PipelineError, match=r": record 4: has members, but is no dataset version"):
         book.verify()
+
+
+def test_a_bit_on_the_other_side_or_of_another_segment_is_found(book: Book) -> None:
+    """A private unit marked public, or bits moved to another segment, would hide what was spent."""
+    for change in ("side = 'public'", "segment = 5"):
+        execute(book.url, f"UPDATE ledger_bits SET {change} WHERE version = 1")
+        with pytest.raises(PipelineError, match=r": record 1: the members of this dataset version were removed or ed"):
+            book.verify()
+        book.put_back()
 
 
 def test_another_secret_is_not_mistaken_for_an_edit(book: Book) -> None:
@@ -291,9 +304,10 @@ def test_sqlite_may_hold_anything_in_any_column(tmp_path: Path, column: str) -> 
 def test_sqlite_members_of_another_type_are_gone(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     opened(url, tmp_path).reserve(request(version("ab")), None)
-    execute(url, "UPDATE ledger_members SET content = 'text'")
-    with pytest.raises(PipelineError, match="record 1: the members of this dataset version were removed"):
-        opened(url, tmp_path).verify()
+    for table in ("ledger_segments", "ledger_bits"):
+        execute(url, f"UPDATE {table} SET content = 'text'")
+        with pytest.raises(PipelineError, match="record 1: the members of this dataset version were removed"):
+            opened(url, tmp_path).verify()
 
 
 def test_contents_are_strict_json_in_one_form() -> None:

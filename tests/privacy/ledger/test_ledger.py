@@ -19,7 +19,7 @@ from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Version
 from primorl.project.errors import PipelineError
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
+from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
 ANA, BEN, CEM = "abc", "bcd", "xyz"  # members of three versions; the first two share units
 NO_GUARANTEE = dp_event.NonPrivateDpEvent()
@@ -70,7 +70,8 @@ def test_a_charge_is_everything_that_was_asked_and_survives_the_object(
             (third.id, "reserved", None),
         ]
         assert again.verify() == 7  # two versions, three reservations, two ends
-        assert again.versions() == [data, version(CEM)]
+        found = [(known.fingerprint, known.unit, known.units) for known, _ in again.accounts().values()]
+        assert found == [(each.fingerprint, each.unit, each.units) for each in (data, version(CEM))]
 
 
 def test_the_export_is_what_stands_in_the_database(ledger: Ledger) -> None:
@@ -88,11 +89,11 @@ def test_the_export_is_what_stands_in_the_database(ledger: Ledger) -> None:
 def test_a_version_is_registered_once(one_file: Ledger) -> None:
     for _ in range(3):
         one_file.reserve(request(version(ANA)), None)
-    assert len(one_file.versions()) == 1
+    assert len(one_file.accounts()) == 1
     assert one_file.verify() == 4
     one_file.reserve(request(version(ANA, "another fingerprint")), None)
     one_file.reserve(request(version(BEN)), None)
-    assert len(one_file.versions()) == 3
+    assert len(one_file.accounts()) == 3
 
 
 def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None:
@@ -131,7 +132,7 @@ def test_a_charge_ends_once(one_file: Ledger) -> None:
         one_file.commit(failed)
     with pytest.raises(PipelineError, match=rf"charge {failed}: already aborted, it cannot be aborted"):
         one_file.abort(failed, "again")
-    for end in (one_file.commit, lambda unknown: one_file.abort(unknown, "why"), one_file.composing):
+    for end in (one_file.commit, lambda unknown: one_file.abort(unknown, "why"), one_file.account_of):
         with pytest.raises(PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"):
             end("1234")
 
@@ -142,7 +143,7 @@ def test_a_charge_ends_once(one_file: Ledger) -> None:
 def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
     """Whatever becomes of the seven, three are refused, and refusing writes nothing."""
     event = training_event(0.1, 20.0, 150)
-    budget = Budget(epsilon(*[event] * 7), DELTA)
+    budget = Budget(adaptive(*[event] * 7), DELTA)
     granted, refused = [], 0
     for seed in range(10):
         try:
@@ -157,10 +158,10 @@ def test_a_sweep_of_ten_under_a_budget_for_seven(ledger: Ledger) -> None:
     assert (len(granted), refused) == (7, 3)
     assert len(ledger.charges()) == 7
     assert ledger.verify() == 1 + 7 + 3 + 2
-    spent = ledger.spent_on(version(ANA), DELTA)
-    assert spent == compose([event] * 7, DELTA)
-    assert spent.epsilon_pld == budget.epsilon
-    assert spent.epsilon_rdp > spent.epsilon_pld
+    spent = ledger.account(version(ANA)).total(DELTA)
+    assert (spent.epsilon, spent.charges) == (budget.epsilon, 7)
+    assert spent.epsilon_fixed == compose([event] * 7, DELTA).epsilon_pld
+    assert spent.epsilon_fixed < spent.epsilon < 1.04 * spent.epsilon_fixed < spent.epsilon_rdp
 
 
 def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledger) -> None:
@@ -179,15 +180,15 @@ def test_the_refusal_says_what_is_left_and_what_it_suggests_fits(one_file: Ledge
         str(refused.value),
     )
     assert said is not None
-    spent, left, total, multiplier, pasted, rounds, same = map(float, said.groups())
+    spent, left, wanted, multiplier, pasted, rounds, same = map(float, said.groups())
     assert (pasted, same) == (multiplier, rounds), "what is to be pasted is what is said"
-    assert spent == pytest.approx(epsilon(event, event), rel=1e-5)
+    assert spent == pytest.approx(adaptive(event, event), rel=1e-5)
     assert left == pytest.approx(0.35 - spent, abs=1e-5)
-    assert total == pytest.approx(epsilon(event, event, event), rel=1e-5)
+    assert wanted == pytest.approx(adaptive(event, event, event), rel=1e-5)
     for smaller in (training_event(0.1, multiplier, 150), training_event(0.1, 20.0, int(rounds))):
-        assert epsilon(event, event, smaller) <= 0.35
+        assert adaptive(event, event, smaller) <= 0.35
     for larger in (training_event(0.1, 0.98 * multiplier, 150), training_event(0.1, 20.0, int(rounds) + 2)):
-        assert epsilon(event, event, larger) > 0.35
+        assert adaptive(event, event, larger) > 0.35
     one_file.reserve(request(version(ANA), training_event(0.1, multiplier, 150)), budget)
 
 
@@ -210,7 +211,7 @@ def test_a_run_without_a_guarantee_fits_no_budget_and_is_counted_without_one(one
         one_file.reserve(request(version(ANA), NO_GUARANTEE), large)
     assert one_file.charges() == []
     one_file.reserve(request(version(ANA), NO_GUARANTEE), None)
-    assert one_file.spent_on(version(ANA), DELTA).epsilon_pld == float("inf")
+    assert one_file.account(version(ANA)).epsilon(DELTA) == float("inf")
     with pytest.raises(BudgetExceeded, match=r"∞ .* is spent .* nothing fits any more$"):
         one_file.reserve(request(version(ANA)), large)
     one_file.reserve(request(version(CEM)), large)  # others' data are not concerned
@@ -241,16 +242,16 @@ def test_the_budget_is_read_at_its_own_delta(one_file: Ledger) -> None:
 def test_a_version_shares_spending_exactly_if_it_shares_a_unit(ledger: Ledger, other: Version, shares: bool) -> None:
     data, budget = version(["id a", "rows A"]), Budget(epsilon(GAUSSIAN), DELTA)
     first = ledger.reserve(request(data, dataset="one"), budget)
-    assert ledger.sharing(other) == ([first] if shares else [])  # also before it is registered
-    assert ledger.spent_on(other, DELTA).epsilon_pld == (budget.epsilon if shares else 0.0)
+    assert ledger.account(other).charges == ([first] if shares else [])  # also before it is registered
+    assert ledger.account(other).epsilon(DELTA) == (budget.epsilon if shares else 0.0)
     if shares:
         with pytest.raises(BudgetExceeded):
             ledger.reserve(request(other, dataset="two"), budget)
         ledger.reserve(request(other, dataset="two"), None)
-        assert len(ledger.sharing(data)) == 2
+        assert len(ledger.account(data).charges) == 2
     else:
         ledger.reserve(request(other, dataset="two"), budget)
-        assert ledger.sharing(data) == [first]
+        assert ledger.account(data).charges == [first]
 
 
 def test_a_version_in_between_pays_for_both_sides_and_joins_them_no_further(one_file: Ledger) -> None:
@@ -258,13 +259,13 @@ def test_a_version_in_between_pays_for_both_sides_and_joins_them_no_further(one_
     one = one_file.reserve(request(left), None)
     two = one_file.reserve(request(right), None)
     three = one_file.reserve(request(middle), None)
-    assert one_file.sharing(left) == [one, three]
-    assert one_file.sharing(middle) == [one, two, three]
-    assert one_file.sharing(right) == [two, three]
-    assert one_file.composing(three.id) == [one, two, three]
-    assert one_file.composing(two.id) == [two]  # what came later is not part of it
+    assert one_file.account(left).charges == [one, three]
+    assert one_file.account(middle).charges == [one, two, three]
+    assert one_file.account(right).charges == [two, three]
+    assert one_file.account_of(three.id).until(three).charges == [one, two, three]
+    assert one_file.account_of(two.id).until(two).charges == [two]  # what came later is not part of it
     four = one_file.reserve(request(right), None)
-    assert one_file.composing(four.id) == [two, three, four]
+    assert one_file.account_of(four.id).until(four).charges == [two, three, four]
 
 
 # Whatever happens
@@ -293,7 +294,7 @@ def test_spent_never_decreases_and_never_passes_the_budget(steps: list[tuple[str
                     (ledger.commit if what == "commit" else lambda i: ledger.abort(i, "n"))(ids[which % len(ids)])
             except PipelineError:
                 assert len(ledger.charges()) == len(ids)
-            now = [ledger.spent_on(data, DELTA).epsilon_pld for data in _DATA]
+            now = [ledger.account(data).epsilon(DELTA) for data in _DATA]
             assert all(later >= earlier for later, earlier in zip(now, before, strict=True))
             assert max(now) <= budget.epsilon
             before = now
@@ -331,6 +332,6 @@ def test_a_reservation_that_dies_half_written_never_was(ledger_url: str, tmp_pat
     killed_after("in the transaction", ledger_url, tmp_path)
     with closing(opened(ledger_url, tmp_path)) as ledger:
         assert ledger.verify() == 2
-        assert ledger.sharing(version(ANA)) == []
+        assert ledger.account(version(ANA)).charges == []
         ledger.reserve(request(version(ANA)), None)
         assert ledger.verify() == 4

@@ -6,12 +6,11 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 from typing import Any
 
-from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger
-from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, SECRET, opened, request, version
+from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, SECRET, adaptive, opened, request, version
 
 PROCESSES, ROUNDS = 6, 3
-BUDGET = Budget(compose([GAUSSIAN] * 3, DELTA).epsilon_pld, DELTA)  # two are taken before the race
+BUDGET = Budget(adaptive(GAUSSIAN, GAUSSIAN, GAUSSIAN), DELTA)  # two are taken before the race
 FORK = multiprocessing.get_context("fork")
 
 
@@ -76,7 +75,7 @@ def begun(url: str, folder: Path) -> Ledger:
 
 
 def spent(ledger: Ledger) -> list[float]:
-    return [ledger.spent_on(version(members_of(turn)), DELTA).epsilon_pld for turn in range(ROUNDS)]
+    return [ledger.account(version(members_of(turn))).epsilon(DELTA) for turn in range(ROUNDS)]
 
 
 def test_one_of_many_gets_the_last_of_a_budget(ledger_url: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import sqlalchemy as sa
 
 from primorl.privacy.ledger import store as ledger_store
 from primorl.privacy.ledger.chain import Record
-from primorl.privacy.ledger.store import Store
+from primorl.privacy.ledger.store import Packed, Store
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import execute, opened, request, version
 from tests.privacy.ledger.postgresql import Server
@@ -43,21 +43,22 @@ def refused(action: Callable[[], object]) -> str:
 def test_rows_come_back_as_they_went_in(ledger_url: str) -> None:
     with closing(Store(ledger_url)) as store:
         assert store.read() == store.versions() == []
-        assert store.append(records(1, 2), {1: b"\0members\xff"})
+        assert store.append(records(1, 2), {1: Packed(b"\0members\xff", {("private", 1): b"\xff"})})
         assert store.append(records(3), {})
     with closing(Store(ledger_url)) as store:
         assert store.read() == records(1, 2, 3)
         assert store.read(2) == records(2, 3)
         assert store.versions() == [1]
-        assert store.members(1) == b"\0members\xff"
-        assert store.members(2) is None
+        assert store.segment(1) == b"\0members\xff"
+        assert store.bits(1) == {("private", 1): b"\xff"}
+        assert (store.segment(2), store.bits(2)) == (None, {})
 
 
 def test_who_comes_second_writes_nothing_at_all(ledger_url: str) -> None:
     with closing(Store(ledger_url)) as store:
         assert store.append(records(1), {})
         assert not store.append(records(1), {})
-        assert not store.append(records(2, 1), {2: b"members"})
+        assert not store.append(records(2, 1), {2: Packed(b"members", {})})
         assert store.read() == records(1)
         assert store.versions() == []
 
@@ -183,10 +184,10 @@ def test_a_role_that_may_only_read_and_add_is_enough(postgresql_server: Server) 
         f"GRANT SELECT, INSERT ON ALL TABLES IN SCHEMA {schema} TO clerk",
     )
     theirs = url.replace("primorl@", "clerk@")
-    assert Store(theirs).append(records(1), {1: b"members"})
+    assert Store(theirs).append(records(1), {1: Packed(b"members", {})})
     with pytest.raises(sa.exc.ProgrammingError, match="permission denied"):
         execute(theirs, "UPDATE ledger_records SET body = 'other'")
-    execute(url, "DROP TABLE ledger_members")
+    execute(url, "DROP TABLE ledger_segments")
     assert "its tables cannot be created" in refused(lambda: Store(theirs))
 
 

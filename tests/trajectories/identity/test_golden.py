@@ -42,7 +42,7 @@ CASES = [(BOX, False, True), (BOX, True, True), (CHOICES, False, False), (CHOICE
 
 
 def membership(table: pa.Table, by_rows: bool) -> bytes:
-    members = Membership(SECRET, "golden", by_rows)
+    members = Membership(SECRET, "golden", by_rows=by_rows)
     members.update(table.slice(0, 10_000))
     return members.to_bytes()
 

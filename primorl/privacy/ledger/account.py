@@ -1,0 +1,158 @@
+"""An account: everything that was charged on the units of a dataset version, as one of its units sees it."""
+
+import functools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dp_accounting import dp_event
+
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, total
+from primorl.privacy.ledger.history import Charge
+from primorl.privacy.ledger.requests import Budget
+
+TRAJECTORY = "trajectory"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A charge, as one unit of the account sees it.
+
+    Attributes:
+        charge: of the ledger.
+        units: how many units of the charge one unit of the account may be; None: nobody declared a bound.
+    """
+
+    charge: Charge
+    units: int | None
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """What happened to so many units together; without a declared bound, nothing is guaranteed."""
+        if self.units is None:
+            return dp_event.NonPrivateDpEvent()
+        return grouped(event_from_json(self.charge.event), self.units)
+
+    @property
+    def cost(self) -> Cost:
+        """What it costs in the filter's currencies; as the ledger recorded it, where it did."""
+        if self.units is None:
+            return UNBOUNDED
+        recorded = None if self.units > 1 or self.charge.cost is None else Cost.from_json(self.charge.cost)
+        return recorded or cost(self.event)
+
+
+@dataclass(frozen=True)
+class Total:
+    """What an account comes to, at one δ; infinite where nothing is guaranteed.
+
+    Attributes:
+        epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
+            granted exactly these charges, however each was chosen.
+        epsilon_fixed: by PLD: it holds if all settings were fixed before the first result was seen.
+        epsilon_rdp: the same by RDP, at the filter's orders.
+        delta: δ of all.
+        charges: how many there are.
+    """
+
+    epsilon: float
+    epsilon_fixed: float
+    epsilon_rdp: float
+    delta: float
+    charges: int
+
+
+@dataclass(frozen=True)
+class Account:
+    """The charges on all versions that share a unit with one version, oldest first."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def charges(self) -> list[Charge]:
+        """The charges."""
+        return [entry.charge for entry in self.entries]
+
+    @functools.cached_property
+    def cost(self) -> Cost:
+        """What they cost together in the filter's currencies."""
+        return total([entry.cost for entry in self.entries])
+
+    @property
+    def events(self) -> list[dp_event.DpEvent]:
+        """What happened to one unit of the account, oldest first."""
+        return [entry.event for entry in self.entries]
+
+    def epsilon(self, delta: float) -> float:
+        """ε at ``delta`` by the filter; see `Total`."""
+        return _by_filter(self.cost, self.events, delta)
+
+    def total(self, delta: float) -> Total:
+        """Everything at ``delta``."""
+        return _total(self.cost, self.events, delta)
+
+    def fits(self, event: dp_event.DpEvent, budget: Budget) -> bool:
+        """Whether a budget allows one more event."""
+        return self.with_event(event, budget.delta) <= budget.epsilon
+
+    def with_event(self, event: dp_event.DpEvent, delta: float) -> float:
+        """ε at ``delta`` with one more event. The first one of all was fixed beforehand, so PLD holds for it too."""
+        by_filter = (self.cost + cost(event)).epsilon(delta)
+        return by_filter if self.entries else min(by_filter, fixed_epsilon(event, delta))
+
+    def until(self, charge: Charge) -> "Account":
+        """The account as it stood right after a charge."""
+        return Account(tuple(entry for entry in self.entries if entry.charge.sequence <= charge.sequence))
+
+
+def units_of(unit: str, bound: int | None, charge: Charge) -> int | None:
+    """How many units of a charge one unit of an account may be; None: nobody declared it.
+
+    A trajectory belongs to one unit of any kind. Units of two kinds meet in trajectories: whoever has at most k of them
+    has at most k units of any kind. A name of a unit means the same in all entries of one population.
+
+    Args:
+        unit: of the account.
+        bound: the most trajectories of one person, as the account's version declares it.
+        charge: on the same or another kind of unit; its version may declare a bound as well.
+    """
+    if unit in (charge.unit, TRAJECTORY):
+        return 1
+    return max((each for each in (bound, charge.trajectories_per_person) if each is not None), default=None)
+
+
+def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
+    """What an account of these events comes to, oldest first, as one unit of it sees them (`Entry.event`)."""
+    return _total(total([cost(event) for event in events]), events, delta)
+
+
+def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
+    fixed = composed(events, delta)
+    return Total(_by_filter(costs, events, delta), fixed, costs.renyi_epsilon(delta), delta, len(events))
+
+
+def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:
+    """A single event was chosen before there was any result, so PLD's ε holds for it too."""
+    epsilon = costs.epsilon(delta)
+    return min(epsilon, fixed_epsilon(events[0], delta)) if len(events) == 1 else epsilon
+
+
+def composed(events: Sequence[dp_event.DpEvent], delta: float) -> float:
+    """ε of all events together by PLD, for settings that were fixed beforehand."""
+    return _composed(tuple(sorted(Counter(events).items(), key=repr)), delta)
+
+
+def fixed_epsilon(event: dp_event.DpEvent, delta: float) -> float:
+    """ε of one event by PLD."""
+    return composed([event], delta)
+
+
+@functools.lru_cache(maxsize=4096)
+def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
+    if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted):
+        return math.inf
+    return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld

@@ -1,0 +1,106 @@
+"""Who is in which dataset version, as keyed digests: every digest is kept once, and each version is a set of bits.
+
+A version's digests are looked up among those of all earlier versions. Those that are new make a *segment*. The version
+itself is one bitmap for each segment that it has digests of, and one more for each side, private and public. So twenty
+versions of the same people take hardly more room than one, and two versions share a unit where two bitmaps have a bit
+in common.
+
+Of each digest the first eight bytes count. They agree by chance with probability 2^-64 a pair, and then two versions
+are taken to share a unit, which errs on the safe side.
+"""
+
+import zlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+DIGEST_BYTES = 16
+Side = Literal["private", "public"]
+SIDES: tuple[Side, Side] = ("private", "public")
+
+Heads = npt.NDArray[np.uint64]
+Bits = npt.NDArray[np.uint8]
+"""Packed: eight digests of a segment a byte."""
+
+
+@dataclass(frozen=True)
+class Roster:
+    """The digests of one version.
+
+    Attributes:
+        segment: those that no earlier version has, sorted.
+        bits: by side and segment (named by the version that began it, this one included): which digests are in it.
+    """
+
+    segment: Heads
+    bits: Mapping[tuple[Side, int], Bits]
+
+    def shares(self, side: Side, other: "Roster", its: Side) -> bool:
+        """Whether one side of this version has a digest in common with one of ``other``."""
+        mine = {segment: bits for (of, segment), bits in self.bits.items() if of == side}
+        return any(
+            bool((mine[segment] & bits).any())
+            for (of, segment), bits in other.bits.items()
+            if of == its and segment in mine
+        )
+
+    def packed(self) -> dict[tuple[Side, int], bytes]:
+        """The bitmaps as a database holds them."""
+        return {key: zlib.compress(bits.tobytes(), 1) for key, bits in self.bits.items()}
+
+    @classmethod
+    def unpacked(cls, segment: Heads, packed: Mapping[tuple[Side, int], bytes]) -> "Roster":
+        """The inverse of `packed`.
+
+        Raises:
+            zlib.error: they are damaged.
+        """
+        return cls(segment, {key: np.frombuffer(zlib.decompress(bits), np.uint8) for key, bits in packed.items()})
+
+
+def heads(digests: bytes) -> Heads:
+    """The first eight bytes of every digest, sorted, each once."""
+    return np.unique(np.frombuffer(digests, "<u8").reshape(-1, DIGEST_BYTES // 8)[:, 0])
+
+
+def placed(private: Heads, public: Heads, own: int, segments: Iterable[int], segment: Callable[[int], Heads]) -> Roster:
+    """Lay out a version among the segments that are there.
+
+    Args:
+        private: heads of its private digests.
+        public: of its public ones.
+        own: the name of the segment that it would begin.
+        segments: names of all earlier segments, oldest first.
+        segment: their digests, by name.
+    """
+    left: dict[Side, Heads] = {"private": private, "public": public}
+    bits: dict[tuple[Side, int], Bits] = {}
+    for name in segments:
+        known = segment(name)
+        for side in SIDES:
+            at, found = _positions(known, left[side])
+            if found.any():
+                bits[side, name] = _bits(at[found], known.size)
+                left[side] = left[side][~found]
+    fresh = np.union1d(left["private"], left["public"])
+    for side in SIDES:
+        if left[side].size:
+            bits[side, own] = _bits(_positions(fresh, left[side])[0], fresh.size)
+    return Roster(fresh, bits)
+
+
+def _positions(known: Heads, wanted: Heads) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
+    """Where each of ``wanted`` is in ``known``, both sorted, and whether it is there."""
+    if known.size == 0:
+        return np.zeros(wanted.size, np.intp), np.zeros(wanted.size, bool)
+    at = np.minimum(np.searchsorted(known, wanted), known.size - 1)
+    return at, known[at] == wanted
+
+
+def _bits(at: npt.NDArray[np.intp], size: int) -> Bits:
+    chosen = np.zeros(size, bool)
+    chosen[at] = True
+    return np.packbits(chosen)

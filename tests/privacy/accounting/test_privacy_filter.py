@@ -1,0 +1,153 @@
+"""The filter holds for adaptive choices: it covers every event, and nobody passes a budget by choosing late."""
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from dp_accounting import dp_event, pld
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from primorl.privacy.accounting.epsilon import RELATION, Training, compose, training_event
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.accounting.privacy_filter import (
+    ESCAPED,
+    UNBOUNDED,
+    Cost,
+    cost,
+    gaussian_cost,
+    gaussian_epsilon,
+    total,
+)
+
+DELTA = 1e-5
+Floats = npt.NDArray[np.float64]
+EVENTS = {
+    "default": Training(0.1, 8.76, 150).event,
+    "with queries": Training(0.1, 10.0, 150, (14.0, 14.0)).event,
+    "little noise": Training(0.01, 0.8, 500).event,
+    "everybody": Training(1.0, 20.0, 30).event,
+    "four units": grouped(Training(0.1, 30.0, 50).event, 4),
+}
+
+
+def gaussian_profile(mean: float, epsilon: Floats) -> Floats:
+    """δ(ε) of N(μ, 1) against N(0, 1), written anew."""
+    profile: Floats = norm.cdf(mean / 2 - epsilon / mean) - np.exp(epsilon) * norm.cdf(-mean / 2 - epsilon / mean)
+    return profile
+
+
+def profile(event: dp_event.DpEvent, epsilon: Floats) -> Floats:
+    """δ(ε) of the order in which the unit is there; on a grid finer than the filter's."""
+    return _delta_beyond(event, epsilon, 5e-5)
+
+
+@pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
+def test_the_gaussian_covers_the_event_and_a_smaller_one_does_not(event: dp_event.DpEvent) -> None:
+    """The twin has 2% less."""
+    mean, epsilon = gaussian_cost(event), np.linspace(0, 30, 601)
+    beyond = profile(event, epsilon) - gaussian_profile(mean, epsilon)
+    assert beyond.max() <= 1.05 * ESCAPED
+    less = profile(event, epsilon) - gaussian_profile(0.98 * mean, epsilon)
+    assert less.max() > 2 * ESCAPED
+
+
+@pytest.mark.parametrize("z", [0.5, 3.0, 40.0])
+def test_a_gaussian_costs_what_it_is(z: float) -> None:
+    assert gaussian_cost(dp_event.GaussianDpEvent(z)) == pytest.approx(1 / z, rel=1e-3)
+    assert gaussian_cost(dp_event.GaussianDpEvent(z)) >= 1 / z * (1 - 1e-6)
+
+
+@pytest.mark.parametrize("mean", [0.01, 0.143, 1.0, 8.0])
+def test_epsilon_of_a_gaussian_is_where_its_profile_meets_delta(mean: float) -> None:
+    epsilon = gaussian_epsilon(mean, DELTA)
+    assert gaussian_profile(mean, np.array([epsilon]))[0] <= DELTA
+    assert gaussian_profile(mean, np.array([epsilon * 0.999]))[0] > DELTA
+
+
+_runs = st.builds(
+    Training, st.sampled_from([1e-3, 0.1, 0.5, 1.0]), st.sampled_from([0.9, 4.0, 20.0]), st.sampled_from([1, 40])
+)
+
+
+@settings(max_examples=8, deadline=None)
+@given(runs=st.lists(_runs, min_size=1, max_size=4))
+def test_the_filter_is_never_below_what_settings_fixed_beforehand_come_to(runs: list[Training]) -> None:
+    """Choosing late can only cost more. Costs add up in any order."""
+    costs = [cost(run.event) for run in runs]
+    fixed = compose([run.event for run in runs], DELTA).epsilon_pld
+    assert total(costs).epsilon(DELTA) >= fixed * (1 - 1e-6)
+    assert total(costs[::-1]).epsilon(DELTA) == pytest.approx(total(costs).epsilon(DELTA), rel=1e-9)
+    assert total([*costs, costs[0]]).epsilon(DELTA) >= total(costs).epsilon(DELTA)
+
+
+def test_where_rounds_are_many_the_filter_costs_little() -> None:
+    runs = [EVENTS["default"]] * 7
+    fixed = compose(runs, DELTA)
+    assert total([cost(run) for run in runs]).epsilon(DELTA) < 1.03 * fixed.epsilon_pld < fixed.epsilon_rdp
+
+
+def test_without_a_guarantee_nothing_is_granted() -> None:
+    assert cost(dp_event.NonPrivateDpEvent()) == UNBOUNDED
+    assert (Cost() + UNBOUNDED).epsilon(DELTA) == math.inf
+    assert Cost().epsilon(DELTA) == 0.0
+
+
+def test_what_escapes_has_a_share_of_delta_too() -> None:
+    """So many tiny charges that the uncovered masses alone would be too much are refused by the Gaussian part."""
+    tiny = Cost(1e-12, ESCAPED, (math.inf,) * 8)
+    assert total([tiny] * 1999).epsilon(DELTA) < 1
+    assert total([tiny] * 2001).epsilon(DELTA) == math.inf
+
+
+def test_a_cost_survives_being_written_down() -> None:
+    for each in (cost(EVENTS["default"]), UNBOUNDED):
+        assert Cost.from_json(each.to_json()) == each
+    assert Cost.from_json({**UNBOUNDED.to_json(), "orders": [2, 3]}) is None
+
+
+# The attack: the second event is chosen after the first one's outcome.
+
+FIRST = dp_event.GaussianDpEvent(8.0)
+# As little noise as a budget of ε 1 allows after FIRST, by either rule: a Gaussian, and rounds that few units join.
+BY_PLD = [4.2173, (1e-4, 0.2865), (1e-3, 0.4308), (1e-2, 0.6801)]
+BY_FILTER = [4.2516, (1e-4, 0.5206), (1e-3, 0.6906), (1e-2, 0.9915)]
+
+
+def options(noise: list[Any]) -> list[dp_event.DpEvent]:
+    gaussian, *rounds = noise
+    return [dp_event.GaussianDpEvent(gaussian), *(training_event(q, z, 1) for q, z in rounds)]
+
+
+def reached(choices: list[dp_event.DpEvent], epsilon: float) -> float:
+    """δ at ``epsilon`` of FIRST and whichever choice is worst given FIRST's loss."""
+    losses, masses, infinite = _masses(FIRST)
+    worst = np.max([_delta_beyond(choice, epsilon - losses) for choice in choices], axis=0)
+    return infinite + float((masses * worst).sum())
+
+
+def _masses(event: dp_event.DpEvent, grid: float = 1e-3) -> tuple[Floats, Floats, float]:
+    pmf = pld.PLDAccountant(RELATION, grid).compose(event)._pld._pmf_remove.to_dense_pmf()
+    return (np.arange(pmf.size) + pmf._lower_loss) * grid, pmf._probs, pmf._infinity_mass
+
+
+def _delta_beyond(event: dp_event.DpEvent, epsilon: Floats, grid: float = 1e-3) -> Floats:
+    losses, masses, infinite = _masses(event, grid)
+    upper = np.append(np.cumsum(masses[::-1])[::-1], 0.0) + infinite
+    lower = np.append(np.cumsum((masses * np.exp(-losses))[::-1])[::-1], 0.0)
+    at = np.searchsorted(losses, epsilon)
+    beyond: Floats = upper[at] - np.exp(epsilon) * lower[at]
+    return beyond
+
+
+def test_nobody_passes_the_budget_by_choosing_the_second_run_after_the_first() -> None:
+    """The twin is the rule that was here before: each choice fits by PLD, and together they pass δ by half."""
+    late, filtered = options(BY_PLD), options(BY_FILTER)
+    assert all(compose([FIRST, option], DELTA).epsilon_pld <= 1.0 for option in late)
+    assert reached(late, 1.0) > 1.5 * DELTA
+    assert any(total([cost(FIRST), cost(option)]).epsilon(DELTA) > 1.0 for option in late)
+    assert all(0.999 < total([cost(FIRST), cost(option)]).epsilon(DELTA) <= 1.0 for option in filtered)
+    assert reached(filtered, 1.0) <= DELTA
