@@ -116,11 +116,10 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
     from primorl.project.files import finite
 
     delta = params.privacy.budget.delta
-    totals = {
-        charge.id: account.until(charge).epsilon(delta)
-        for _, account in ledger.accounts().values()
-        for charge in account.charges
-    }
+    totals: dict[str, float] = {}
+    for _, account in ledger.accounts().values():
+        for charge, epsilon in account.running(delta):
+            totals[charge.id] = max(epsilon, totals.get(charge.id, 0.0))  # of all versions that it was charged to
     entries = [
         {**asdict(charge), "epsilon_total": finite(totals[charge.id]), "delta_total": delta} for charge in charges
     ]

@@ -3,7 +3,7 @@
 import functools
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dp_accounting import dp_event
@@ -104,9 +104,12 @@ class Account:
         by_filter = (self.cost + cost(event)).epsilon(delta)
         return by_filter if self.entries else min(by_filter, fixed_epsilon(event, delta))
 
-    def until(self, charge: Charge) -> "Account":
-        """The account as it stood right after a charge."""
-        return Account(tuple(entry for entry in self.entries if entry.charge.sequence <= charge.sequence))
+    def running(self, delta: float) -> Iterator[tuple[Charge, float]]:
+        """Each charge, and ε at ``delta`` right after it."""
+        costs = Cost()
+        for number, entry in enumerate(self.entries, 1):
+            costs += entry.cost
+            yield entry.charge, _by_filter(costs, self.events[:1], delta) if number == 1 else costs.epsilon(delta)
 
 
 def units_of(unit: str, bound: int | None, charge: Charge) -> int | None:
@@ -131,8 +134,9 @@ def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:
 
 
 def _total(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> Total:
-    fixed = composed(events, delta)
-    return Total(_by_filter(costs, events, delta), fixed, costs.renyi_epsilon(delta), delta, len(events))
+    epsilon = _by_filter(costs, events, delta)
+    fixed = min(epsilon, composed(events, delta))  # what holds for any choice holds for a fixed one
+    return Total(epsilon, fixed, costs.renyi_epsilon(delta), delta, len(events))
 
 
 def _by_filter(costs: Cost, events: Sequence[dp_event.DpEvent], delta: float) -> float:

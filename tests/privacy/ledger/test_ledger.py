@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
-from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Version
+from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Charge, Ledger, Version
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, adaptive, opened, request, version
 
@@ -262,10 +262,17 @@ def test_a_version_in_between_pays_for_both_sides_and_joins_them_no_further(one_
     assert one_file.account(left).charges == [one, three]
     assert one_file.account(middle).charges == [one, two, three]
     assert one_file.account(right).charges == [two, three]
-    assert one_file.account_of(three.id).until(three).charges == [one, two, three]
-    assert one_file.account_of(two.id).until(two).charges == [two]  # what came later is not part of it
+    assert until(one_file, three) == [one, two, three]
+    assert until(one_file, two) == [two]  # what came later is not part of it
     four = one_file.reserve(request(right), None)
-    assert one_file.account_of(four.id).until(four).charges == [two, three, four]
+    assert until(one_file, four) == [two, three, four]
+
+
+def until(ledger: Ledger, charge: Charge) -> list[Charge]:
+    """The charges of its account, up to this one."""
+    account = ledger.account_of(charge.id)
+    assert [each for each, _ in account.running(DELTA)] == account.charges
+    return account.charges[: account.charges.index(charge) + 1]
 
 
 # Whatever happens
