@@ -53,7 +53,7 @@ def frontier(
     """Solve for the noise at every point of the grid, rounds by rounds.
 
     Args:
-        target_epsilon: ε of every point, by PLD, if one unit is added or removed.
+        target_epsilon: ε of every point, by PLD, if one unit is zeroed out.
         delta: δ of every point.
         units: number K of private units.
         grid: the sampling probabilities and the numbers of rounds.

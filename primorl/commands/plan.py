@@ -118,7 +118,7 @@ def _shown(epsilon: float) -> str:
 
 
 def _text(settings: Settings, asked: Asked) -> Iterator[str]:
-    spent, replaced = asked.spent("add_or_remove_one"), asked.spent("replace_one")
+    spent, replaced = asked.spent("zero_out_one"), asked.spent("replace_one")
     yield (
         f"sampling probability {asked.sampling_probability:g}, noise multiplier {asked.noise_multiplier:g}, "
         f"{asked.rounds} rounds, at δ {asked.delta:g}:"
@@ -126,7 +126,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     if asked.queries:
         multipliers = ", ".join(f"{multiplier:g}" for multiplier in asked.queries)
         yield f"  after {len(asked.queries)} queries of all units (privacy.statistics), noise multiplier {multipliers}"
-    yield f"  ε {_shown(spent.epsilon_pld)} if one unit is added or removed ({_shown(spent.epsilon_rdp)} by RDP)"
+    yield f"  ε {_shown(spent.epsilon_pld)} if one unit is zeroed out ({_shown(spent.epsilon_rdp)} by RDP)"
     yield f"  ε {_shown(replaced.epsilon_pld)} if one unit is replaced by another"
     units = settings.units()
     if units is not None:
@@ -220,7 +220,7 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
         )
     if all(point.noise_multiplier is None for point in points):
         raise PipelineError(f"--target-epsilon: found {target:g}, which no point of the frontier reaches; raise it")
-    title = f"ε {target:g} at δ {delta:g}, one of {units} units added or removed"
+    title = f"ε {target:g} at δ {delta:g}, one of {units} units zeroed out"
     if as_json:
         shared = {"target_epsilon": target, "delta": delta, "units": units, "neighboring_relation": RELATION_NAME}
         _print_json([asdict(point) | shared for point in points])

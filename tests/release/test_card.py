@@ -14,7 +14,7 @@ STATEMENT: dict[str, Any] = {
     "epsilon": 0.49983,
     "delta": 1e-5,
     "unit": "trajectory",
-    "neighboring_relation": "add_or_remove_one",
+    "neighboring_relation": "zero_out_one",
     "accountant": {"name": "an.Accountant", "version": "0.6.0"},
     "epsilon_rdp": 0.5512,
     "sampling_probability": 0.1,

@@ -10,9 +10,9 @@ from typing import Literal
 import dp_accounting
 from dp_accounting import dp_event, pld, rdp
 
-Relation = Literal["add_or_remove_one", "replace_one"]
-RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-RELATION_NAME: Literal["add_or_remove_one"] = "add_or_remove_one"
+Relation = Literal["zero_out_one", "replace_one"]
+RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 
@@ -90,7 +90,9 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
     may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
 
-    - added or removed: (1-q) N(0) + q N(1) with N(0), in both orders;
+    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
+      since a unit that contributes zero leaves the sum where a missing one leaves it; what differs is K, which is
+      public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
     - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
       that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
 

@@ -30,7 +30,7 @@ class Plan:
     of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
-    ``rounds`` releases is (ε, δ)-DP under adding or removing one unit, ε being `spent`. K is public.
+    ``rounds`` releases is (ε, δ)-DP under zeroing out one unit, ε being `spent`.
 
     | case                    | what happens                                                            |
     |-------------------------|-------------------------------------------------------------------------|
