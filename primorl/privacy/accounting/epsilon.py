@@ -114,13 +114,23 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(guess: float) -> float:
-        interval = grid_interval(event, guess, rounds)
-        return float(pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta))
+        return float(_accountant(event, guess, rounds, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
     while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
         guess, epsilon = epsilon, tight(epsilon)
     return Spent(epsilon, stated, delta)
+
+
+def accountant_near(event: dp_event.DpEvent, epsilon: float, rounds: int) -> pld.PLDAccountant:
+    """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
+    return _accountant(event, epsilon, rounds, RELATION)
+
+
+def _accountant(
+    event: dp_event.DpEvent, epsilon: float, rounds: int, relation: dp_accounting.NeighboringRelation
+) -> pld.PLDAccountant:
+    return pld.PLDAccountant(relation, grid_interval(event, epsilon, rounds)).compose(event)
 
 
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
