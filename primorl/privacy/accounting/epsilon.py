@@ -5,10 +5,12 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 import dp_accounting
 from dp_accounting import dp_event, pld, rdp
+
+from primorl.privacy.accounting.groups import mixture_rdp
 
 Relation = Literal["zero_out_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -178,7 +180,9 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
         z = float(event.noise_multiplier)
         return min(10 / z + 0.5 / z**2, 700.0)
     if isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
-        return _widest_loss(_above(event))
+        z, farthest = float(event.standard_deviation), max(event.sensitivities)
+        joins = min(1.0, math.fsum(p for s, p in zip(event.sensitivities, event.sampling_probs, strict=True) if s > 0))
+        return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
     return 0.0
 
 
@@ -189,27 +193,10 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
     return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
 
 
-def _above(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """An event that RDP accounts and that is never less: of a mixture, every cohort counts as its largest."""
-    match event:
-        case dp_event.ComposedDpEvent():
-            return dp_event.ComposedDpEvent(tuple(map(_above, event.events)))
-        case dp_event.SelfComposedDpEvent():
-            return dp_event.SelfComposedDpEvent(_above(event.event), event.count)
-        case dp_event.MixtureOfGaussiansDpEvent():
-            pairs = zip(event.sensitivities, event.sampling_probs, strict=True)
-            probability = min(1.0, math.fsum(chance for sensitivity, chance in pairs if sensitivity > 0))
-            gaussian = dp_event.GaussianDpEvent(event.standard_deviation / max(event.sensitivities))
-            return dp_event.PoissonSampledDpEvent(probability, gaussian)
-    return event
-
-
 def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
     """RDP's ε and whether it is one: where rounding leaves a divergence below zero, dp-accounting answers 0.
 
-    A group's mixture (`groups`) is no event of dp-accounting's RDP, which then bounds one that is never less.
-
-    It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call. The first is
+    It warns of that and, at large q, of every fractional order it leaves out, dozens of lines a call. The first is
     acted upon and the second is harmless, so both are kept from stderr; its other warnings pass.
     """
     sound = True
@@ -223,6 +210,17 @@ def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] |
     logger = logging.getLogger("absl")
     logger.addFilter(wanted)
     try:
-        return float(rdp.RdpAccountant(orders).compose(_above(event)).get_epsilon(delta)), sound
+        return float(_RdpWithGroups(orders).compose(event).get_epsilon(delta)), sound
     finally:
         logger.removeFilter(wanted)
+
+
+class _RdpWithGroups(rdp.RdpAccountant):
+    """dp-accounting's RDP, with the mixtures of `groups.grouped`, which it does not know itself."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            self._rdp += count * mixture_rdp(event, self._orders)
+        return None
