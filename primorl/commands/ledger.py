@@ -126,6 +126,7 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
 
 def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
     from primorl.commands.printing import rendered
+    from primorl.privacy.accounting.rounding import at_most
 
     if not charges:
         print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
@@ -133,8 +134,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
     rows = [
         (
             *(str(charge.sequence), charge.time, charge.dataset, charge.stage, charge.state),
-            "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}",
-            *(f"{charge.delta:.3g}", charge.id),
+            *(at_most(charge.epsilon, 4), at_most(charge.delta), charge.id),
         )
         for charge in charges
     ]
@@ -150,15 +150,17 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
 
 def _summary(ledger: "Ledger", version: "Version", dataset: str, params: "Reading") -> Iterator[str]:
     """What was spent on a version, and what is left."""
+    from primorl.privacy.accounting.rounding import at_most, left_of
+
     budget = params.privacy.budget
     spent, count = ledger.spent_on(version, budget.delta), len(ledger.sharing(version))
     yield f"{dataset}, version {version.fingerprint[:12]} ({version.units} units: {version.unit}), {count} charge(s)"
     if spent.epsilon_pld == float("inf"):
         yield "  spent: no finite ε, as a run without a guarantee is among them"
     else:
-        yield f"  spent: ε {spent.epsilon_pld:.4g} (RDP {spent.epsilon_rdp:.4g}) at δ {budget.delta:.3g}"
+        by_pld, by_rdp = at_most(spent.epsilon_pld, 4), at_most(spent.epsilon_rdp, 4)
+        yield f"  spent: ε {by_pld} (RDP {by_rdp}) at δ {at_most(budget.delta)}"
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
     else:
-        left = max(0.0, budget.epsilon - spent.epsilon_pld)
-        yield f"  budget: ε {budget.epsilon:.4g}, left {left:.4g}"
+        yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, spent.epsilon_pld)}"

@@ -114,17 +114,19 @@ def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
 def _shown(epsilon: float) -> str:
     from primorl.privacy.accounting.rounding import at_most
 
-    return at_most(epsilon, digits=4)
+    return at_most(epsilon, 4)
 
 
 def _text(settings: Settings, asked: Asked) -> Iterator[str]:
+    from primorl.privacy.accounting.rounding import at_least, at_most
+
     spent, replaced = asked.spent("zero_out_one"), asked.spent("replace_one")
     yield (
-        f"sampling probability {asked.sampling_probability:g}, noise multiplier {asked.noise_multiplier:g}, "
-        f"{asked.rounds} rounds, at δ {asked.delta:g}:"
+        f"sampling probability {at_most(asked.sampling_probability, 6)}, noise multiplier "
+        f"{at_least(asked.noise_multiplier, 6)}, {asked.rounds} rounds, at δ {at_most(asked.delta, 6)}:"
     )
     if asked.queries:
-        multipliers = ", ".join(f"{multiplier:g}" for multiplier in asked.queries)
+        multipliers = ", ".join(at_least(multiplier, 6) for multiplier in asked.queries)
         yield f"  after {len(asked.queries)} queries of all units (privacy.statistics), noise multiplier {multipliers}"
     yield f"  ε {_shown(spent.epsilon_pld)} if one unit is zeroed out ({_shown(spent.epsilon_rdp)} by RDP)"
     yield f"  ε {_shown(replaced.epsilon_pld)} if one unit is replaced by another"
@@ -132,7 +134,8 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     if units is not None:
         cohort = asked.sampling_probability * units
         yield f"  of {units} units about {cohort:.4g} join a round, {cohort * asked.rounds:.4g} local trainings in all"
-        yield f"  noise per coordinate of the mean update: {asked.noise_multiplier / cohort:.3g} of the clipping norm"
+        noise = at_least(asked.noise_multiplier / cohort)
+        yield f"  noise per coordinate of the mean update: {noise} of the clipping norm"
         if asked.delta >= 1 / units:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
     params = settings.params
@@ -146,6 +149,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     """What was spent on the dataset, and how much of its budget this run would leave."""
     from primorl.privacy.accounting.epsilon import compose
     from primorl.privacy.accounting.events import event_from_json
+    from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
     from primorl.privacy.ledger.ledger import Budget, Version
     from primorl.setup.accounts import begun_ledger
@@ -161,12 +165,12 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
         earlier = [event_from_json(charge.event) for charge in ledger.sharing(version)]
     spent = compose(earlier, budget.delta)
     epsilon = _shown(spent.epsilon_pld)
-    yield f"{manifest.info.dataset}: ε {epsilon} spent at δ {budget.delta:g}, in {len(earlier)} charge(s)"
+    yield f"{manifest.info.dataset}: ε {epsilon} spent at δ {at_most(budget.delta)}, in {len(earlier)} charge(s)"
     limit = budget.epsilon
     if limit is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
-    yield f"  budget: ε {limit:g}, left {max(0.0, limit - spent.epsilon_pld):.4g}"
+    yield f"  budget: ε {at_most(limit, 6)}, left {left_of(limit, spent.epsilon_pld)}"
 
     def fits(event: "dp_event.DpEvent") -> bool:
         return compose([*earlier, event], budget.delta).epsilon_pld <= limit
@@ -190,6 +194,7 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
     """Solve over the grid, print the points, and draw them if a figure is wanted."""
     from primorl.commands import frontier
     from primorl.privacy.accounting.epsilon import RELATION_NAME
+    from primorl.privacy.accounting.rounding import at_most
     from primorl.project.progress import progress_bar
 
     if settings.options.solve is not None or settings.given("noise_multiplier") is not None:
@@ -219,8 +224,8 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
             on_point=bar.update,
         )
     if all(point.noise_multiplier is None for point in points):
-        raise PipelineError(f"--target-epsilon: found {target:g}, which no point of the frontier reaches; raise it")
-    title = f"ε {target:g} at δ {delta:g}, one of {units} units zeroed out"
+        raise PipelineError(f"--target-epsilon: found {target!r}, which no point of the frontier reaches; raise it")
+    title = f"ε {at_most(target, 6)} at δ {at_most(delta)}, one of {units} units zeroed out"
     if as_json:
         shared = {"target_epsilon": target, "delta": delta, "units": units, "neighboring_relation": RELATION_NAME}
         _print_json([asdict(point) | shared for point in points])

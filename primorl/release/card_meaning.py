@@ -28,21 +28,23 @@ def meaning(statement: Mapping[str, Any], units: str) -> Section:
         return Section(heading, ("No bound holds: somebody who studies these files may learn single records.",))
     unit, epsilon = statement["unit"], statement["epsilon"]
     points = [
-        f"An attack studies this bundle and names {units} that it takes to have been in the data. The table bounds every "
-        "attack, whatever its computing power and whatever else it knows.",
+        f"An attack studies this bundle and names {units} that it takes to have been in the data. The table bounds "
+        "every attack, whatever its computing power and whatever else it knows.",
         "Who guesses without the bundle finds as large a share as she wrongly names.",
     ]
     if statement["void"]:
         points.insert(0, "None of this may be relied on: see what is void.")
     if epsilon > _NO_PROTECTION:
-        points.append(f"At ε = {at_most(epsilon)} there is next to no protection: an attack may be practically certain.")
+        points.append(
+            f"At ε = {at_most(epsilon)} there is next to no protection: an attack may be practically certain."
+        )
     points += _groups(statement, unit, units)
     points.append("A smaller ε is stronger; at ε = 0 and δ = 0 the bundle would tell nothing about any one of them.")
     return Section(heading, tuple(points), tuple(_attack(attack) for attack in statement.get("attacks", ())))
 
 
 def success(statement: Mapping[str, Any]) -> float | None:
-    """In percent, how often at most a guess by coin toss odds is right: (1 + δ(0)) / 2. None: the profile is missing."""
+    """In percent, how often at most a guess at even odds is right: (1 + δ(0)) / 2. None: the profile is missing."""
     for point in statement.get("profile", ()):
         if point["epsilon"] == 0:
             return float(percent_at_most((1 + point["delta"]) / 2).rstrip("%"))
@@ -64,9 +66,7 @@ def profile_row(statement: Mapping[str, Any]) -> str:
 def _attack(attack: Mapping[str, Any]) -> Row:
     rate, power = attack["false_positive_rate"], attack["true_positive_rate"]
     crowd = round(max(100, 1 / rate))
-    beliefs = ", ".join(
-        f"{percent_at_most(posterior(prior, rate, power))} (from {prior:.0%})" for prior in _PRIORS
-    )
+    beliefs = ", ".join(f"{percent_at_most(posterior(prior, rate, power))} (from {prior:.0%})" for prior in _PRIORS)
     return (
         f"of {crowd:,} that were not in the data, it names {rate * crowd:.0f}",
         f"of {crowd:,} that were, it finds at most {at_most(power * crowd)}; belief that a named one was in the data "
@@ -79,7 +79,5 @@ def _groups(statement: Mapping[str, Any], unit: str, units: str) -> list[str]:
     if not groups:
         return [f"Somebody behind several {units} is protected less; by how much is not stated here."]
     listed = ", ".join(f"{at_most(group['epsilon'])} for {group['units']}" for group in groups)
-    return [
-        f"Somebody behind several {units} is protected less: at the same δ, ε is {at_most(statement['epsilon'])} for one "
-        f"{unit}, {listed}."
-    ]
+    own = at_most(statement["epsilon"])
+    return [f"Somebody behind several {units} is protected less: at the same δ, ε is {own} for one {unit}, {listed}."]

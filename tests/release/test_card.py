@@ -171,9 +171,7 @@ def test_the_drawn_curve_is_never_below_the_profile() -> None:
     """Each point is the least of the lines that the profile's points allow; a card without a profile draws none."""
     profile = [(point["epsilon"], point["delta"]) for point in STATEMENT["profile"]]
     for rate, power in card().curve:
-        allowed = (
-            (delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - delta - rate)) for epsilon, delta in profile
-        )
+        allowed = [(d + math.exp(e) * rate, 1 - math.exp(-e) * (1 - d - rate)) for e, d in profile]
         assert power == pytest.approx(min(1.0, *(min(pair) for pair in allowed)))
         assert rate <= power <= 1
     assert card().html().count("<svg") == 1

@@ -215,7 +215,7 @@ def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] |
         logger.removeFilter(wanted)
 
 
-class _RdpWithGroups(rdp.RdpAccountant):
+class _RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]  # the package has no types
     """dp-accounting's RDP, with the mixtures of `groups.grouped`, which it does not know itself."""
 
     def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:

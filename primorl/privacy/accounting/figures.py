@@ -70,7 +70,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
     """
     accountant = accountant_near(event, near, _releases(event))
-    found = np.atleast_1d(accountant.get_delta(list(epsilons)))  # type: ignore[arg-type]  # it takes a list as well
+    found = np.atleast_1d(accountant.get_delta(list(epsilons)))
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
 

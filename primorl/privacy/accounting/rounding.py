@@ -28,6 +28,15 @@ def at_least(value: float, digits: int = 3) -> str:
     return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
+def left_of(limit: float, spent: float, digits: int = 4) -> str:
+    """What is left of ``limit`` when ``spent`` is gone, rounded down; 0 where nothing is."""
+    if not math.isfinite(spent):
+        return "0"
+    # In decimals: a float's difference could round to more than there is.
+    left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
+    return _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits) if left > 0 else "0"
+
+
 def percent_at_most(share: float, digits: int = 3) -> str:
     """A share, from 0 to 1, in percent, rounded up and never above 100%."""
     # In decimals: a product by 100 in floats could fall below the share.

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, Spent
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.chain import Chain
@@ -334,10 +335,11 @@ class Ledger:
         if wanted <= budget.epsilon:
             return
         spent = composed(earlier, budget.delta).epsilon_pld
+        limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
         raise BudgetExceeded(
-            f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
-            f"{_shown(spent)} is spent ({len(charges)} charged) and {max(0.0, budget.epsilon - spent):.6g} is left; "
-            f"with this run it would be {_shown(wanted)}; {advice(earlier, request.event, budget)}"
+            f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent "
+            f"({len(charges)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with this "
+            f"run it would be {_shown(wanted)}; {advice(earlier, request.event, budget)}"
         )
 
     def _busy(self) -> PipelineError:
@@ -347,7 +349,7 @@ class Ledger:
 
 
 def _shown(epsilon: float) -> str:
-    return f"{epsilon:.6g}" if math.isfinite(epsilon) else "∞ (a run without a guarantee)"
+    return at_most(epsilon, 6) if math.isfinite(epsilon) else "∞ (a run without a guarantee)"
 
 
 def new_charge_id() -> str:

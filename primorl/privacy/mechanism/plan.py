@@ -31,8 +31,9 @@ class Plan:
     of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
-    ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`: two datasets of the same K are neighbours
-    if one has zeros in place of all contributions of one unit, to every round and every query. K is a public constant.
+    ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two datasets of the same K, a public
+    constant, are neighbours if one of them has a null record in place of one unit: it takes part in the sampling, and
+    what it contributes to every round and every query is zero.
 
     | case                    | what happens                                                            |
     |-------------------------|-------------------------------------------------------------------------|

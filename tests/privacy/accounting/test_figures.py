@@ -49,7 +49,10 @@ def test_no_attack_on_sampled_rounds_does_better_than_is_stated() -> None:
     absent, there = losses(0.0), losses(q)
     for rate, power in figures(SAMPLED, 1e-5).attacks[1:]:
         threshold = np.quantile(absent, 1 - rate)
-        found, luck = float((there > threshold).mean()), 4 * math.sqrt(power / trials) + 4 * power * (rate * trials) ** -0.5
+        found, luck = (
+            float((there > threshold).mean()),
+            4 * math.sqrt(power / trials) + 4 * power * (rate * trials) ** -0.5,
+        )
         assert found <= power + luck
         assert found >= 0.93 * power - luck
 

@@ -69,7 +69,9 @@ def test_one_unit_is_the_event_itself_and_groups_compose() -> None:
     assert grouped(no_guarantee, 3) is no_guarantee
     twice = accounting.compose([grouped(run.event, 3)] * 2, 1e-5)
     longer = accounting.Training(0.1, 10.0, 40, (30.0, 30.0))
-    assert twice.epsilon_pld == pytest.approx(accounting.compose([grouped(longer.event, 3)], 1e-5).epsilon_pld, rel=2e-3)
+    assert twice.epsilon_pld == pytest.approx(
+        accounting.compose([grouped(longer.event, 3)], 1e-5).epsilon_pld, rel=2e-3
+    )
     assert twice.epsilon_pld <= twice.epsilon_rdp
     # Beside a charge of whole people, the group's charge is composed as it is.
     mixed = accounting.compose([grouped(run.event, 3), run.event], 1e-5).epsilon_pld
