@@ -104,7 +104,7 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
 
     Args:
         event: what happened.
-        delta: the failure probability at which ε is read.
+        delta: δ at which ε is read.
         rounds: compositions in the event; it sets how fine the PLD's grid must be.
         relation: what neighbouring datasets are.
     """

@@ -22,7 +22,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 
 RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
 
-# q, z, T, RDP, PLD at δ = 1e-5 and add/remove: measured with dp-accounting 0.6 before this project began.
+# q, z, T, RDP, PLD at δ = 1e-5 and zero-out: measured with dp-accounting 0.6 before this project began.
 GOLDEN = [
     (1e-3, 0.25, 1000, 38.45, 32.20),
     (1e-3, 0.45, 1000, 6.096, 4.74),

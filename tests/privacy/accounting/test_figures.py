@@ -1,6 +1,7 @@
 """The profile, the groups and the best attack are those of the event, and of no formula in ε and δ alone."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ from scipy import stats
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, figures, posterior, true_positive_rate
 from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
 
 GAUSSIAN = accounting.training_event(1.0, 20.0, 25)  # μ = 5 / 20
 MU = 0.25
@@ -91,3 +93,22 @@ def test_beliefs_follow_bayes() -> None:
     assert posterior(0.5, 0.01, 0.01) == pytest.approx(0.5)
     assert posterior(0.5, 0.01, 0.03) == pytest.approx(0.75)
     assert posterior(0.01, 0.1, 0.1) == pytest.approx(0.01)
+
+
+def test_the_pages_show_what_is_computed() -> None:
+    """README and docs/privacy.md: the default plan's attacks, posteriors, groups and profile, rounded up."""
+    found = figures(SAMPLED, 1e-5)
+    root = Path(__file__).resolve().parents[3]
+    for page in ("README.md", "docs/privacy.md"):
+        text = (root / page).read_text(encoding="utf-8")
+        for rate, power in found.attacks:
+            beliefs = [percent_at_most(posterior(prior, rate, power)) for prior in (0.5, 0.1, 0.01)]
+            assert f"{beliefs[0]} | {beliefs[1]} | {beliefs[2]} |" in text, (page, rate)
+        for _, epsilon in found.groups:
+            assert at_most(epsilon) in text, page
+    assert "at most 52.8 times in 100" in (root / "README.md").read_text(encoding="utf-8")
+    assert percent_at_most((1 + found.profile[0][1]) / 2) == "52.8%"
+    table = (root / "docs/privacy.md").read_text(encoding="utf-8").partition("| ε | 0 |")[2].splitlines()[2]
+    known = dict(found.profile)
+    for shown, epsilon in zip(table.split("|")[2:7], (0.0, 0.1, 0.2, 0.3, 0.4), strict=True):
+        assert known[epsilon] <= float(shown) <= 1.1 * known[epsilon]
