@@ -30,6 +30,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.records import printable, read_record, to_json
 from primorl.release.card import is_inert, stated_epsilon
 from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS, LedgerStatement, Manifest
+from primorl.release.stated_figures import understated
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
@@ -267,6 +268,8 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
             raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
+    if statement.private and (key := understated(statement)) is not None:
+        raise PipelineError(f"{path}: {key}: promises more than the accountant makes of the event in the same file")
 
 
 def _given(folder: Path, key: str, value: Value | None) -> Value:
