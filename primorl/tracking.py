@@ -27,6 +27,7 @@ from urllib.parse import urlsplit
 import psutil
 
 from primorl.config.params import Params, load
+from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.errors import PipelineError
 from primorl.project.files import HOST, home, workspace
 from primorl.project.paths import PARAMS
@@ -349,8 +350,8 @@ def _name(params: Params) -> str:
     if params.dynamics.variant != "private":
         return name
     if params.privacy.target_epsilon is not None:
-        return f"{name}/ε={params.privacy.target_epsilon:g}"
-    return f"{name}/z={params.privacy.noise_multiplier:g}"
+        return f"{name}/ε={at_most(params.privacy.target_epsilon, 6)}"
+    return f"{name}/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
 
 
 def git_commit() -> str | None:

@@ -7,7 +7,7 @@ PRIVATE = Statement(
     epsilon=1.19,
     delta=1e-5,
     unit="trajectory",
-    neighboring_relation="add_or_remove_one",
+    neighboring_relation="zero_out_one",
     accountant=Accountant(name="an.Accountant", version="0.6.0"),
     epsilon_rdp=1.31,
     event={"type": "NonPrivateDpEvent"},

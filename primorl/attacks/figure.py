@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
+from primorl.privacy.accounting.rounding import at_most
+
 
 def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: str) -> None:
     """Draw lower bounds on ε beside the claimed ε, as a PNG.
@@ -25,7 +27,7 @@ def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: 
         axes.annotate(f"{value:.2f}", (value, row), xytext=(4, 0), textcoords="offset points", va="center")
     axes.axvline(claimed, color="black", linestyle="--", linewidth=1)
     axes.annotate(
-        f"claimed {claimed:.3g}", (claimed, 1), xytext=(4, -4), textcoords=("offset points", "offset points"),
+        f"claimed {at_most(claimed)}", (claimed, 1), xytext=(4, -4), textcoords=("offset points", "offset points"),
         xycoords=("data", "axes fraction"), va="bottom",
     )  # fmt: skip
     axes.set_yticks(rows, bounds.keys())

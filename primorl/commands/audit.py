@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from primorl.commands.printing import rendered
+from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ def _membership(
                 {"variant": variant, "epsilon": claimed, "delta": recipe.setup.plan.delta, "attacks": attacks}
             )
             headline = {kind: successes[kind][name] for kind, name in membership.HEADLINE.items()}
-            lines.append((variant, "none" if claimed is None else f"{claimed:.3g}", *_successes(headline)))
+            lines.append((variant, "none" if claimed is None else at_most(claimed), *_successes(headline)))
             for kind, success in headline.items():
                 name = variant if epsilon is None else f"{variant}_{epsilon:g}"
                 log.metric(f"attack.{name}.{kind}.auc", success.auc)
@@ -182,8 +183,9 @@ def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "
 
 
 def _bounds(rows: "Sequence[tuple[str, float | None]]", delta: float, confidence: float) -> str:
-    cells = [(name, "none" if value is None else f"{value:.3f}") for name, value in rows]
-    table = rendered((f"ε at δ = {delta:g}", ""), cells, right=("",))
+    shown = {name: (at_most if name.startswith("claimed") else at_least) for name, _ in rows}
+    cells = [(name, "none" if value is None else shown[name](value)) for name, value in rows]
+    table = rendered((f"ε at δ = {at_most(delta)}", ""), cells, right=("",))
     return f"{table}\neach bound is below the true ε with {confidence:.0%} confidence"
 
 

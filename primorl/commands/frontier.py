@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primorl.commands.printing import rendered
+from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 _COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
@@ -53,7 +54,7 @@ def frontier(
     """Solve for the noise at every point of the grid, rounds by rounds.
 
     Args:
-        target_epsilon: ε of every point, by PLD, if one unit is added or removed.
+        target_epsilon: ε of every point, by PLD, if one unit is zeroed out.
         delta: δ of every point.
         units: number K of private units.
         grid: the sampling probabilities and the numbers of rounds.
@@ -98,8 +99,8 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
         last = point.rounds
         yield (
             str(point.rounds),
-            f"{point.sampling_probability:.4g}",
-            _figure(point.noise_multiplier, ".4g"),
+            at_most(point.sampling_probability, 4),
+            "-" if point.noise_multiplier is None else at_least(point.noise_multiplier, 4),
             _figure(point.noise_per_coordinate, ".3g"),
             _figure(point.unit_updates, ".3g"),
             _figure(point.transitions, ".3g"),

@@ -128,6 +128,7 @@ def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading"
 
 def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading", dataset: str | None) -> None:
     from primorl.commands.printing import rendered
+    from primorl.privacy.accounting.rounding import at_most
 
     if not charges:
         print(_EMPTY if dataset is None else f"nothing was charged for dataset {dataset!r} yet")
@@ -135,8 +136,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
     rows = [
         (
             *(str(charge.sequence), charge.time, charge.dataset, charge.stage, charge.state),
-            "∞" if charge.epsilon is None else f"{charge.epsilon:.4g}",
-            *(f"{charge.delta:.3g}", charge.id),
+            *(at_most(charge.epsilon, 4), at_most(charge.delta), charge.id),
         )
         for charge in charges
     ]
@@ -153,7 +153,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
 
 def _summary(version: "Registered", account: "Account", name: str, params: "Reading") -> Iterator[str]:
     """What was spent on a version, and what is left."""
-    from primorl.privacy.accounting.rounding import at_least, at_most
+    from primorl.privacy.accounting.rounding import at_most, left_of
 
     budget = params.privacy.budget
     total = account.total(budget.delta)
@@ -162,11 +162,10 @@ def _summary(version: "Registered", account: "Account", name: str, params: "Read
         yield "  spent: no finite ε, as a run without a guarantee is among them"
     else:
         yield (
-            f"  spent: ε {at_most(total.epsilon, 4)} at δ {budget.delta:.3g} "
+            f"  spent: ε {at_most(total.epsilon, 4)} at δ {at_most(budget.delta)} "
             f"({at_most(total.epsilon_fixed, 4)} if all settings were fixed beforehand)"
         )
     if budget.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
     else:
-        left = max(0.0, budget.epsilon - total.epsilon)
-        yield f"  budget: ε {budget.epsilon:.4g}, left {at_least(left, 4)}"
+        yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, total.epsilon)}"

@@ -114,25 +114,28 @@ def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
 def _shown(epsilon: float) -> str:
     from primorl.privacy.accounting.rounding import at_most
 
-    return at_most(epsilon, digits=4)
+    return at_most(epsilon, 4)
 
 
 def _text(settings: Settings, asked: Asked) -> Iterator[str]:
-    spent, replaced = asked.spent("add_or_remove_one"), asked.spent("replace_one")
+    from primorl.privacy.accounting.rounding import at_least, at_most
+
+    spent, replaced = asked.spent("zero_out_one"), asked.spent("replace_one")
     yield (
-        f"sampling probability {asked.sampling_probability:g}, noise multiplier {asked.noise_multiplier:g}, "
-        f"{asked.rounds} rounds, at δ {asked.delta:g}:"
+        f"sampling probability {at_most(asked.sampling_probability, 6)}, noise multiplier "
+        f"{at_least(asked.noise_multiplier, 6)}, {asked.rounds} rounds, at δ {at_most(asked.delta, 6)}:"
     )
     if asked.queries:
-        multipliers = ", ".join(f"{multiplier:g}" for multiplier in asked.queries)
+        multipliers = ", ".join(at_least(multiplier, 6) for multiplier in asked.queries)
         yield f"  after {len(asked.queries)} queries of all units (privacy.statistics), noise multiplier {multipliers}"
-    yield f"  ε {_shown(spent.epsilon_pld)} if one unit is added or removed ({_shown(spent.epsilon_rdp)} by RDP)"
+    yield f"  ε {_shown(spent.epsilon_pld)} if one unit is zeroed out ({_shown(spent.epsilon_rdp)} by RDP)"
     yield f"  ε {_shown(replaced.epsilon_pld)} if one unit is replaced by another"
     units = settings.units()
     if units is not None:
         cohort = asked.sampling_probability * units
         yield f"  of {units} units about {cohort:.4g} join a round, {cohort * asked.rounds:.4g} local trainings in all"
-        yield f"  noise per coordinate of the mean update: {asked.noise_multiplier / cohort:.3g} of the clipping norm"
+        noise = at_least(asked.noise_multiplier / cohort)
+        yield f"  noise per coordinate of the mean update: {noise} of the clipping norm"
         if asked.delta >= 1 / units:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
     params = settings.params
@@ -144,7 +147,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
     """What was spent on the dataset, and how much of its budget this run would leave."""
-    from primorl.privacy.accounting.rounding import at_least
+    from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
     from primorl.privacy.ledger.ledger import Budget
     from primorl.setup.accounts import begun_ledger, dataset_version
@@ -157,7 +160,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
         account = ledger.account(dataset_version(manifest, PARTITIONS))
     declared = params.privacy.budget
     total = account.total(declared.delta)
-    spent = f"ε {_shown(total.epsilon)} spent at δ {declared.delta:g}"
+    spent = f"ε {_shown(total.epsilon)} spent at δ {at_most(declared.delta)}"
     yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
     if total.charges > 1:
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
@@ -165,7 +168,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
     budget = Budget(declared.epsilon, declared.delta)
-    yield f"  budget: ε {budget.epsilon:g}, left {at_least(max(0.0, budget.epsilon - total.epsilon), 4)}"
+    yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, total.epsilon)}"
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
         return
@@ -189,6 +192,7 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
     """Solve over the grid, print the points, and draw them if a figure is wanted."""
     from primorl.commands import frontier
     from primorl.privacy.accounting.epsilon import RELATION_NAME
+    from primorl.privacy.accounting.rounding import at_most
     from primorl.project.progress import progress_bar
 
     if settings.options.solve is not None or settings.given("noise_multiplier") is not None:
@@ -218,8 +222,8 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
             on_point=bar.update,
         )
     if all(point.noise_multiplier is None for point in points):
-        raise PipelineError(f"--target-epsilon: found {target:g}, which no point of the frontier reaches; raise it")
-    title = f"ε {target:g} at δ {delta:g}, one of {units} units added or removed"
+        raise PipelineError(f"--target-epsilon: found {target!r}, which no point of the frontier reaches; raise it")
+    title = f"ε {at_most(target, 6)} at δ {at_most(delta)}, one of {units} units zeroed out"
     if as_json:
         shared = {"target_epsilon": target, "delta": delta, "units": units, "neighboring_relation": RELATION_NAME}
         _print_json([asdict(point) | shared for point in points])

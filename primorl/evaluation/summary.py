@@ -42,7 +42,7 @@ class SeedSummary:
 class Summary:
     """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
 
     dataset: Annotated[Line, "Name in params.yaml."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]

@@ -10,7 +10,7 @@ def guarantee(summary: Mapping[str, Any]) -> str:
     """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
-    text = f"ε = {at_most(summary['epsilon'])}, δ = {summary['delta']:.3g} per {summary['unit']}"
+    text = f"ε = {at_most(summary['epsilon'])}, δ = {at_most(summary['delta'])} per {summary['unit']}"
     return f"{text} — VOID: {'; '.join(summary['void'])}" if summary["void"] else text
 
 
@@ -20,4 +20,4 @@ def account(summary: Mapping[str, Any]) -> str:
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    return f"ε = {at_most(spent['epsilon'])}, δ = {spent['delta']:.3g} in {charges} when the model was made"
+    return f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} when the model was made"

@@ -35,20 +35,48 @@ class QueryStatement:
 
 
 @record
+class ProfilePoint:
+    """One point of the privacy profile: (ε, δ) holds for each, all at once."""
+
+    epsilon: Annotated[_Epsilon, "ε of the point."]
+    delta: Annotated[Annotated[float, Within(ge=0, le=1)], "δ of the point."]
+
+
+@record
+class GroupPoint:
+    """What one person with several units is guaranteed."""
+
+    units: Annotated[Annotated[int, Within(ge=2)], "Number of units of the same person."]
+    epsilon: Annotated[_Epsilon | None, "ε of all of them together, at the same `delta`; `null`: no guarantee."]
+
+
+@record
+class AttackPoint:
+    """How well an attack can tell whether a unit was in the data."""
+
+    false_positive_rate: Annotated[
+        Annotated[float, Within(gt=0, lt=1)], "How often an attack says “in the data” of a unit that was not."
+    ]
+    true_positive_rate: Annotated[
+        Annotated[float, Within(ge=0, le=1)], "How often, at most, the same attack says so of a unit that was."
+    ]
+
+
+@record
 class SpentOnDataset:
     """What the ledger had recorded for the same units when the statement was written."""
 
     epsilon: Annotated[
         _Epsilon | None,
-        "ε of all charges on the same units together, however later runs were chosen after looking at earlier results; "
-        "`null`: no guarantee is left.",
-    ]
-    epsilon_fixed: Annotated[
-        _Epsilon | None, "The same by the PLD accountant: it holds if all settings were fixed beforehand."
+        "ε of all charges on the same units together, by the adaptive filter: holds however later runs were chosen "
+        "after looking at earlier results. `null`: no guarantee is left.",
     ]
     epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
     delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
     charges: Annotated[_Count, "Number of charges, this one included."]
+    epsilon_fixed: Annotated[
+        _Epsilon | None, "The same by the PLD accountant: holds if all settings were fixed beforehand."
+    ] = None
 
 
 @record
@@ -62,7 +90,7 @@ class Statement:
         ValueError: private, yet a number that a guarantee needs is null.
     """
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
 
     private: Annotated[bool, "Whether the release has an (ε, δ) guarantee."]
     epsilon: Annotated[
@@ -71,7 +99,8 @@ class Statement:
     delta: Annotated[_Delta | None, "δ at which ε is read; it must be below one over `units`."]
     unit: Annotated[Line, "What one unit of privacy is: one trajectory, or everything of one value of a column."]
     neighboring_relation: Annotated[
-        Literal["add_or_remove_one"], "How neighbouring datasets differ: one unit is added or removed."
+        Literal["zero_out_one"],
+        "How neighbouring datasets differ: everything that one unit contributes is replaced by zeros. K stays.",
     ]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
     epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."]
@@ -86,7 +115,7 @@ class Statement:
     ]
     rounds: Annotated[Annotated[int, Within(ge=1)] | None, "T, the rounds that were paid for; fewer may have been run."]
     queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
-    units: Annotated[_Count, "K, the number of private units; public."]
+    units: Annotated[_Count, "K, the number of private units; a public constant."]
     public_assumptions: Annotated[tuple[Line, ...], "What the guarantee takes as public."]
     dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint (HMAC-SHA256) of the dataset version."]
     void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement; empty for a sound release."]
@@ -102,6 +131,19 @@ class Statement:
     settings_origin: Annotated[
         dict[Line, Line], "Settings that were taken from a dataset's suggestion: dotted key, then the file."
     ] = field(default_factory=dict)
+    epsilon_replace_one: Annotated[
+        _Epsilon | None, "ε at `delta` if neighbouring datasets differ by another unit in the place of one (2C apart)."
+    ] = None
+    profile: Annotated[
+        tuple[ProfilePoint, ...], "Privacy profile by the PLD accountant: (ε, δ) pairs that hold together."
+    ] = ()
+    groups: Annotated[tuple[GroupPoint, ...], "ε at `delta` of one person with several units, by the accountant."] = ()
+    attacks: Annotated[
+        tuple[AttackPoint, ...], "The best that any membership attack can do, from the whole privacy profile."
+    ] = ()
+    trajectories_per_person: Annotated[
+        _Count | None, "The most trajectories of one person, as declared; `null`: not declared."
+    ] = None
     charge: Annotated[Line | None, "Id of the ledger's charge that paid for the release."] = None
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
 

@@ -43,6 +43,7 @@ from primorl.release.contents import (
     LedgerStatement,
     Manifest,
 )
+from primorl.release.stated_figures import understated
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
@@ -280,6 +281,8 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
             raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
+    if statement.private and (promised := understated(statement)) is not None:
+        raise PipelineError(f"{path}: {promised}: promises more than the accountant makes of the event in the same file")
 
 
 def _given(folder: Path, key: str, value: Value | None) -> Value:

@@ -16,9 +16,13 @@ _EXACT_IN_CARD = re.compile(
     rf"^\| {EXACT_EPSILON} \| (\S+) \|$|^<tr><th>{EXACT_EPSILON}</th><td>(\S+)</td></tr>$", re.M
 )
 _TAGS = "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
+_POINT = r"\d+(?:\.\d)? \d+(?:\.\d)?"
 _HARMLESS = re.compile(
     rf"</?(?:{_TAGS})>|<header class=\"(?:sound|void)\">|<div class=\"bar\">|<i style=\"width:[\d.]+%\">"
+    rf"|<svg viewBox=\"0 0 \d+ \d+\">|</svg>|<path class=\"(?:axes|guess|bound)\" d=\"M{_POINT}(?: L{_POINT})*\"/>"
+    r"|<text(?: class=\"(?:end|middle)\")? x=\"\d+\" y=\"\d+\">|</text>"
 )
+_LEFT, _TOP, _SIDE = 44, 10, 240  # of the drawing's square; the template's axes stand on the same lines
 _MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
 
 Row = tuple[str, str]
@@ -41,15 +45,17 @@ class Card:
         title: of the card.
         verdict: the guarantee in one line.
         sound: whether that line may be relied on.
-        certainty: in percent, an upper bound on the belief of somebody who thought membership as likely as not before.
-            None: nothing bounds it.
+        success: in percent, how often at most somebody is right who must tell for one record, which was in the data or
+            not by the toss of a coin. None: nothing bounds it.
+        curve: points (false positive rate, largest true positive rate) of the best attack; empty: none is drawn.
         sections: the rest.
     """
 
     title: str
     verdict: str
     sound: bool
-    certainty: float | None
+    success: float | None
+    curve: tuple[tuple[float, float], ...]
     sections: tuple[Section, ...]
 
     def markdown(self) -> str:
@@ -58,7 +64,8 @@ class Card:
 
     def html(self) -> str:
         """The card as one self-contained page: no script, nothing fetched, fit for print and narrow screens."""
-        return _template("card.html.j2").render(card=self, head=Markup(_HEAD))
+        line = " L".join(f"{_LEFT + _SIDE * x:.1f} {_TOP + _SIDE * (1 - y):.1f}" for x, y in self.curve)
+        return _template("card.html.j2").render(card=self, head=Markup(_HEAD), line=f"M{line}")
 
 
 @cache

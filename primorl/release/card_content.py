@@ -4,7 +4,6 @@ Every number comes from ``privacy.json``, ``config.json``, ``metrics/summary.jso
 """
 
 import json
-import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,9 +11,8 @@ from typing import Any
 from primorl.evaluation.wording import guarantee
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
+from primorl.release.card_meaning import curve, meaning, profile_row, success
 
-_CERTAIN = 99.9  # percent
-_NO_PROTECTION = 20.0  # ε
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 
 
@@ -35,16 +33,16 @@ def make_card(
         ledger: ``ledger-statement.json``.
     """
     sound = statement["private"] and not statement["void"]
-    epsilon = statement["epsilon"]
     return Card(
         title=f"Model card: {summary['dataset']}",
         verdict=_verdict(statement, sound),
         sound=sound,
-        certainty=_certainty(epsilon) if sound else None,
+        success=success(statement) if sound else None,
+        curve=curve(statement) if sound else (),
         sections=(
             _what(statement, model, policy),
             _protected(statement),
-            _meaning(statement),
+            meaning(statement, _plural(statement["unit"])),
             Section("What was taken as public", (*statement["public_assumptions"],) or ("Nothing was stated.",)),
             _spent(ledger),
             Section(
@@ -122,28 +120,6 @@ def _not_protected(statement: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"Not protected: {_count(public, unit)} that {verb} declared public, beside the private ones.",)
 
 
-def _meaning(statement: Mapping[str, Any]) -> Section:
-    heading = "What the numbers mean"
-    if not statement["private"]:
-        return Section(heading, ("No ε holds: somebody who studies these files may learn single records.",))
-    epsilon, unit = statement["epsilon"], statement["unit"]
-    certainty = _certainty(epsilon)
-    sure = "practically certain" if certainty > _CERTAIN else f"at most {certainty:.1f}% sure"
-    doubt = ("None of this may be relied on: see what is void.",) if statement["void"] else ()
-    return Section(
-        heading,
-        (
-            *doubt,
-            f"ε bounds what this bundle can give away. Whatever odds somebody gave to “this {unit} was in the data”, "
-            f"after studying it they change by {_factor(epsilon)} (e^ε).",
-            f"Somebody who thought it as likely as not (50%) can become {sure}. At ε = 0 it would stay 50%: a smaller "
-            "ε is stronger.",
-            f"δ = {statement['delta']:.3g}: with a probability of about 1 in {round(1 / statement['delta']):,}, "
-            "that bound may fail.",
-        ),
-    )
-
-
 def _spent(ledger: Mapping[str, Any]) -> Section:
     heading = "What was spent so far on this dataset"
     runs = _count(ledger["charges"], "run")
@@ -155,8 +131,7 @@ def _spent(ledger: Mapping[str, Any]) -> Section:
     else:
         total = (
             f"{runs} used these data, this one included. For somebody who sees the results of all of them the bound is "
-            f"ε = {at_most(ledger['epsilon'])} at δ = {ledger['delta']:.3g}: odds change by "
-            f"{_factor(ledger['epsilon'])}."
+            f"ε = {at_most(ledger['epsilon'])} at δ = {at_most(ledger['delta'])}."
         )
     groups: dict[tuple[Any, ...], list[str]] = {}
     for record in ledger["records"]:
@@ -169,7 +144,7 @@ def _charge(
     stage: str, epsilon: float | None, delta: float, state: str, same_version: bool, *, days: Sequence[str]
 ) -> Row:
     when = days[0] if min(days) == max(days) else f"{min(days)} to {max(days)}"
-    cost = "no guarantee" if epsilon is None else f"ε = {at_most(epsilon)}, δ = {delta:.3g} each"
+    cost = "no guarantee" if epsilon is None else f"ε = {at_most(epsilon)}, δ = {at_most(delta)} each"
     where = "" if same_version else ", on another version that shares data with this one"
     outcome = {"committed": "done", "reserved": "begun", "aborted": "failed, counted all the same"}[state]
     return f"{len(days)} × {stage}", f"{cost}; {outcome}{where}; {when}"
@@ -209,7 +184,6 @@ def _in_the_model(summary: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section:
-    unit = statement["unit"]
     untried = (
         "Not for decisions about people, patients or machines without a test of its own: it was never tried out, and "
         "only the model that it was trained in has judged it."
@@ -225,8 +199,6 @@ def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section
     ]
     if statement["private"]:
         points += [
-            f"Somebody behind several {_plural(unit)} is protected less: with two in the data, odds change by "
-            f"{_factor(2 * statement['epsilon'])}.",
             "Patterns of the data as a whole are not hidden: learning them is the purpose.",
             "Data declared public, and the facts taken as public above, are not protected at all.",
             "Results from the same data that are not in the ledger, and anything else that leaked, add to this.",
@@ -240,8 +212,10 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
         EXACT_EPSILON: json.dumps(statement["epsilon"]),
         "ε by Rényi accounting": json.dumps(statement["epsilon_rdp"]),
         "δ": json.dumps(statement["delta"]),
+        "privacy profile (ε, δ)": profile_row(statement),
+        "ε if a unit is exchanged for another": json.dumps(statement.get("epsilon_replace_one")),
         "unit": statement["unit"],
-        "neighbouring data": statement["neighboring_relation"].replace("_", " "),
+        "neighbouring data": _relation(statement),
         "accountant": f"{accountant['name']} {accountant['version']}",
         "sampling probability": json.dumps(statement["sampling_probability"]),
         "noise multiplier": json.dumps(statement["noise_multiplier"]),
@@ -259,19 +233,13 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
     return Section("For the expert", (printed,), tuple(rows.items()))
 
 
+def _relation(statement: Mapping[str, Any]) -> str:
+    name = statement["neighboring_relation"].replace("_", " ")
+    return f"{name}: all that one {statement['unit']} contributes is replaced by zeros; the number of them is public"
+
+
 def _query(query: Mapping[str, Any]) -> str:
     return f"{query['what']}, noise multiplier {json.dumps(query['noise_multiplier'])}"
-
-
-def _certainty(epsilon: float) -> float:
-    """e^ε / (1 + e^ε) in percent, rounded up: the most that prior odds of one can become."""
-    return math.ceil(1000 / (1 + math.exp(-epsilon))) / 10
-
-
-def _factor(epsilon: float) -> str:
-    if epsilon > _NO_PROTECTION:
-        return "factors of 480 million and more, which is next to no protection"
-    return f"a factor of at most {at_most(math.exp(epsilon))}"
 
 
 def _count(number: int, what: str) -> str:

@@ -50,11 +50,11 @@ class ChargeRecord:
 class LedgerStatement:
     """``ledger-statement.json``: everything spent so far on the units of this version of the data, composed."""
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
     dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint of the dataset version."]
     unit: Annotated[Line, "What one unit of privacy is."]
-    neighboring_relation: Annotated[Literal["add_or_remove_one"], "How neighbouring datasets differ."]
+    neighboring_relation: Annotated[Literal["zero_out_one"], "How neighbouring datasets differ."]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
     epsilon: Annotated[
         _Epsilon | None,

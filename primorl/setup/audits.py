@@ -6,6 +6,7 @@ from typing import Any
 
 from primorl.attacks.one_run import OneRun, audit_one_run
 from primorl.config.params import Params
+from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.audits.canaries import LowerBound, audit_mechanism
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
@@ -110,8 +111,8 @@ def refuse(found: LowerBound | OneRun) -> None:
             else ("mechanism", max(found.epsilon, found.epsilon_gaussian))
         )
         raise PipelineError(
-            f"audit ({name}): ε is at least {bound:.3g} and {found.claimed:.3g} is claimed, both at δ = "
-            f"{found.delta:g}: the guarantee does not hold; release nothing and look for the bug"
+            f"audit ({name}): ε is at least {at_least(bound)} and {at_most(found.claimed)} is claimed, both at δ = "
+            f"{at_most(found.delta)}: the guarantee does not hold; release nothing and look for the bug"
         )
 
 

@@ -86,7 +86,7 @@ def test_golden_values(
     assert answer["epsilon_rdp"] == pytest.approx(rdp, rel=2e-3)
     assert answer["epsilon_pld"] < answer["epsilon_replace_one"]
     assert [answer[key] for key in KEYS[2:]] == [1e-5, q, z, rounds]
-    assert answer["neighboring_relation"] == "add_or_remove_one"
+    assert answer["neighboring_relation"] == "zero_out_one"
 
 
 def test_a_target_is_solved_for_noise_or_rounds(capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,7 +279,7 @@ def test_the_frontier_is_a_table_and_a_figure(capsys: pytest.CaptureFixture[str]
     """One line a point and one marked; the figure shows as many lines as rounds, and the marked point in red."""
     words = ("--frontier", *BARE, "--target-epsilon", "2", "--units", "9", "--figure", "frontier.png")
     text = said(capsys, *words)
-    assert text.startswith("ε 2 at δ 1e-05, one of 9 units added or removed\n")
+    assert text.startswith("ε 2 at δ 1e-05, one of 9 units zeroed out\n")
     points = [line for line in text.splitlines()[3:] if line]
     assert len(points) == 5
     marked = [line for line in points if "in use" in line]

@@ -10,7 +10,7 @@ from primorl.commands import main as cli
 from primorl.project.files import write_json
 
 SUMMARY: dict[str, Any] = {
-    "format": 2,
+    "format": 3,
     "dataset": "pendulum-replay",
     "env_id": "Pendulum-v1",
     "units": 2947,

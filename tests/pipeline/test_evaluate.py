@@ -85,7 +85,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "optimize_mopo": 5,
     }
     assert summary == {
-        "format": 2,
+        "format": 3,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",
@@ -299,6 +299,6 @@ def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
 
 
 def test_a_statement_without_its_keys_is_refused(project: Path) -> None:
-    write_json(Path("models/policy/privacy.json"), {"format": 2, "private": True})
+    write_json(Path("models/policy/privacy.json"), {"format": 3, "private": True})
     with pytest.raises(PipelineError, match=r"privacy.json: not as declared: accountant .missing."):
         evaluate.body(chosen(), FakeRun())  # type: ignore[arg-type]

@@ -34,7 +34,7 @@ def test_it_comes_back_as_it_was(tmp_path: Path, content: dict[str, object]) -> 
 def test_a_statement_of_another_format_gets_one_clear_line(tmp_path: Path) -> None:
     """Before the class there was no version: such a file counts as format 1."""
     write_json(tmp_path / "privacy.json", {key: value for key, value in PRIVATE.items() if key != "format"})
-    with pytest.raises(PipelineError, match=r"privacy.json: found format 1, this version reads 2; run `dvc checkout`"):
+    with pytest.raises(PipelineError, match=r"privacy.json: found format 1, this version reads 3; run `dvc checkout`"):
         Statement.read(tmp_path)
 
 

@@ -5,14 +5,16 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Literal
+from typing import Any, Literal
 
 import dp_accounting
 from dp_accounting import dp_event, pld, rdp
 
-Relation = Literal["add_or_remove_one", "replace_one"]
-RELATION = dp_accounting.NeighboringRelation.ADD_OR_REMOVE_ONE
-RELATION_NAME: Literal["add_or_remove_one"] = "add_or_remove_one"
+from primorl.privacy.accounting.groups import mixture_rdp
+
+Relation = Literal["zero_out_one", "replace_one"]
+RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
+RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
 _MOST_MECHANISMS = 40  # that are composed one by one
 _PRECISIONS = (0.002, 0.005, 0.01, 0.02, 0.05)
@@ -92,7 +94,9 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     The same event serves both relations, since dp-accounting's PLD reads a multiplier z as noise over what *one* unit
     may contribute. With q the sampling probability and N(μ) a Gaussian of mean μ and standard deviation z, it compares
 
-    - added or removed: (1-q) N(0) + q N(1) with N(0), in both orders;
+    - zeroed out: (1-q) N(0) + q N(1) with N(0), in both orders. These are the pairs of adding or removing a unit too,
+      since a unit that contributes zero leaves the sum where a missing one leaves it; what differs is K, which is
+      public here and the same for both neighbours (dp-accounting's `REPLACE_SPECIAL`);
     - replaced: (1-q) N(0) + q N(-1) with (1-q) N(0) + q N(1), the old and the new contribution being opposite. At q = 1
       that is a Gaussian mechanism of sensitivity 2C under noise zC (`EnsembleClip.sensitivity_under`).
 
@@ -102,7 +106,7 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
 
     Args:
         event: what happened.
-        delta: the failure probability at which ε is read.
+        delta: δ at which ε is read.
         rounds: compositions in the event; it sets how fine the PLD's grid must be.
         relation: what neighbouring datasets are.
     """
@@ -114,13 +118,23 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
 
     def tight(guess: float) -> float:
-        interval = grid_interval(event, guess, rounds)
-        return float(pld.PLDAccountant(neighbours, interval).compose(event).get_epsilon(delta))
+        return float(_accountant(event, guess, rounds, neighbours).get_epsilon(delta))
 
     guess, epsilon = loose, tight(loose)
     while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
         guess, epsilon = epsilon, tight(epsilon)
     return Spent(epsilon, stated, delta)
+
+
+def accountant_near(event: dp_event.DpEvent, epsilon: float, rounds: int) -> pld.PLDAccountant:
+    """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
+    return _accountant(event, epsilon, rounds, RELATION)
+
+
+def _accountant(
+    event: dp_event.DpEvent, epsilon: float, rounds: int, relation: dp_accounting.NeighboringRelation
+) -> pld.PLDAccountant:
+    return pld.PLDAccountant(relation, grid_interval(event, epsilon, rounds)).compose(event)
 
 
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
@@ -195,7 +209,9 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
         z = float(event.noise_multiplier)
         return min(10 / z + 0.5 / z**2, 700.0)
     if isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
-        return _widest_loss(_above(event))
+        z, farthest = float(event.standard_deviation), max(event.sensitivities)
+        joins = min(1.0, math.fsum(p for s, p in zip(event.sensitivities, event.sampling_probs, strict=True) if s > 0))
+        return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
     return 0.0
 
 
@@ -204,21 +220,6 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
         return any(map(_is_mixed, event.events))
     inner = event.event if isinstance(event, dp_event.SelfComposedDpEvent) else event
     return isinstance(inner, dp_event.MixtureOfGaussiansDpEvent)
-
-
-def _above(event: dp_event.DpEvent) -> dp_event.DpEvent:
-    """An event that RDP accounts and that is never less: of a mixture, every cohort counts as its largest."""
-    match event:
-        case dp_event.ComposedDpEvent():
-            return dp_event.ComposedDpEvent(tuple(map(_above, event.events)))
-        case dp_event.SelfComposedDpEvent():
-            return dp_event.SelfComposedDpEvent(_above(event.event), event.count)
-        case dp_event.MixtureOfGaussiansDpEvent():
-            pairs = zip(event.sensitivities, event.sampling_probs, strict=True)
-            probability = min(1.0, math.fsum(chance for sensitivity, chance in pairs if sensitivity > 0))
-            gaussian = dp_event.GaussianDpEvent(event.standard_deviation / max(event.sensitivities))
-            return dp_event.PoissonSampledDpEvent(probability, gaussian)
-    return event
 
 
 def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
@@ -240,12 +241,23 @@ def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] |
     logger = logging.getLogger("absl")
     logger.addFilter(wanted)
     try:
-        return float(rdp.RdpAccountant(orders).compose(_above(event)).get_epsilon(delta)), sound
+        return float(_RdpWithGroups(orders).compose(event).get_epsilon(delta)), sound
     finally:
         logger.removeFilter(wanted)
 
 
 def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
     """The Rényi divergences of an event at ``orders``; infinite where rounding leaves one that is no divergence."""
-    values = [float(value) for value in rdp.RdpAccountant(orders).compose(_above(event)).rdp]
+    values = [float(value) for value in _RdpWithGroups(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
+
+
+class _RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]  # the package has no types
+    """dp-accounting's RDP, with the mixtures of `groups.grouped`, which it does not know itself."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            self._rdp += count * mixture_rdp(event, self._orders)
+        return None

@@ -1,4 +1,7 @@
-"""Numbers for people, rounded up: no line may promise more than the accountant."""
+"""Numbers for people, rounded to the safe side: no line may promise more than the accountant.
+
+`at_most` is for what is spent and what an attack may reach, `at_least` for what is left and for noise.
+"""
 
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
@@ -8,24 +11,46 @@ _LEAST, _MOST = -5, 12  # powers of ten between which a number is written out
 
 def rounded_up(value: float, digits: int) -> float:
     """The smallest number of so many significant digits that is at least ``value``, which is positive and finite."""
-    return float(_up(value, digits))
+    return float(_rounded(value, digits, ROUND_CEILING))
 
 
-def at_most(value: float, digits: int = 3) -> str:
-    """``value`` in so many significant digits, rounded up, with commas; 0 and ∞ as they are."""
-    if not 0 < value < math.inf:
-        return "0" if value == 0 else "∞"
-    up = _up(value, digits)
-    return f"{up:,f}" if _LEAST < up.adjusted() < _MOST else f"{float(up):.{digits}g}"
+def at_most(value: float | None, digits: int = 3) -> str:
+    """``value`` in so many significant digits, rounded up, with commas; 0 as it is, and ∞ for what has no bound."""
+    if value is None or not 0 <= value < math.inf:
+        return "∞"
+    return _written(_rounded(value, digits, ROUND_CEILING), digits) if value else "0"
 
 
-def at_least(value: float, digits: int = 6) -> str:
-    """``value`` in so many significant digits, rounded down; 0 and ∞ as they are."""
-    if not 0 < value < math.inf:
-        return "0" if value == 0 else "∞"
-    return f"{Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=ROUND_FLOOR)):f}"
+def at_least(value: float, digits: int = 3) -> str:
+    """``value`` in so many significant digits, rounded down, with commas; 0 for what is negative or no number."""
+    if value == math.inf:
+        return "∞"
+    return _written(_rounded(value, digits, ROUND_FLOOR), digits) if value > 0 else "0"
 
 
-def _up(value: float, digits: int) -> Decimal:
-    # From its shortest decimal form: what has few digits already is not lifted by its own rounding error.
-    return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=ROUND_CEILING))
+def left_of(limit: float, spent: float, digits: int = 4) -> str:
+    """What is left of ``limit`` when ``spent`` is gone, rounded down; 0 where nothing is."""
+    if not math.isfinite(spent):
+        return "0"
+    # In decimals: a float's difference could round to more than there is.
+    left = Decimal(repr(float(limit))) - Decimal(repr(float(spent)))
+    return _written(left.normalize(Context(prec=digits, rounding=ROUND_FLOOR)), digits) if left > 0 else "0"
+
+
+def percent_at_most(share: float, digits: int = 3) -> str:
+    """A share, from 0 to 1, in percent, rounded up and never above 100%."""
+    # In decimals: a product by 100 in floats could fall below the share.
+    return f"{_plain(min(Decimal(100), 100 * _rounded(share, digits, ROUND_CEILING)))}%" if share > 0 else "0%"
+
+
+def _written(value: Decimal, digits: int) -> str:
+    return f"{value:,f}" if _LEAST < value.adjusted() < _MOST else f"{float(value):.{digits}g}"
+
+
+def _plain(value: Decimal) -> str:
+    return f"{value.normalize():f}"
+
+
+def _rounded(value: float, digits: int, rounding: str) -> Decimal:
+    # From its shortest decimal form: what has few digits already is not moved by its own rounding error.
+    return Decimal(repr(float(value))).normalize(Context(prec=digits, rounding=rounding))

@@ -57,7 +57,9 @@ def solve_noise_multiplier(
     if too_small(scaled):
         scaled = _last(too_small, scaled, 0, largest, 1) + 1
     if scaled > largest:
-        raise ValueError(f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {target_epsilon:g}")
+        raise ValueError(
+            f"no noise multiplier below {_LARGEST_MULTIPLIER:g} reaches epsilon {at_most(target_epsilon, 6)}"
+        )
     return float(scaled / scale)
 
 
@@ -93,7 +95,7 @@ def solve_rounds(
     near = round(_crossing(about, epsilon, target_epsilon, rough, *bounds, 1e-3, rising=True))
     rounds = _last(fits, near, 0, _MOST_ROUNDS, max(1, near // 10_000))
     if rounds == 0:
-        raise ValueError(f"no round fits: one alone costs more than epsilon {target_epsilon:g}")
+        raise ValueError(f"no round fits: one alone costs more than epsilon {at_most(target_epsilon, 6)}")
     return rounds
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.rounding import rounded_up
+from primorl.privacy.accounting.rounding import at_least, rounded_up
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.requests import Budget
 
@@ -44,9 +44,9 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget) -> str:
     found = []
     if run is not None and multiplier is not None:
         command = _command(multiplier)
-        found.append(f"noise_multiplier {multiplier:.6g} with these {run.rounds} rounds: {command}")
+        found.append(f"noise_multiplier {multiplier!r} with these {run.rounds} rounds: {command}")
     if run is not None and rounds is not None:
-        same, command = f"{run.noise_multiplier:.6g}", _command(run.noise_multiplier, rounds)
+        same, command = at_least(run.noise_multiplier, 6), _command(run.noise_multiplier, rounds)
         found.append(f"{rounds} rounds with this noise_multiplier {same}: {command}")
     return f"still fitting: {' or '.join(found)}" if found else "no smaller run was found that fits"
 

@@ -9,6 +9,7 @@ from typing import Generic
 
 from dp_accounting import dp_event
 
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.checkpoint import Restore, S, read_checkpoint, write_checkpoint
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
 from primorl.privacy.statement import SpentOnDataset
@@ -163,7 +164,7 @@ def _reserved(
         file.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
         raise
-    cost = "no guarantee" if charge.epsilon is None else f"ε {charge.epsilon:.4g} at δ {charge.delta:g}"
+    cost = "no guarantee" if charge.epsilon is None else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
     return Payment(charge, begin, file)
 

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account, Entry, fixed_epsilon, units_of
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.budget_advice import advice
@@ -355,11 +355,11 @@ def _refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
     if account.fits(request.event, budget):
         return
     spent, wanted = account.epsilon(budget.delta), account.with_event(request.event, budget.delta)
-    left = max(0.0, budget.epsilon - spent)
+    limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
     raise BudgetExceeded(
-        f"dataset {request.dataset!r}: privacy.budget is ε {budget.epsilon:.6g} at δ {budget.delta:.6g}, of which "
-        f"{_shown(spent)} is spent ({len(account.entries)} charged) and {at_least(left)} is left; with this run it "
-        f"would be {_shown(wanted)}; {advice(account, request.event, budget)}"
+        f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent "
+        f"({len(account.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with this run it would be "
+        f"{_shown(wanted)}; {advice(account, request.event, budget)}"
     )
 
 

@@ -29,7 +29,7 @@ class Clip(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is added or removed. The noise multiplier scales this number."""
+        """L2 sensitivity of the sum when one unit is zeroed out. The noise multiplier scales this number."""
 
     @property
     def pieces(self) -> tuple[int, ...]:
@@ -70,11 +70,11 @@ class L2Clip:
 
     @property
     def sensitivity(self) -> float:
-        """C: L2 sensitivity of the sum when one unit is added or removed."""
-        return self.sensitivity_under("add_or_remove_one")
+        """C: L2 sensitivity of the sum when one unit is zeroed out."""
+        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
-        """L2 sensitivity of the sum: C where one unit is added or removed, 2C where one is replaced."""
+        """L2 sensitivity of the sum: C where one unit is zeroed out, 2C where one is replaced."""
         return _sensitivity(self.clipping_norm, relation)
 
     @property
@@ -152,13 +152,13 @@ class EnsembleClip:
 
     @property
     def sensitivity(self) -> float:
-        """C: L2 sensitivity of the sum when one unit is added or removed."""
-        return self.sensitivity_under("add_or_remove_one")
+        """C: L2 sensitivity of the sum when one unit is zeroed out."""
+        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
         """L2 sensitivity of the sum between neighbouring datasets.
 
-        C where one unit is added or removed: only its update comes or goes. 2C where one is replaced: one update
+        C where one unit is zeroed out: its update becomes zero. 2C where one is replaced: one update
         goes and another comes, and the two may point in opposite directions.
         """
         return _sensitivity(self.clipping_norm, relation)
@@ -217,7 +217,7 @@ class EnsembleClip:
 
 
 def _sensitivity(clipping_norm: float, relation: "Relation") -> float:
-    return clipping_norm if relation == "add_or_remove_one" else 2 * clipping_norm
+    return clipping_norm if relation == "zero_out_one" else 2 * clipping_norm
 
 
 def _stated(clipping_norm: float) -> float | None:

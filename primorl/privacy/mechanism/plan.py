@@ -10,12 +10,13 @@ from torch import Tensor
 
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.figures import figures
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
 from primorl.project.files import finite
 
 
@@ -30,7 +31,9 @@ class Plan:
     of the whole ensemble; any other bounded contribution works the same way (docs/mechanism.md).
 
     Formal guarantee: with ``noise_multiplier`` > 0, C finite and unseeded entropy, the sequence of the answers and
-    ``rounds`` releases is (ε, δ)-DP under adding or removing one unit, ε being `spent`. K is public.
+    ``rounds`` releases is (ε, δ)-DP under zero-out adjacency, ε being `spent`. Two datasets of the same K, a public
+    constant, are neighbours if one of them has a null record in place of one unit: it takes part in the sampling, and
+    what it contributes to every round and every query is zero.
 
     | case                    | what happens                                                            |
     |-------------------------|-------------------------------------------------------------------------|
@@ -210,6 +213,7 @@ class Plan:
             termination: how a dynamics model ends episodes; None for other mechanisms.
         """
         spent = self.spent()
+        about = figures(self.event, self.delta) if spent else None
         return Statement(
             private=self.is_private,
             epsilon=spent.epsilon_pld if spent else None,
@@ -229,4 +233,10 @@ class Plan:
             dataset_fingerprint=dataset_fingerprint,
             void=tuple(self.void()),
             termination=termination,
+            epsilon_replace_one=about.epsilon_replace_one if about else None,
+            profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile) if about else (),
+            groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups) if about else (),
+            attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks)
+            if about
+            else (),
         )

@@ -63,7 +63,7 @@ class Contribution(Protocol):
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is added or removed, in units of 1."""
+        """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
 
     def sensitivity_under(self, relation: "Relation") -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
@@ -73,7 +73,7 @@ class Contribution(Protocol):
 class GaussianQuery:
     """One Gaussian release of a sum over all units (q = 1).
 
-    Formal guarantee: where adding or removing one unit moves the sum by at most ``sensitivity`` in L2, `release` is a
+    Formal guarantee: where zeroing out one unit moves the sum by at most ``sensitivity`` in L2, `release` is a
     Gaussian mechanism of noise multiplier z: `event`. With z = 0 the exact sum is released, without any guarantee.
 
     Attributes:
@@ -158,12 +158,12 @@ class Fractions:
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is added or removed."""
-        return self.sensitivity_under("add_or_remove_one")
+        """L2 sensitivity of the sum when one unit is zeroed out."""
+        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
-        return math.sqrt(self.columns if relation == "add_or_remove_one" else 2 * self.columns)
+        return math.sqrt(self.columns if relation == "zero_out_one" else 2 * self.columns)
 
     def total(self, bins: Tensor, own: Tensor) -> Tensor:
         """Sum of the contributions of some units.
@@ -216,13 +216,13 @@ class Moments:
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is added or removed."""
-        return self.sensitivity_under("add_or_remove_one")
+        """L2 sensitivity of the sum when one unit is zeroed out."""
+        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
         size, blocks = self.size, len(self.categories)
-        if relation == "add_or_remove_one":
+        if relation == "zero_out_one":
             return math.sqrt(size * (size + 3) // 2 + blocks)
         return math.sqrt(2 * size * (size + 1) + size + 2 * blocks)
 
@@ -269,12 +269,12 @@ class BoundedSum:
 
     @property
     def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is added or removed."""
-        return self.sensitivity_under("add_or_remove_one")
+        """L2 sensitivity of the sum when one unit is zeroed out."""
+        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: "Relation") -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
-        return self.norm if relation == "add_or_remove_one" else 2 * self.norm
+        return self.norm if relation == "zero_out_one" else 2 * self.norm
 
     def total(self, vectors: Tensor) -> Tensor:
         """Sum of the contributions of some units.

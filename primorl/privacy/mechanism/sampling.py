@@ -13,7 +13,7 @@ from primorl.privacy.mechanism.entropy import Entropy, integers
 class PoissonSampler:
     """Every unit tosses its own coin of probability q, independently of all others and of all rounds.
 
-    Formal guarantee: adding or removing a unit changes no other unit's coin, which is what
+    Formal guarantee: zeroing out a unit changes no other unit's coin, which is what
     `PoissonSampledDpEvent` accounts. The realised cohort may be empty; its size is private.
     """
 

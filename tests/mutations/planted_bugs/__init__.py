@@ -6,6 +6,7 @@ from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+from tests.mutations.planted_bugs.words import WORDS
 
 __all__ = ["BUGS", "Bug"]
 
@@ -21,4 +22,5 @@ BUGS: tuple[Bug, ...] = (
     *CRASHES,
     *RELEASE,
     *PROCESSES,
+    *WORDS,
 )

@@ -190,7 +190,7 @@ CLIP = [
         "clip-sensitivity-of-replacing",
         "clip",
         "primorl/privacy/mechanism/clipping.py",
-        'return clipping_norm if relation == "add_or_remove_one" else 2 * clipping_norm',
+        'return clipping_norm if relation == "zero_out_one" else 2 * clipping_norm',
         "return clipping_norm",
         "states C where one unit is replaced, not 2C",
         (_CLIPPING,),

@@ -20,9 +20,9 @@ from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.solving import solve_noise_multiplier, solve_rounds
 from primorl.privacy.mechanism.clipping import EnsembleClip
 
-RELATIONS: list[Relation] = ["add_or_remove_one", "replace_one"]
+RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
 
-# q, z, T, RDP, PLD at δ = 1e-5 and add/remove: measured with dp-accounting 0.6 before this project began.
+# q, z, T, RDP, PLD at δ = 1e-5 and zero-out: measured with dp-accounting 0.6 before this project began.
 GOLDEN = [
     (1e-3, 0.25, 1000, 38.45, 32.20),
     (1e-3, 0.45, 1000, 6.096, 4.74),
@@ -120,7 +120,7 @@ def test_one_round_is_what_the_exact_integral_says(q: float, z: float, relation:
     epsilon = accounting.spent(event, 1e-5, rounds=1, relation=relation).epsilon_pld
     assert 0.97e-5 < delta_of_one_round(q, z, epsilon, relation) <= 1e-5 * (1 + 1e-6)
     assert delta_of_one_round(q, 0.98 * z, epsilon, relation) > 1e-5 * (1 + 1e-6)
-    if relation == "add_or_remove_one" and q > 0.01:  # there a rare unit is as good as absent on either side
+    if relation == "zero_out_one" and q > 0.01:  # there a rare unit is as good as absent on either side
         assert delta_of_one_round(q, z, epsilon, "replace_one") > 1.5e-5
 
 

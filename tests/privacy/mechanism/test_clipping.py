@@ -17,7 +17,7 @@ from tests.units import Ragged
 
 C, MEMBERS, SIZES = 0.5, 3, (6, 4)  # two layers
 MODES = ["flat", "per_layer"]
-RELATIONS = ["add_or_remove_one", "replace_one"]
+RELATIONS = ["zero_out_one", "replace_one"]
 AWKWARD = [0.0, 1.0, -1.0, 0.1, 1e-30, 1e-40, -1e6, 3e19, -3e38, math.nan, math.inf, -math.inf]
 
 Unit = list[Tensor]  # a layer each: what every member would have its update be, [N, size] float32
@@ -69,7 +69,7 @@ def test_neighbours_differ_by_at_most_the_sensitivity(relation: Relation, mode: 
 
 
 @pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize(("relation", "farthest"), [("add_or_remove_one", C), ("replace_one", 2 * C)])
+@pytest.mark.parametrize(("relation", "farthest"), [("zero_out_one", C), ("replace_one", 2 * C)])
 def test_the_sensitivity_is_reached(mode: str, relation: Relation, farthest: float) -> None:
     """Opposite updates are 2C apart, so C for replacement would be too little, and 2C for a newcomer too much."""
     clip = make_clip(mode)
@@ -95,7 +95,7 @@ def test_a_clip_of_c_for_every_piece_is_told_apart(
 def test_updates_that_are_not_finite_are_told_apart_where_they_pass(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: without `finish`, one NaN is in every sum it touches."""
     monkeypatch.setattr(EnsembleClip, "finish", lambda clip, updates: updates)
-    there = distance(make_clip(mode), *neighbours("add_or_remove_one", make_unit([math.nan], member=1), []))
+    there = distance(make_clip(mode), *neighbours("zero_out_one", make_unit([math.nan], member=1), []))
     assert not there <= C
 
 
@@ -175,7 +175,7 @@ def vectors(seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return rows
 
 
-@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Relation, dtype: torch.dtype) -> None:
     """Neighbouring sets of vectors, whatever is in them; the twin clips nothing and breaks the bound."""
@@ -183,7 +183,7 @@ def test_one_vector_moves_the_sum_by_no_more_than_an_l2_clip_states(relation: Re
     clipped = clip.finish(vectors(0, dtype)).double()
     assert bool(clipped.isfinite().all())
     for row in clipped:
-        for other in torch.zeros(1, 40) if relation == "add_or_remove_one" else [*clipped, *-clipped]:
+        for other in torch.zeros(1, 40) if relation == "zero_out_one" else [*clipped, *-clipped]:
             assert float((row - other).norm()) <= clip.sensitivity_under(relation)
     assert float(vectors(0, dtype)[0].norm()) > clip.sensitivity_under(relation)
 

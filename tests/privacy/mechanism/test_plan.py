@@ -135,7 +135,7 @@ def test_statement_is_complete_and_plain_json() -> None:
     assert statement["epsilon"] == p.spent().epsilon_pld  # type: ignore[union-attr]
     assert statement["epsilon"] < statement["epsilon_rdp"]
     assert statement["void"] == []
-    assert statement["neighboring_relation"] == "add_or_remove_one"
+    assert statement["neighboring_relation"] == "zero_out_one"
 
 
 @pytest.mark.parametrize(

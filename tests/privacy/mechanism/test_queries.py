@@ -23,7 +23,7 @@ from primorl.privacy.mechanism.queries import (
     register_query,
 )
 
-RELATIONS: list[Relation] = ["add_or_remove_one", "replace_one"]
+RELATIONS: list[Relation] = ["zero_out_one", "replace_one"]
 AWKWARD = [0.0, 1.0, -1.0, 0.3, -0.999999, 1e-30, 1e30, -1e30, math.nan, math.inf, -math.inf]
 COLUMNS, BINS = 3, 5
 
@@ -175,7 +175,7 @@ def test_its_statement_is_the_accountants() -> None:
     assert accounting.spent(GaussianQuery("x", 5.0, 10.0).event, 1e-5, rounds=1).epsilon_pld == stated
 
 
-@pytest.mark.parametrize("relation", ["add_or_remove_one", "replace_one"])
+@pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
 def test_one_unit_moves_a_bounded_sum_by_no_more_than_stated(relation: Relation) -> None:
     """Vectors of any length, NaN and infinite ones among them; the twin's bound is half as wide, and broken."""
     contribution = BoundedSum(3, 2.0)

@@ -1,0 +1,117 @@
+"""What an event means beside ε at one δ: its privacy profile, groups of units, and the best attack.
+
+All numbers are upper bounds by the PLD accountant. None is derived from ε and δ alone: the loss exceeds ε with a
+probability that may be far above δ, and k units are guaranteed neither kε nor (kε, kδ).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from dp_accounting import dp_event
+
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, compose
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.accounting.rounding import rounded_up
+from primorl.project.files import finite
+
+FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
+GROUP_SIZES = (2, 4, 8)
+_PROFILE = (*(j / 10 for j in range(10)), 1.5, 2.0)  # shares of ε
+_SLOPES = 1000  # lines under which the trade-off curve is read
+_LEAST_DELTA = 1e-10
+_LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is nothing to tell
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one event guarantees.
+
+    Attributes:
+        epsilon_replace_one: ε at the stated δ under replacement of a unit by another; None: no guarantee.
+        profile: pairs (ε, δ) that hold together, ε rising from 0; empty where ε is beyond 30.
+        groups: numbers of units and their ε at the stated δ; None: no guarantee.
+        attacks: false positive rates, and the largest true positive rate that an attack may have with each.
+    """
+
+    epsilon_replace_one: float | None
+    profile: tuple[tuple[float, float], ...]
+    groups: tuple[tuple[int, float | None], ...]
+    attacks: tuple[tuple[float, float], ...]
+
+
+@lru_cache(maxsize=64)
+def figures(event: dp_event.DpEvent, delta: float) -> Figures:
+    """The figures of ``event`` around ε at ``delta``.
+
+    Raises:
+        ValueError: the event is not of a kind that this project accounts.
+    """
+    epsilon = compose([event], delta).epsilon_pld
+    if not 0 < epsilon <= _LARGEST_PROFILE:
+        profile: tuple[tuple[float, float], ...] = ()
+        attacks = tuple((rate, 1.0) for rate in FALSE_POSITIVE_RATES)
+    else:
+        shares = [rounded_up(share * epsilon, 3) if share else 0.0 for share in _PROFILE]
+        profile = tuple(sorted([*zip(shares, deltas(event, epsilon, shares), strict=True), (epsilon, delta)]))
+        attacks = tuple(
+            zip(FALSE_POSITIVE_RATES, true_positive_rates(event, epsilon, FALSE_POSITIVE_RATES), strict=True)
+        )
+    groups = tuple((units, finite(compose([grouped(event, units)], delta).epsilon_pld)) for units in GROUP_SIZES)
+    return Figures(finite(compose([event], delta, "replace_one").epsilon_pld), profile, groups, attacks)
+
+
+def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:
+    """δ of ``event`` at each of ``epsilons``, which rise from 0, on a grid for ε near ``near``.
+
+    It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
+    1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
+    """
+    accountant = accountant_near(event, near, _releases(event))
+    found = np.atleast_1d(accountant.get_delta(list(epsilons)))
+    return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
+
+
+def true_positive_rates(event: dp_event.DpEvent, near: float, rates: Sequence[float]) -> list[float]:
+    """The largest true positive rate of any membership attack, for each false positive rate α.
+
+    Every (ε, δ) that holds bounds it by δ + e^ε α and, read from the other side, by 1 - e^-ε (1 - δ - α) (Dong, Roth
+    and Su 2022, "Gaussian differential privacy", Proposition 2.5). The least of these lines over the whole profile is
+    the trade-off function; over a finite part of the profile it is an upper bound.
+    """
+    furthest = max(4 * near, math.log(1 / min(rates)))
+    epsilons = np.linspace(0.0, min(furthest, LARGEST_TIGHT), _SLOPES)
+    lines = list(zip(epsilons.tolist(), deltas(event, near, epsilons.tolist()), strict=True))
+    return [true_positive_rate(lines, rate) for rate in rates]
+
+
+def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> float:
+    """The bound that the points of a profile alone give at one false positive rate; see `true_positive_rates`."""
+    bounds = (
+        bound
+        for epsilon, delta in profile
+        for bound in (delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - delta - rate))
+    )
+    return min(1.0, max(rate, min(bounds, default=1.0)))
+
+
+def posterior(prior: float, rate: float, power: float) -> float:
+    """What somebody of that prior believes of a unit that her attack names: p β / (p β + (1 - p) α).
+
+    Args:
+        prior: p, her belief before.
+        rate: α, the attack's false positive rate.
+        power: β, its true positive rate.
+    """
+    return prior * power / (prior * power + (1 - prior) * rate)
+
+
+def _releases(event: dp_event.DpEvent) -> int:
+    match event:
+        case dp_event.ComposedDpEvent():
+            return sum(map(_releases, event.events))
+        case dp_event.SelfComposedDpEvent():
+            return int(event.count)
+    return 1

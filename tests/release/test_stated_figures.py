@@ -1,0 +1,63 @@
+"""A statement whose figures promise more than its event is found out, key by key."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.figures import figures
+from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint, Statement
+from primorl.project.files import read_json, write_json
+from primorl.release.stated_figures import understated
+from tests.statements import PRIVATE
+
+EVENT = training_event(0.1, 8.763, 150)
+
+
+@pytest.fixture(scope="module")
+def statement(tmp_path_factory: pytest.TempPathFactory) -> Statement:
+    folder = tmp_path_factory.mktemp("statement")
+    write_json(folder / "privacy.json", PRIVATE)
+    assert read_json(folder / "privacy.json")["private"]
+    found = figures(EVENT, 1e-5)
+    (epsilon,) = [epsilon for epsilon, delta in found.profile if delta == 1e-5]
+    return replace(
+        Statement.read(folder),
+        epsilon=epsilon,
+        event=event_to_json(EVENT),
+        epsilon_replace_one=found.epsilon_replace_one,
+        profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in found.profile),
+        groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in found.groups),
+        attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in found.attacks),
+    )
+
+
+def test_the_accountants_own_figures_pass(statement: Statement) -> None:
+    assert understated(statement) is None
+
+
+def lower(points: tuple[Any, ...], place: int, key: str) -> tuple[Any, ...]:
+    changed = replace(points[place], **{key: 0.9 * getattr(points[place], key)})
+    return (*points[:place], changed, *points[place + 1 :])
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        ("epsilon_replace_one", lambda s: 0.9 * s.epsilon_replace_one),
+        ("groups", lambda s: lower(s.groups, 1, "epsilon")),
+        ("groups", lambda s: s.groups[:2]),
+        ("groups", lambda _: ()),
+        ("attacks", lambda s: lower(s.attacks, 2, "true_positive_rate")),
+        ("attacks", lambda _: ()),
+        ("profile", lambda s: lower(s.profile, 0, "delta")),
+        ("profile", lambda s: lower(s.profile, 4, "epsilon")),
+        ("profile", lambda s: lower(s.profile, 10, "delta")),
+        ("profile", lambda s: s.profile[1:]),
+        ("profile", lambda _: ()),
+    ],
+)
+def test_a_figure_that_promises_more_is_named(statement: Statement, key: str, change: Any) -> None:
+    assert understated(replace(statement, **{key: change(statement)})) == key
