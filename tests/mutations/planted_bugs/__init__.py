@@ -1,5 +1,6 @@
 """The bugs that `tests.mutations` plants: one small replacement in the source each."""
 
+from tests.mutations.planted_bugs.account import ACCOUNTS
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
@@ -23,4 +24,5 @@ BUGS: tuple[Bug, ...] = (
     *RELEASE,
     *PROCESSES,
     *WORDS,
+    *ACCOUNTS,
 )

@@ -8,8 +8,8 @@ from tests.trajectories.builders import episode, table
 SECRET = b"s" * 32
 
 
-def digests(content: pa.Table, dataset: str = "d", secret: bytes = SECRET) -> set[bytes]:
-    members = Membership(secret, dataset)
+def digests(content: pa.Table, dataset: str = "d", secret: bytes = SECRET, population: str = "") -> set[bytes]:
+    members = Membership(secret, dataset, population)
     members.update(content)
     raw = members.to_bytes()
     return {raw[i : i + DIGEST_BYTES] for i in range(0, len(raw), DIGEST_BYTES)}
@@ -32,6 +32,20 @@ def test_ids_mean_the_same_within_one_entry_only_and_rows_everywhere() -> None:
     base = digests(units(["a"], [1]))
     assert not base & digests(units(["a"], [2]), dataset="other")
     assert len(base & digests(units(["a"], [1]), dataset="other")) == 1
+
+
+def test_ids_mean_the_same_in_all_entries_of_one_population() -> None:
+    """A copied entry with other columns has other rows and the same people."""
+    base = digests(units(["a", "b"], [1, 2]), population="ward")
+    assert len(base & digests(units(["a", "c"], [3, 4]), dataset="copy", population="ward")) == 1
+    assert not base & digests(units(["a", "c"], [3, 4]), dataset="copy", population="another ward")
+
+
+def test_what_was_digested_before_populations_is_known_under_any_of_them() -> None:
+    """An upgrade that names a population must not make strangers of people who were charged."""
+    before = digests(units(["a", "b"], [1, 2]))
+    assert digests(units(["a", "b"], [1, 2]), population="d") == before, "nothing changes under the dataset's own name"
+    assert len(before & digests(units(["a", "c"], [3, 4]), population="ward")) == 1
 
 
 def test_another_secret_recognises_nobody() -> None:
