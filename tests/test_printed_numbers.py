@@ -44,6 +44,7 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
     )
     settings: Any = SimpleNamespace(units=lambda: None, params=None, manifest=None)
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
+    charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
     stub: Any = SimpleNamespace(spent_on=lambda *_: spent, sharing=lambda _: [1])
     params: Any = SimpleNamespace(privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA)))
     some: Any = SimpleNamespace(fingerprint="d473" * 16, units=9, unit="person")
@@ -56,7 +57,7 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
         "plan": ("\n".join(plan._text(settings, asked)), "ε"),
         "plan, by RDP": ("\n".join(plan._text(settings, asked)), r"\("),
         "summary": (guarantee(summary), "ε"),
-        "account": (account(summary | {"spent_on_dataset": {"epsilon": epsilon, "delta": DELTA, "charges": 2}}), "ε"),
+        "account": (account(summary | {"spent_on_dataset": charged}), "ε"),
         "ledger": (spending.splitlines()[1], "ε"),
         "ledger, by RDP": (spending.splitlines()[1], "RDP"),
         "card": (made.markdown().split("## For the expert")[0], "ε"),

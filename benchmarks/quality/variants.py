@@ -24,6 +24,7 @@ from matplotlib.figure import Figure
 from benchmarks.machine import RESULTS, machine
 from primorl.config import params
 from primorl.evaluation.statistics import MeanInterval
+from primorl.privacy.accounting.rounding import at_most
 from primorl.trajectories.description import describe
 
 FILE = RESULTS / "variants.json"
@@ -123,7 +124,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for (variant, _), members in grouped(rows).items():
         scores = [_score(row) for row in members]
         interval = MeanInterval.of(np.array(scores))
-        pld, rdp = ("∞" if members[0][k] is None else f"{members[0][k]:.2f}" for k in ("epsilon", "epsilon_rdp"))
+        pld, rdp = ("∞" if members[0][k] is None else at_most(members[0][k]) for k in ("epsilon", "epsilon_rdp"))
         digits = 3 if abs(interval.mean) < 10 else 1 if abs(interval.mean) < 100 else 0
         spread = f"{interval.mean:.{digits}f} ± {interval.high - interval.mean:.{digits}f}"
         each = ", ".join(f"{score:.{digits}f}" for score in scores)

@@ -222,7 +222,7 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
             on_point=bar.update,
         )
     if all(point.noise_multiplier is None for point in points):
-        raise PipelineError(f"--target-epsilon: found {target!r}, which no point of the frontier reaches; raise it")
+        raise PipelineError(f"--target-epsilon: found {target:.12g}, which no point of the frontier reaches; raise it")
     title = f"ε {at_most(target, 6)} at δ {at_most(delta)}, one of {units} units zeroed out"
     if as_json:
         shared = {"target_epsilon": target, "delta": delta, "units": units, "neighboring_relation": RELATION_NAME}

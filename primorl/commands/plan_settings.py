@@ -242,7 +242,7 @@ def _multiplier_for(target: float, delta: float, probability: float, rounds: int
         return solve_noise_multiplier(target, delta, probability, rounds, queries)
     except ValueError as impossible:
         raise PipelineError(
-            f"--target-epsilon: found {target!r}: {impossible}; raise it, or lower sampling probability or rounds"
+            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or lower sampling probability or rounds"
         ) from None
 
 
@@ -253,5 +253,5 @@ def _rounds_for(target: float, delta: float, probability: float, multiplier: flo
         return solve_rounds(target, delta, probability, multiplier, queries)
     except ValueError as impossible:
         raise PipelineError(
-            f"--target-epsilon: found {target!r}: {impossible}; raise it, or the noise multiplier"
+            f"--target-epsilon: found {target:.12g}: {impossible}; raise it, or the noise multiplier"
         ) from None

@@ -20,4 +20,6 @@ def account(summary: Mapping[str, Any]) -> str:
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    return f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} when the model was made"
+    text = f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} when the model was made"
+    fixed = spent.get("epsilon_fixed")
+    return text if fixed is None else f"{text} (ε = {at_most(fixed)} if all settings were fixed beforehand)"

@@ -152,7 +152,7 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
     except ValueError as impossible:
         remedy = "lower sampling_probability or rounds" + (", or raise statistics.noise_multiplier" if queries else "")
         raise PipelineError(
-            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon!r}: {impossible}; raise it, or {remedy}"
+            f"params.yaml: privacy.target_epsilon = {privacy.target_epsilon:.12g}: {impossible}; raise it, or {remedy}"
         ) from None
 
 

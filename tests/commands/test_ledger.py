@@ -17,6 +17,7 @@ from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
@@ -134,8 +135,8 @@ def test_the_table_ends_with_what_is_spent_and_left(
     assert [line.split()[0] for line in lines[1:5]] == ["2", "5", "8", "9"]
     start = lines.index(f"pendulum, version {version('ab').fingerprint[:12]} (2 units: trajectory), 3 charge(s)")
     assert lines[start + 1 : start + 3] == [
-        f"  spent: ε {spent.epsilon_pld:.4g} (RDP {spent.epsilon_rdp:.4g}) at δ 1e-05",
-        f"  budget: ε 2, left {2.0 - spent.epsilon_pld:.4g}",
+        f"  spent: ε {at_most(spent.epsilon_pld, 4)} (RDP {at_most(spent.epsilon_rdp, 4)}) at δ 1e-05",
+        f"  budget: ε 2, left {left_of(2.0, spent.epsilon_pld)}",
     ]
     assert sum(line.startswith("  spent") for line in lines) == 3
     project(epsilon=0.1)

@@ -57,7 +57,7 @@ def test_it_prints_a_table_or_the_file(capsys: pytest.CaptureFixture[str]) -> No
     ("content", "says"),
     [
         (None, "metrics/summary.json: not there; run `dvc repro evaluate`"),
-        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 2; run `dvc repro evaluate`"),
+        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 3; run `dvc repro evaluate`"),
         (SUMMARY | {"seconds": 3}, "metrics/summary.json: not as declared: seconds ("),
     ],
 )

@@ -17,6 +17,7 @@ from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.tracking import stage_run
@@ -251,3 +252,19 @@ def test_bounds_of_another_size_are_refused(data: Params) -> None:
     raw["chosen"]["bounds"]["observation"] = {"low": [-1.0], "high": [1.0]}
     with pytest.raises(PipelineError, match=r"bounds.observation: found 1 dimensions, the data has 3"):
         trained(params_module.from_plain(raw))
+
+
+def test_a_statement_of_an_older_format_is_made_again_for_free(data: Params) -> None:
+    """Format 2 named another relation. It gets one line, and the next run remakes it from what was paid for."""
+    trained(data)
+    now = statement()
+    new = ("epsilon_replace_one", "profile", "groups", "attacks")
+    assert set(new) <= now.keys()
+    old = {key: value for key, value in now.items() if key not in new}
+    write_json(OUTPUT / "privacy.json", old | {"format": 2, "neighboring_relation": "add_or_remove_one"})
+    with pytest.raises(PipelineError, match=r"privacy.json: found format 2, this version reads 3; run `dvc checkout`"):
+        Statement.read(OUTPUT)
+    trained(data)
+    assert statement() == now
+    assert now["neighboring_relation"] == "zero_out_one"
+    assert len(charged(data)) == 1

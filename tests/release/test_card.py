@@ -102,6 +102,9 @@ def test_it_puts_the_statement_into_plain_words() -> None:
     assert "of 100 that were not in the data, it names 1: of 100 that were, it finds at most 1.45; " in meaning
     assert "1.44% (from 1%), 13.9% (from 10%), 59.1% (from 50%)" in meaning  # 1.4448 / 2.4448 = 59.097…%, rounded up
     assert "at the same δ, ε is 0.5 for one trajectory, 1.07 for 2, 2.31 for 4, ∞ for 8." in meaning
+    assert "nobody has more than" not in meaning
+    declared = points(card({"trajectories_per_person": 1200}), "What an attack")
+    assert "As declared, nobody has more than 1,200 trajectories in the data." in declared
     assert made.success == 52.8  # (1 + 0.055847) / 2 = 52.79…%, rounded up
     assert "(0, 0.056); (0.25, 0.0025); (0.5, 1e-05)" in points(made, "For the expert")
     assert "any one private trajectory was in the data" in points(made, "What is protected")
