@@ -18,9 +18,10 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.anchor import Anchor, Head
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.chain import Chain
-from primorl.privacy.ledger.history import Charge, History, Registered
+from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
 from primorl.privacy.ledger.members import DIGEST_BYTES, Members
-from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, composed, written
+from primorl.privacy.ledger.progress import Progress
+from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Refused, Request, Version, composed, written
 from primorl.privacy.ledger.store import Store
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
@@ -57,6 +58,7 @@ class Ledger:
         self._anchor = anchor
         self._history = History(Chain(secret, store.shown))
         self._members: dict[str, Members] = {}  # by digest
+        self.progress = Progress(store, secret)
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path) -> Self:
@@ -78,10 +80,12 @@ class Ledger:
         Args:
             request: what the run will do to which units.
             budget: the limit; None counts without one.
-            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`).
+            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`): of work that can be
+                resumed, and so is paid for once.
 
         Raises:
             BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
+            Refused: a charge pays for work of the same identity that can be resumed. Nothing was written.
             PipelineError: a unit that was charged for as private is public now, and so no longer protected.
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
@@ -95,6 +99,8 @@ class Ledger:
         charge = charge_id or new_charge_id()
         for attempt in range(_ATTEMPTS):
             self._refresh()
+            if charge_id is not None:
+                self._refuse_second(request)
             self._refuse_published(request)
             if budget is not None:
                 self._refuse_beyond(budget, request)
@@ -120,23 +126,30 @@ class Ledger:
             _pause(attempt)
         raise self._busy()
 
-    def take(self, charge_id: str, known: int) -> bool:
-        """Resume an open charge: once for every time that its checkpoint knows of.
+    def last_take(self, charge_id: str) -> str:
+        """The token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""
+        self._refresh()
+        return self._history.last_take.get(charge_id, NEVER_RESUMED)
 
-        So of several copies of a checkpoint, on whatever machines, at most one may resume.
+    def take(self, charge_id: str, last: str, token: str) -> bool:
+        """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
+
+        A process writes ``token`` into its checkpoint before it asks. So a kill on either side of the answer leaves a
+        checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever machines,
+        one is granted: the others do not know the token that it brought.
 
         Args:
             charge_id: of the charge.
-            known: how often the checkpoint says that it was resumed.
+            last: what the checkpoint knows and `last_take` said.
+            token: new and random.
 
         Returns:
             False if a copy was resumed before, or the charge has ended.
         """
         for attempt in range(_ATTEMPTS):
-            self._refresh()
-            if self._charge(charge_id).state != "reserved" or self._history.taken[charge_id] != known:
+            if self.last_take(charge_id) != last or self._charge(charge_id).state != "reserved":
                 return False
-            if self._append([{"kind": "taken", "charge": charge_id, "time": _now()}], {}):
+            if self._append([{"kind": "taken", "charge": charge_id, "token": token, "time": _now()}], {}):
                 return True
             _pause(attempt)
         raise self._busy()
@@ -318,10 +331,19 @@ class Ledger:
             raise history.chain.broken(version, "the members of this dataset version were edited")
         return members
 
+    def _refuse_second(self, request: Request) -> None:
+        for charge in self._history.charges.values():
+            if charge.identity == request.identity and charge.state != "aborted":
+                raise Refused(
+                    f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait for the process "
+                    "that works on it; to pay for another draw of the noise, set privacy.draw in params.yaml to a new "
+                    "number"
+                )
+
     def _refuse_published(self, request: Request) -> None:
         public = Members(request.version.public)
         if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):
-            raise PipelineError(
+            raise Refused(
                 f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
                 "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
                 "other data"

@@ -1,11 +1,11 @@
-"""The ledger's two tables, in a SQLite file or on a PostgreSQL server."""
+"""The ledger's tables, in a SQLite file or on a PostgreSQL server."""
 
 import os
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,24 @@ _members = sa.Table(
     sa.Column("version", sa.Integer, primary_key=True, autoincrement=False),  # sequence of the version's record
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
+_progress = sa.Table(
+    "ledger_progress",
+    _tables,
+    sa.Column("charge", sa.String, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("saves", sa.Integer, nullable=False),
+    sa.Column("mac", sa.Text, nullable=False),
+)
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row of ``ledger_progress``: what `progress` says of a charge. The only table whose rows are replaced."""
+
+    charge: str
+    owner: str
+    saves: int
+    mac: str
 
 
 class Store:
@@ -98,6 +116,26 @@ class Store:
         query = sa.select(_members.c.version).order_by(_members.c.version)
         with self._clear_errors(), self._engine.connect() as connection:
             return list(connection.execute(query).scalars())
+
+    def progress(self, charge: str) -> Mark | None:
+        """How far a charge has come; None if nothing is known of it."""
+        with self._clear_errors(), self._engine.connect() as connection:
+            row = connection.execute(sa.select(_progress).where(_progress.c.charge == charge)).one_or_none()
+        return None if row is None else Mark(*row)
+
+    def replace_progress(self, before: Mark | None, after: Mark) -> bool:
+        """Write ``after`` in the place of ``before`` (None: of nothing), durably; False if something else is there."""
+        values = asdict(after)
+        change: sa.Executable = sa.insert(_progress).values(values)
+        if before is not None:
+            was = [_progress.c[name] == value for name, value in asdict(before).items()]
+            change = sa.update(_progress).where(*was).values(values)
+        with self._clear_errors():
+            try:
+                with self._engine.begin() as connection:
+                    return connection.execute(change).rowcount == 1
+            except IntegrityError:
+                return False
 
     def close(self) -> None:
         """Let the database go."""
