@@ -69,10 +69,12 @@ PAYMENTS = [
         "progress-counted-before-the-checkpoint",
         "crash safety",
         "primorl/privacy/ledger/charges.py",
-        "        write_checkpoint(self.file, state, charge=self.mark.charge, tokens=self.tokens, saves=self.mark.saves + 1)\n"
+        "        write_checkpoint(self.file, state, charge=self.mark.charge, "
+        "tokens=self.tokens, saves=self.mark.saves + 1)\n"
         "        self.mark = self.progress.advance(self.mark)\n",
         "        self.mark = self.progress.advance(self.mark)\n"
-        "        write_checkpoint(self.file, state, charge=self.mark.charge, tokens=self.tokens, saves=self.mark.saves)\n",
+        "        write_checkpoint(self.file, state, charge=self.mark.charge, "
+        "tokens=self.tokens, saves=self.mark.saves)\n",
         "a kill between the two makes the true checkpoint an old one",
         (_INTERRUPTED,),
     ),
