@@ -3,8 +3,8 @@
 python -m benchmarks.privacy.interruptions [--every 1] [--races 100]
 
 After each interruption the next run must end well on the same charge, under a budget for one run, and no round may run
-twice. Then equal runs race: eight processes on one machine, and eight that share only the ledger. What a save costs stands
-beside it.
+twice. Then equal runs race: eight processes on one machine, and eight that share the ledger only. What a save costs is
+there as well.
 """
 
 import argparse
