@@ -108,7 +108,7 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
         file = folder / ".primorl" / "checkpoints" / "benchmark.safetensors"
 
         def save_checkpoint(state: TrainingState) -> None:
-            write_checkpoint(file, state, charge="benchmark", resumed=0)
+            write_checkpoint(file, state, charge="benchmark")
 
         with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
             report = train_model._reporter(run, bar, plan, size.shape)

@@ -282,7 +282,9 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
         if not _covers(getattr(statement, key), number):
             raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
     if statement.private and (promised := understated(statement)) is not None:
-        raise PipelineError(f"{path}: {promised}: promises more than the accountant makes of the event in the same file")
+        raise PipelineError(
+            f"{path}: {promised}: promises more than the accountant makes of the event in the same file"
+        )
 
 
 def _given(folder: Path, key: str, value: Value | None) -> Value:

@@ -90,10 +90,13 @@ def test_the_command_that_a_refusal_advises_fits(data: Params) -> None:
         keys = dict(word.split("=") for word in command.split(" ") if word != "-S")
         pasted = {key.removeprefix("privacy."): yaml.safe_load(value) for key, value in keys.items()}
         ledger = Path(".primorl/ledger.db").read_bytes(), Path(".primorl/ledger.head").read_bytes()
+        checkpoints = set(Path(".primorl/checkpoints").iterdir())
         trained(with_changes(with_seed(tight, seed), privacy=pasted | {"budget": plain(tight.privacy.budget)}))
         assert len(charged(data)) == 2
         for name, content in zip(("ledger.db", "ledger.head"), ledger, strict=True):
             Path(".primorl", name).write_bytes(content)  # the other command is advised from the same state
+        for file in set(Path(".primorl/checkpoints").iterdir()) - checkpoints:
+            file.unlink()  # work under a charge that the ledger does not hold would stop the next payment
 
 
 @pytest.mark.parametrize("variant", ["no_privacy", "no_clip", "mopo"])
@@ -175,18 +178,21 @@ def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monke
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Deleting it, as the error says, trains anew, and both reservations stay spent."""
+    """Another draw, as the error says, trains anew, and both reservations stay spent."""
     with monkeypatch.context() as patched:
         dying(patched, 2)
         with pytest.raises(KilledError):
             trained(data)
     (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(PipelineError, match=rf"{file.name}: not a checkpoint of this run, or damaged; delete it"):
+    with pytest.raises(PipelineError, match=rf"{file.name}: not a checkpoint of this run, or damaged; .* privacy.draw"):
         trained(data)
     assert len(charged(data)) == 1
     file.unlink()
-    trained(data)
+    with pytest.raises(PipelineError, match=rf"{file.name}: not there, and charge .* privacy.draw"):
+        trained(data)
+    assert len(charged(data)) == 1
+    trained(with_changes(data, privacy={"draw": 1}))
     assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
     assert statement()["spent_on_dataset"]["charges"] == 2
 
@@ -222,9 +228,11 @@ def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeyp
         with pytest.raises(KilledError):
             trained(data)
     (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    with locked(file.with_suffix(".lock")):
+    with locked(file.with_suffix(".lock")), pytest.raises(PipelineError, match="another process works on charge"):
         trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    trained(data)
+    assert [charge.state for charge in charged(data)] == ["committed"]
 
 
 def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
@@ -298,17 +306,49 @@ def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> Non
 
 
 def test_a_copy_of_a_checkpoint_is_gone_on_with_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on two machines with one ledger, or from a backup: the second copy is left alone, and pays for itself."""
+    """As on two machines with one ledger, or from a backup: the second copy is refused, and nothing is paid."""
     kill_in_round(data, monkeypatch, 2)
     (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
     copy = file.read_bytes()
-    kill_in_round(data, monkeypatch, 2)  # taken up once, and dead again
+    kill_in_round(data, monkeypatch, 1)  # taken up once, and dead again
+    newest = file.read_bytes()
     file.write_bytes(copy)
+    with pytest.raises(PipelineError, match=rf"{file.name}: an old copy, and charge .* privacy.draw"):
+        trained(data)
+    assert [charge.state for charge in charged(data)] == ["reserved"]
+    file.write_bytes(newest)
     trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
-    file.write_bytes(copy)
+    assert [charge.state for charge in charged(data)] == ["committed"]
+
+
+def test_a_checkpoint_from_a_backup_runs_no_round_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody resumed in between: the ledger's count of the rounds tells that it is old."""
+    copies = []
+    release = Plan.release
+
+    def backed_up(self: Plan, total: Any) -> Any:
+        (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
+        copies.append((file, file.read_bytes()))
+        if len(copies) == 3:
+            raise KilledError
+        return release(self, total)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Plan, "release", backed_up)
+        with pytest.raises(KilledError):
+            trained(data)
+    watched: list[str] = []
+    watch_private(monkeypatch, lambda: watched.append("opened"))
+    for file, copy in copies[:2]:
+        file.write_bytes(copy)
+        with pytest.raises(PipelineError, match=rf"{file.name}: an old copy, and charge .* privacy.draw"):
+            trained(data)
+    assert watched == []
+    file, newest = copies[2]
+    file.write_bytes(newest)
     trained(data)
-    assert len(charged(data)) == 2, "the second charge is finished and restored"
+    assert [charge.state for charge in charged(data)] == ["committed"]
+    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
 
 
 def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +365,7 @@ def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, m
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
 
-    def full(path: Path, state: Any, *, charge: str, resumed: int) -> None:
+    def full(path: Path, state: Any, **_: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
     with monkeypatch.context() as patched:

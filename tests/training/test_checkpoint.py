@@ -29,7 +29,7 @@ def state(shape: Architecture) -> TrainingState:
 
 
 def write(file: Path, state: TrainingState) -> None:
-    write_checkpoint(file, state, charge="c", resumed=2)
+    write_checkpoint(file, state, charge="c", tokens=("a", "b"), saves=2)
 
 
 def read(file: Path, shape: Architecture, charge: str = "c") -> Checkpoint[TrainingState]:
@@ -52,7 +52,7 @@ def test_it_comes_back_as_it_was(shape: Architecture, state: TrainingState, tmp_
         write(file, each)
         found = read(file, shape)
         assert same(found.state, each)
-        assert found.resumed == 2
+        assert (found.tokens, found.saves) == (("a", "b"), 2)
     assert [entry.name for entry in file.parent.iterdir()] == ["c.safetensors"]
 
 
@@ -71,7 +71,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
     header = json.loads(raw[8 : 8 + int.from_bytes(raw[:8], "little")])
     assert set(header["__metadata__"]) == {"checkpoint"}
     about = json.loads(header["__metadata__"]["checkpoint"])
-    assert set(about) == {"charge", "resumed", "facts"}
+    assert set(about) == {"charge", "tokens", "saves", "facts"}
     assert set(about["facts"]) == {
         "mass",
         "best_loss",
@@ -98,5 +98,7 @@ def test_a_damaged_or_foreign_one_is_named_and_refused(
     file.write_bytes({"short": raw[:-7], "empty": b"", "pickle": b"\x80\x04K\x01."}.get(damage, raw))
     charge = "d" if damage == "another charge" else "c"
     wanted = dataclasses.replace(shape, hidden=(4,)) if damage == "another shape" else shape
-    with pytest.raises(PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or damaged; delete it"):
+    with pytest.raises(
+        PipelineError, match=r"c\.safetensors: not a checkpoint of this run, or damaged; its charge stays spent"
+    ):
         read(file, wanted, charge)

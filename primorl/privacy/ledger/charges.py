@@ -1,5 +1,8 @@
 """Paying for a mechanism: reserve a charge before any private byte is read, and resume after a kill at no cost."""
 
+import hashlib
+import re
+import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -10,14 +13,29 @@ from typing import Generic
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.ledger.checkpoint import Restore, S, read_checkpoint, write_checkpoint
+from primorl.privacy.ledger.checkpoint import (
+    Checkpoint,
+    Restore,
+    S,
+    State,
+    has_begun,
+    read_checkpoint,
+    write_checkpoint,
+)
+from primorl.privacy.ledger.history import NEVER_RESUMED
 from primorl.privacy.ledger.ledger import Budget, Charge, Ledger, Request, Version, new_charge_id
+from primorl.privacy.ledger.progress import Progress
+from primorl.privacy.ledger.requests import Refused
+from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite, locked
 
+_CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
+_ANOTHER_DRAW = "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number"
 
-@dataclass(frozen=True)
+
+@dataclass
 class Payment(Generic[S]):
     """A charge, and the state of the work that it pays for.
 
@@ -25,13 +43,13 @@ class Payment(Generic[S]):
         charge: the ledger's entry.
         state: where the work stands; None for work without a guarantee, which is never written to disk.
         file: the checkpoint; None for work without a guarantee.
-        resumed: how often a process resumed this work after another one died.
+        writer: saves states; None for work that is finished or has no guarantee.
     """
 
     charge: Charge
     state: S | None
-    file: Path | None
-    resumed: int = 0
+    file: Path | None = None
+    writer: "_Writer | None" = None
 
     @property
     def finished(self) -> bool:
@@ -39,9 +57,36 @@ class Payment(Generic[S]):
         return self.state is not None and self.state.finished
 
     def save_checkpoint(self, state: S) -> None:
-        """Write the checkpoint, durably. Call it before every release and after the last one."""
-        if self.file is not None:
-            write_checkpoint(self.file, state, charge=self.charge.id, resumed=self.resumed)
+        """Write the checkpoint, durably, and count it in the ledger's database (`Progress`).
+
+        Call it before every release and after the last one. An error means that the release must not be made.
+
+        Raises:
+            PipelineError: another process has resumed the charge from a copy, or the database cannot be used.
+        """
+        if self.writer is not None:
+            self.writer.save(state)
+
+
+@dataclass
+class _Writer:
+    """Saves the states of one charge.
+
+    Attributes:
+        file: the checkpoint.
+        tokens: for its header.
+        progress: of the ledger.
+        mark: the charge's, as this process wrote it last.
+    """
+
+    file: Path
+    tokens: tuple[str, ...]
+    progress: Progress
+    mark: Mark
+
+    def save(self, state: State) -> None:
+        write_checkpoint(self.file, state, charge=self.mark.charge, tokens=self.tokens, saves=self.mark.saves + 1)
+        self.mark = self.progress.advance(self.mark)
 
 
 @contextmanager
@@ -55,8 +100,27 @@ def pay_or_resume(
 ) -> Iterator[Payment[S]]:
     """Resume or restore work that was paid for under the same identity; otherwise reserve a new charge.
 
-    A checkpoint that another living process works on is left to that process. An open charge whose checkpoint is
-    missing (deleted, or on another machine) or is an old copy stays spent. Completed work is never paid for again.
+    Formal property: a process may die at any line, by any signal, and the next call with the same identity goes on
+    with the same charge. For the checkpoint is on the disk before the reservation is asked for, and is deleted only
+    where the ledger is known to hold no such charge: after a refusal (`Refused`), or as an orphan. (One exception: who
+    dies between the questions of a mechanism's queries and their answers has spent the charge, see `State.lost`.)
+
+    | case                                               | what happens                                            |
+    |----------------------------------------------------|---------------------------------------------------------|
+    | completed before                                   | restored; nothing is spent, no lock is needed           |
+    | begun by a process that died                       | resumed from its checkpoint; nothing is spent           |
+    | another living process works on it                 | refused                                                 |
+    | its checkpoint is not here, or is an old copy      | refused; the charge stays spent                         |
+    | two processes begin at once, here or elsewhere     | one is granted, the other is refused                    |
+    | an error while it reserved, outcome unknown        | the checkpoint stays; the next call finds out           |
+    | a checkpoint whose charge the ledger does not hold | deleted, if nothing was done under it; otherwise refused|
+
+    *Orphans.* A process that died before its reservation was written leaves a checkpoint of a charge that is not in the
+    ledger. Its lock is taken first, so its owner is dead and asks for nothing more. Then this process appends a record.
+    What the owner had asked for, and a server may still be about to commit, was meant for this record's place or an
+    earlier one, and each place is used once. So a charge that the ledger does not hold now will never be in it, and the
+    checkpoint is deleted. A checkpoint under which something may have been released is never deleted: the ledger has
+    lost records.
 
     Args:
         ledger: holds the charges.
@@ -69,24 +133,23 @@ def pay_or_resume(
     Raises:
         BudgetExceeded: the budget does not allow the request. Nothing is spent.
         ValueError: ``begin`` is given for an event without a guarantee.
-        PipelineError: the checkpoint to resume from is damaged, or that of completed work is missing.
+        PipelineError: one of the refusals above, or the checkpoint to resume from is damaged. Nothing is spent.
     """
     if begin is not None and isinstance(request.event, dp_event.NonPrivateDpEvent):
         raise ValueError("begin: work without a guarantee must not be saved; give None")
     if begin is None:
-        yield Payment(ledger.reserve(request, budget), None, None)
+        yield Payment(ledger.reserve(request, budget), None)
         return
     with ExitStack() as locks:
-        for charge in reversed(ledger.charges()):
-            file = _file(checkpoints, charge.id)
-            if charge.identity != request.identity or charge.state == "aborted" or not file.exists():
-                continue
-            payment = _resumed(ledger, charge, file, restore, locks)
-            if payment is not None:
-                yield payment
-                return
-        _refuse_to_pay_twice(ledger, request, checkpoints)
-        yield _reserved(ledger, request, budget, checkpoints, begin, locks)
+        payment = _restored(ledger, request.identity, checkpoints, restore)
+        if payment is None:
+            _lock_identity(ledger, request.identity, checkpoints, locks)
+            payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+        if payment is None:
+            orphans = _orphans(ledger, checkpoints, locks)
+            payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+            _delete_orphans(ledger, orphans)
+        yield payment
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
@@ -107,46 +170,72 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
     )
 
 
-def _refuse_to_pay_twice(ledger: Ledger, request: Request, checkpoints: Path) -> None:
-    """Refuse a request that was completed before under the same identity, and whose result is not here."""
-    for charge in ledger.charges():
+def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:
+    """What was completed before. It needs no lock, as nobody writes its checkpoint any more."""
+    for charge in _paid(ledger, identity):
         file = _file(checkpoints, charge.id)
-        if charge.identity == request.identity and charge.state == "committed":
-            found = "an old copy" if file.exists() else "not there"
-            raise PipelineError(
-                f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
-                "the file back from where it was paid for, or the result by `dvc checkout` or `dvc pull`; to pay for "
-                "another draw of the noise, set privacy.draw in params.yaml to a new number"
-            )
+        if charge.state == "committed" and file.exists():
+            found = read_checkpoint(file, restore, charge.id)
+            if found.state.finished:
+                return Payment(charge, found.state, file)
+    return None
 
 
-def _resumed(ledger: Ledger, charge: Charge, file: Path, restore: Restore[S], locks: ExitStack) -> Payment[S] | None:
-    """The payment to go on with; None if another process works on it, or it must not resume."""
-    found = read_checkpoint(file, restore, charge.id)
-    if not (charge.state == "committed" and found.state.finished):
+def _resumed(
+    ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
+) -> Payment[S] | None:
+    """What can be gone on with; None if there is nothing.
+
+    Raises:
+        PipelineError: there is something, and it cannot be gone on with here, or another process works on it.
+    """
+    refusals = []
+    for charge in _paid(ledger, identity):
+        file = _file(checkpoints, charge.id)
+        if not file.exists():
+            refusals.append(_refusal(charge, file, "not there"))
+            continue
         if not locks.enter_context(locked(file.with_suffix(".lock"))):
-            return None
-        found = read_checkpoint(file, restore, charge.id)  # its owner may have written until it released the lock
-    if found.state.lost:
-        if charge.state == "reserved":
-            ledger.abort(charge.id, "died while it asked its queries")
-        _say(
-            f"warning: {file}: the run died after asking its queries and before saving the answers; a charge pays for "
-            "one answer only; it stays spent"
-        )
+            raise _busy(charge, file)
+        found = read_checkpoint(file, restore, charge.id)
+        if found.state.finished:  # killed between the last checkpoint and the commit
+            return Payment(charge, found.state, file)
+        if found.state.lost:
+            if charge.state == "reserved":
+                ledger.abort(charge.id, "died while it asked its queries")
+            _say(
+                f"warning: {file}: the run died after asking its queries and before saving the answers; a charge pays "
+                "for one answer only; it stays spent"
+            )
+            continue
+        writer = _taken(ledger, charge, file, found)
+        if writer is not None:
+            _say(
+                f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more "
+                "is spent"
+            )
+            return Payment(charge, found.state, file, writer)
+        refusals.append(_refusal(charge, file, "an old copy"))
+    if refusals:
+        raise refusals[0]
+    return None
+
+
+def _taken(ledger: Ledger, charge: Charge, file: Path, found: Checkpoint[S]) -> _Writer | None:
+    """Resume from a checkpoint; None if it is an old copy.
+
+    Wherever this is killed, the checkpoint knows the ledger's last token (`Ledger.take`).
+    """
+    last = ledger.last_take(charge.id)
+    if charge.state != "reserved" or last not in found.tokens or ledger.progress.behind(charge.id, found.saves):
         return None
-    if found.state.finished:
-        return Payment(charge, found.state, file, found.resumed)
-    if not ledger.take(charge.id, found.resumed):
-        _say(
-            f"warning: {file}: a copy of this checkpoint was resumed before, or its charge has ended; the checkpoint "
-            "is ignored and its charge stays spent"
-        )
+    token = secrets.token_hex(16)
+    tokens = (last, token)
+    write_checkpoint(file, found.state, charge=charge.id, tokens=tokens, saves=found.saves)
+    if not ledger.take(charge.id, last, token):
         return None
-    payment = Payment(charge, found.state, file, found.resumed + 1)
-    payment.save_checkpoint(found.state)
-    _say(f"{charge.stage}: charge {charge.id} resumes after {found.state.started} of its rounds; nothing more is spent")
-    return payment
+    mark = ledger.progress.claim(charge.id, token, found.saves)
+    return None if mark is None else _Writer(file, tokens, ledger.progress, mark)
 
 
 def _reserved(
@@ -157,16 +246,93 @@ def _reserved(
     file = _file(checkpoints, name)
     lock = file.with_suffix(".lock")
     locks.enter_context(locked(lock))
-    write_checkpoint(file, begin, charge=name, resumed=0)
+    write_checkpoint(file, begin, charge=name)
     try:
         charge = ledger.reserve(request, budget, name)
-    except BaseException:
+    except Refused:  # after any other error the ledger may hold the charge
         file.unlink(missing_ok=True)
         lock.unlink(missing_ok=True)
         raise
+    mark = ledger.progress.claim(name, secrets.token_hex(16), 0)
+    assert mark is not None, "the charge is new and nobody else has its lock"
     cost = "no guarantee" if charge.epsilon is None else f"ε {at_most(charge.epsilon, 4)} at δ {at_most(charge.delta)}"
     _say(f"{request.stage}: charge {name} reserved: {cost}")
-    return Payment(charge, begin, file)
+    return Payment(charge, begin, file, _Writer(file, (NEVER_RESUMED,), ledger.progress, mark))
+
+
+def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: ExitStack) -> None:
+    """Keep other processes of this machine from the same work, also before either has a charge.
+
+    Raises:
+        PipelineError: another process works on it.
+    """
+    file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
+    if not locks.enter_context(locked(file)):
+        for charge in _paid(ledger, identity):
+            raise _busy(charge, _file(checkpoints, charge.id))
+        raise PipelineError(
+            f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}"
+        )
+    locks.callback(file.unlink, missing_ok=True)
+
+
+def _orphans(ledger: Ledger, checkpoints: Path, locks: ExitStack) -> list[Path]:
+    """The checkpoints of dead processes whose charges the ledger does not hold, locked.
+
+    Raises:
+        PipelineError: something was released under one of them, so the ledger has lost records.
+    """
+    known = {charge.id for charge in ledger.charges()}
+    files = [file for file in sorted(checkpoints.glob("*.safetensors")) if _CHARGE.fullmatch(file.stem)]
+    free = [
+        file
+        for file in files
+        if file.stem not in known and locks.enter_context(locked(file.with_suffix(".lock"))) and file.exists()
+    ]
+    known = {charge.id for charge in ledger.charges()} if free else known  # their owners may have reserved meanwhile
+    orphans = [file for file in free if file.stem not in known]
+    for file in orphans:
+        if has_begun(file):
+            raise PipelineError(
+                f"{file}: work was done under charge {file.stem}, which the ledger does not hold: it has lost records, "
+                "or is another one; restore its database from the backup (or ledger.url), or move this file away if "
+                "its charge is in another ledger"
+            )
+    return orphans
+
+
+def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:
+    """Delete those whose charge will never be in the ledger; this process has appended to it since it locked them."""
+    known = {charge.id for charge in ledger.charges()} if orphans else set()
+    for file in orphans:
+        if file.stem not in known:
+            file.unlink(missing_ok=True)
+            file.with_suffix(".lock").unlink(missing_ok=True)
+
+
+def _paid(ledger: Ledger, identity: str) -> list[Charge]:
+    """The charges of an identity that were not aborted, newest first."""
+    return [c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"]
+
+
+def _busy(charge: Charge, file: Path) -> PipelineError:
+    return PipelineError(
+        f"{file}: another process works on charge {charge.id} of {charge.time}, which pays for exactly this result; "
+        f"wait for it; {_ANOTHER_DRAW}"
+    )
+
+
+def _refusal(charge: Charge, file: Path, found: str) -> PipelineError:
+    """Of a request that was paid for before, and whose result is not here."""
+    if charge.state == "committed":
+        return PipelineError(
+            f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "
+            f"the file back from where it was paid for, or the result by `dvc checkout` or `dvc pull`; {_ANOTHER_DRAW}"
+        )
+    return PipelineError(
+        f"{file}: {found}, and charge {charge.id} of {charge.time} pays for exactly this result; go on where its "
+        f"newest checkpoint is, or bring that file here; {_ANOTHER_DRAW}"
+    )
 
 
 def _file(checkpoints: Path, charge: str) -> Path:

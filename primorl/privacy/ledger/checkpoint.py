@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar
@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
+from primorl.privacy.ledger.history import NEVER_RESUMED
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file
 
@@ -74,25 +75,30 @@ class Checkpoint(Generic[S]):
 
     Attributes:
         state: what was written.
-        resumed: how often a process resumed this run after another one died.
+        tokens: of resumptions (`Ledger.take`): the last one that the ledger granted to this checkpoint, and one that
+            was asked for and may have been granted.
+        saves: how often a state of this charge was saved (`progress`).
     """
 
     state: S
-    resumed: int
+    tokens: tuple[str, ...]
+    saves: int
 
 
-def write_checkpoint(path: Path, state: State, *, charge: str, resumed: int) -> None:
+def write_checkpoint(
+    path: Path, state: State, *, charge: str, tokens: Sequence[str] = (NEVER_RESUMED,), saves: int = 0
+) -> None:
     """Replace the checkpoint at ``path`` atomically. It is on the disk when this returns.
 
     The file: a SHA-256 of the rest, then a safetensors file with the state's tensors. Its header holds the facts, the
-    id of the charge that paid, and ``resumed``. No generator state, nothing about a unit.
+    id of the charge that paid, ``tokens`` and ``saves``. No generator state, nothing about a unit.
     """
     # Copies: safetensors refuses tensors that share memory.
     tensors = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format)
         for name, tensor in state.tensors().items()
     }
-    header = {"charge": charge, "resumed": resumed, "facts": dict(state.facts())}
+    header = {"charge": charge, "tokens": list(tokens), "saves": saves, "facts": dict(state.facts())}
     content = save(tensors, {_KEY: json.dumps(header, allow_nan=False)})
     with replaced_file(path) as fresh:
         fresh.write_bytes(hashlib.sha256(content).digest() + content)
@@ -104,17 +110,40 @@ def read_checkpoint(path: Path, restore: Restore[S], charge: str) -> Checkpoint[
     Raises:
         PipelineError: the checkpoint is damaged, belongs to another charge, or does not fit ``restore``.
     """
-    raw = path.read_bytes()
     try:
-        digest, content = raw[:_DIGEST], raw[_DIGEST:]
-        if hashlib.sha256(content).digest() != digest:
-            raise ValueError
-        size = int.from_bytes(content[:8], "little")
-        header = json.loads(json.loads(content[8 : 8 + size])["__metadata__"][_KEY])
+        content, header = _content(path)
         if header["charge"] != charge:
             raise ValueError
-        return Checkpoint(restore(load(content), header["facts"]), int(header["resumed"]))
+        state = restore(load(content), header["facts"])
+        if "tokens" not in header:  # written before resumptions had tokens: they were counted
+            return Checkpoint(state, (str(int(header["resumed"])),), 0)
+        return Checkpoint(state, tuple(str(token) for token in header["tokens"]), int(header["saves"]))
     except (ValueError, KeyError, TypeError, RecursionError, SafetensorError):
         raise PipelineError(
-            f"{path}: not a checkpoint of this run, or damaged; delete it to start over, which spends as much again"
+            f"{path}: not a checkpoint of this run, or damaged; its charge stays spent; to pay for another draw of the "
+            "noise, set privacy.draw in params.yaml to a new number"
         ) from None
+
+
+def has_begun(path: Path) -> bool:
+    """Whether a release was announced in the checkpoint at ``path``; True if the file cannot be read."""
+    try:
+        header = _content(path)[1]
+        facts = header["facts"]
+        return bool(header["saves"] if "saves" in header else facts.get("started") or facts.get("asked"))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return True
+
+
+def _content(path: Path) -> tuple[bytes, dict[str, Any]]:
+    """The safetensors file in a checkpoint, and its header.
+
+    Raises:
+        ValueError, KeyError, TypeError, RecursionError: it is damaged.
+    """
+    raw = path.read_bytes()
+    digest, content = raw[:_DIGEST], raw[_DIGEST:]
+    if hashlib.sha256(content).digest() != digest:
+        raise ValueError
+    size = int.from_bytes(content[:8], "little")
+    return content, json.loads(json.loads(content[8 : 8 + size])["__metadata__"][_KEY])

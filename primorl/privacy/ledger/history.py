@@ -7,6 +7,9 @@ from typing import Any, Literal
 
 from primorl.privacy.ledger.chain import Chain, Record
 
+NEVER_RESUMED = "0"
+"""Stands for the token of the last resumption where there was none."""
+
 
 @dataclass(frozen=True)
 class Charge:
@@ -68,7 +71,8 @@ class History:
         self.versions: dict[int, Registered] = {}  # by the sequence of their record
         self.charges: dict[str, Charge] = {}  # oldest first
         self.version_of: dict[str, int] = {}  # by charge
-        self.taken: Counter[str] = Counter()  # how often a charge was taken up again
+        self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
+        self._takes: Counter[str] = Counter()
 
     def extend(self, records: Sequence[Record]) -> None:
         """Check and take in what a database holds from the known head on (`Chain.extend`)."""
@@ -92,7 +96,8 @@ class History:
                 self.version_of[content["charge"]] = content["version"]
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
             case "taken":
-                self.taken[content["charge"]] += 1
+                self._takes[content["charge"]] += 1  # names the resumptions that were recorded without a token
+                self.last_take[content["charge"]] = content.get("token") or str(self._takes[content["charge"]])
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
                 self.charges[charge.id] = replace(charge, state=state, note=content.get("note"))

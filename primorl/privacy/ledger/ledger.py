@@ -14,13 +14,13 @@ from typing import Any, Self
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.ledger.account import Account, Entry, fixed_epsilon, units_of
 from primorl.privacy.ledger.anchor import Anchor, Head
-from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.directory import Directory, one, packed
-from primorl.privacy.ledger.history import Charge, History, Registered
+from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
+from primorl.privacy.ledger.progress import Progress
+from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
 from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, written
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Roster
 from primorl.privacy.ledger.store import Packed, Store
@@ -63,6 +63,7 @@ class Ledger:
         self._anchor = anchor
         self._history = History(Chain(secret, store.shown))
         self._directory = Directory(store, self._history)
+        self.progress = Progress(store, secret)
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path) -> Self:
@@ -84,12 +85,14 @@ class Ledger:
         Args:
             request: what the run will do to which units.
             budget: the limit; None counts without one.
-            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`).
+            charge_id: its id, if a checkpoint was written under it already (`new_charge_id`): of work that can be
+                resumed, and so is paid for once.
 
         Raises:
             BudgetExceeded: the budget would be exceeded; the message says what still fits. Nothing was written.
-            PipelineError: a unit that was charged for as private is public now, or the other way round.
-            PipelineError: an earlier charge was on another kind of unit, and nobody declared how many one person has.
+            Refused: a charge pays for work of the same identity that can be resumed. Nothing was written.
+            Refused: a unit that was charged for as private is public now, or the other way round.
+            Refused: an earlier charge was on another kind of unit, and nobody declared how many one person has.
             PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
@@ -102,12 +105,14 @@ class Ledger:
         charge = charge_id or new_charge_id()
         for attempt in range(_ATTEMPTS):
             self._refresh()
+            if charge_id is not None:
+                refuse_second(request, self._history)
             roster = self._directory.placed(request.version)
             account = self._account(request.version, roster)
-            self._refuse_published(request, roster)
-            _refuse_unbounded(request, account)
+            refuse_published(request, roster, self._directory)
+            refuse_unbounded(request, account)
             if budget is not None:
-                _refuse_beyond(budget, request, account)
+                refuse_beyond(budget, request, account)
             version, registration = self._registered(request.version, roster)
             reservation = {
                 "kind": "reserved",
@@ -131,23 +136,30 @@ class Ledger:
             _pause(attempt)
         raise self._busy()
 
-    def take(self, charge_id: str, known: int) -> bool:
-        """Resume an open charge: once for every time that its checkpoint knows of.
+    def last_take(self, charge_id: str) -> str:
+        """The token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""
+        self._refresh()
+        return self._history.last_take.get(charge_id, NEVER_RESUMED)
 
-        So of several copies of a checkpoint, on whatever machines, at most one may resume.
+    def take(self, charge_id: str, last: str, token: str) -> bool:
+        """Resume an open charge, if it was last resumed under the token ``last``; from now on that is ``token``.
+
+        A process writes ``token`` into its checkpoint before it asks. So a kill on either side of the answer leaves a
+        checkpoint that knows the charge's last token, and of several copies that know ``last``, on whatever machines,
+        one is granted: the others do not know the token that it brought.
 
         Args:
             charge_id: of the charge.
-            known: how often the checkpoint says that it was resumed.
+            last: what the checkpoint knows and `last_take` said.
+            token: new and random.
 
         Returns:
             False if a copy was resumed before, or the charge has ended.
         """
         for attempt in range(_ATTEMPTS):
-            self._refresh()
-            if self._charge(charge_id).state != "reserved" or self._history.taken[charge_id] != known:
+            if self.last_take(charge_id) != last or self._charge(charge_id).state != "reserved":
                 return False
-            if self._append([{"kind": "taken", "charge": charge_id, "time": _now()}], {}):
+            if self._append([{"kind": "taken", "charge": charge_id, "token": token, "time": _now()}], {}):
                 return True
             _pause(attempt)
         raise self._busy()
@@ -319,52 +331,10 @@ class Ledger:
         bound = version.trajectories_per_person
         return Account(tuple(Entry(charge, units_of(version.unit, bound, charge)) for charge in charges))
 
-    def _refuse_published(self, request: Request, roster: Roster) -> None:
-        for sequence in self._history.versions:
-            if roster.shares("public", self._directory.roster(sequence), "private"):
-                raise PipelineError(
-                    f"dataset {request.dataset!r}: the public split holds units that earlier runs were charged for as "
-                    "private, and would publish them; put partition.salt and partition.public_fraction back, or take "
-                    "other data"
-                )
-            if roster.shares("private", self._directory.roster(sequence), "public"):
-                raise PipelineError(
-                    f"dataset {request.dataset!r}: the private split holds units that earlier runs used as public, and "
-                    "nothing protects them any more; put partition.salt and partition.public_fraction back, leave "
-                    "these units out (ingestion.exclude_units), or take other data"
-                )
-
     def _busy(self) -> PipelineError:
         return PipelineError(
             f"ledger {self._store.shown}: other processes wrote first {_ATTEMPTS} times in a row; try again"
         )
-
-
-def _refuse_unbounded(request: Request, account: Account) -> None:
-    for entry in account.entries:
-        if entry.units is None:
-            raise PipelineError(
-                f"dataset {request.dataset!r}: unit: found {request.version.unit!r}, and charge {entry.charge.id} on "
-                f"the same people was made on unit {entry.charge.unit!r}; what both reveal can be told only with "
-                f"trajectories_per_person in datasets/{request.dataset}.yaml: the most trajectories of one person, "
-                "known beforehand"
-            )
-
-
-def _refuse_beyond(budget: Budget, request: Request, account: Account) -> None:
-    if account.fits(request.event, budget):
-        return
-    spent, wanted = account.epsilon(budget.delta), account.with_event(request.event, budget.delta)
-    limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
-    raise BudgetExceeded(
-        f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent "
-        f"({len(account.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with this run it would be "
-        f"{_shown(wanted)}; {advice(account, request.event, budget)}"
-    )
-
-
-def _shown(epsilon: float) -> str:
-    return at_most(epsilon, 6) if epsilon < float("inf") else "∞ (a run without a guarantee)"
 
 
 def new_charge_id() -> str:

@@ -11,7 +11,11 @@ from primorl.privacy.ledger.chain import canonical
 from primorl.project.errors import PipelineError
 
 
-class BudgetExceeded(PipelineError):  # noqa: N818 - Tumult's name for it
+class Refused(PipelineError):  # noqa: N818 - of an outcome, not of a fault
+    """A request was refused before anything was written. After any other error a charge may have been made."""
+
+
+class BudgetExceeded(Refused):
     """A run was refused because it would exceed the budget. Nothing was written and nothing is spent."""
 
 

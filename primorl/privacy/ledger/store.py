@@ -51,6 +51,14 @@ _bits = sa.Table(
     sa.Column("segment", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("content", sa.LargeBinary, nullable=False),
 )
+_progress = sa.Table(
+    "ledger_progress",
+    _tables,
+    sa.Column("charge", sa.String, primary_key=True),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("saves", sa.Integer, nullable=False),
+    sa.Column("mac", sa.Text, nullable=False),
+)
 _schema = sa.Table("ledger_schema", _tables, sa.Column("number", sa.Integer, primary_key=True, autoincrement=False))
 SCHEMA = 2
 """Number of the tables above. 1: records and members only. A ledger of it gets the other tables when it is opened."""
@@ -62,6 +70,16 @@ class Packed:
 
     segment: bytes
     bits: Mapping[tuple[Side, int], bytes]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row of ``ledger_progress``: what `progress` says of a charge. The only table whose rows are replaced."""
+
+    charge: str
+    owner: str
+    saves: int
+    mac: str
 
 
 class Store:
@@ -149,6 +167,26 @@ class Store:
         with self._clear_errors(), self._engine.connect() as connection:
             content = connection.execute(query).scalar()
         return content if isinstance(content, bytes) else None
+
+    def progress(self, charge: str) -> Mark | None:
+        """How far a charge has come; None if nothing is known of it."""
+        with self._clear_errors(), self._engine.connect() as connection:
+            row = connection.execute(sa.select(_progress).where(_progress.c.charge == charge)).one_or_none()
+        return None if row is None else Mark(*row)
+
+    def replace_progress(self, before: Mark | None, after: Mark) -> bool:
+        """Write ``after`` in the place of ``before`` (None: of nothing), durably; False if something else is there."""
+        values = asdict(after)
+        change: sa.Executable = sa.insert(_progress).values(values)
+        if before is not None:
+            was = [_progress.c[name] == value for name, value in asdict(before).items()]
+            change = sa.update(_progress).where(*was).values(values)
+        with self._clear_errors():
+            try:
+                with self._engine.begin() as connection:
+                    return connection.execute(change).rowcount == 1
+            except IntegrityError:
+                return False
 
     def close(self) -> None:
         """Let the database go."""

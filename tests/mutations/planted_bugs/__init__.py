@@ -6,6 +6,7 @@ from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
+from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.words import WORDS
 
@@ -21,6 +22,7 @@ BUGS: tuple[Bug, ...] = (
     *STATEMENTS,
     *PAYMENT,
     *CRASHES,
+    *PAYMENTS,
     *RELEASE,
     *PROCESSES,
     *WORDS,

@@ -10,7 +10,7 @@ import pwd
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,11 +50,12 @@ def server(programs: Path) -> Iterator["Server"]:
             assert done.returncode == 0, (folder / "output").read_text(errors="replace")
 
         call("initdb", "--no-sync", "--auth=trust", "--encoding=UTF8", "--locale=C", "--username=primorl")
-        call("pg_ctl", "-w", "-l", str(folder / "log"), "-o", _SETTINGS.format(socket=folder), "start")
+        running = Server(folder, call)
+        running.start()
         try:
-            yield Server(folder)
+            yield running
         finally:
-            call("pg_ctl", "-w", "-m", "immediate", "stop")
+            running.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -62,9 +63,19 @@ def server(programs: Path) -> Iterator["Server"]:
 class Server:
     """Where it listens."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, call: Callable[..., None]):
+        self._folder, self._call = folder, call
         self._url = f"postgresql+psycopg://primorl@/postgres?host={folder}"
         self._schemas = 0
+
+    def start(self) -> None:
+        """Start it, again after `stop`; its databases are as they were."""
+        settings = _SETTINGS.format(socket=self._folder)
+        self._call("pg_ctl", "-w", "-l", str(self._folder / "log"), "-o", settings, "start")
+
+    def stop(self) -> None:
+        """Stop it at once, as a crash would."""
+        self._call("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def new_url(self) -> str:
         """The URL of an empty schema: as good as a database of its own, and quicker to make."""

@@ -1,0 +1,106 @@
+"""How far every charge has come, counted in the ledger's database: an old copy of a checkpoint is known by it."""
+
+import hashlib
+import hmac
+
+from primorl.privacy.ledger.chain import canonical
+from primorl.privacy.ledger.store import Mark, Store
+from primorl.project.errors import PipelineError
+
+_PROGRESS = b"primorl ledger progress 1"  # the secret keys other things as well
+_ATTEMPTS = 20
+
+
+class Progress:
+    """One mark for each charge, outside the chain: who works on it, and how often its state was saved.
+
+    Formal property: whatever copies of its checkpoints are put back, and whatever processes run, die or are killed, no
+    save of a charge is followed by two releases. Every save has a number, one more than that of the save which it
+    continues. A release follows the mark's step to the number of the save that announced it; the step is a
+    compare-and-swap, so one process makes it. A process begins by putting its own name into the mark (`claim`), which
+    is refused where the mark has a higher number than the checkpoint; the process named before can make no step any
+    more. A mark's number never falls. So no number is reached twice, and rounds compute on private data at most as
+    often as rounds are announced along one line of saves: T times.
+
+    | case                                          | what happens                                              |
+    |-----------------------------------------------|-----------------------------------------------------------|
+    | killed between a checkpoint and its mark      | the checkpoint is one ahead; it goes on, a round is lost  |
+    | an older copy of the checkpoint               | its number is behind the mark: refused                    |
+    | a copy resumes beside the living original     | the original stops before its next release                |
+    | the mark was edited                           | its keyed digest does not hold: refused                   |
+    | the mark was removed                          | a checkpoint that was saved again needs one: refused      |
+    | an old database and an old checkpoint of the  | not noticed, as with an old database and an old head      |
+    | same moment                                   |                                                           |
+
+    Args:
+        store: has the marks.
+        secret: the project's; the key of the marks is derived from it.
+    """
+
+    def __init__(self, store: Store, secret: bytes):
+        self._store = store
+        self._key = hmac.digest(secret, _PROGRESS, hashlib.sha256)
+
+    def behind(self, charge: str, saves: int) -> bool:
+        """Whether a checkpoint with this number of saves is an old copy.
+
+        Raises:
+            PipelineError: the mark was edited.
+        """
+        mark = self._read(charge)
+        return mark is not None and mark.saves > saves
+
+    def claim(self, charge: str, owner: str, saves: int) -> Mark | None:
+        """Put a new owner into a charge's mark: who goes on from its checkpoint with this number of saves.
+
+        Args:
+            charge: its id.
+            owner: new and random.
+            saves: of the checkpoint that the owner has.
+
+        Returns:
+            The mark; None if the checkpoint is an old copy.
+
+        Raises:
+            PipelineError: the mark was edited or removed.
+        """
+        after = self._mark(charge, owner, saves)
+        for _ in range(_ATTEMPTS):
+            before = self._read(charge)
+            if before is None and saves > 0:
+                raise self._broken(charge, "removed")
+            if before is not None and before.saves > saves:
+                return None
+            if self._store.replace_progress(before, after):
+                return after
+        raise PipelineError(f"ledger {self._store.shown}: other processes changed charge {charge} meanwhile; try again")
+
+    def advance(self, mark: Mark) -> Mark:
+        """Count one more save, durably. Call it when the checkpoint is on the disk, before the release it announces.
+
+        Raises:
+            PipelineError: another process has resumed the charge from a copy; this one must release nothing more.
+        """
+        after = self._mark(mark.charge, mark.owner, mark.saves + 1)
+        if not self._store.replace_progress(mark, after) and self._store.progress(mark.charge) != after:
+            raise PipelineError(
+                f"charge {mark.charge}: another process has resumed it from a copy of its checkpoint; this one stops "
+                "before it reads anything more, and nothing more is spent"
+            )
+        return after
+
+    def _read(self, charge: str) -> Mark | None:
+        mark = self._store.progress(charge)
+        if mark is not None and mark != self._mark(charge, str(mark.owner), mark.saves):
+            raise self._broken(charge, "edited")
+        return mark
+
+    def _mark(self, charge: str, owner: str, saves: int) -> Mark:
+        content = canonical({"charge": charge, "owner": owner, "saves": saves})
+        return Mark(charge, owner, saves, hmac.new(self._key, content.encode(), hashlib.sha256).hexdigest())
+
+    def _broken(self, charge: str, what: str) -> PipelineError:
+        return PipelineError(
+            f"ledger {self._store.shown}: ledger_progress: the row of charge {charge} was {what}, so nobody knows "
+            "which checkpoint is the newest; restore the database from its backup; the charge stays spent"
+        )

@@ -1,0 +1,199 @@
+"""A paid mechanism that is interrupted wherever a test or a benchmark asks for it, and the judgement afterwards."""
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.ledger import anchor, charges, checkpoint, ledger, progress, store
+from primorl.privacy.ledger.charges import pay_or_resume
+from primorl.privacy.ledger.checkpoint import DataclassState
+from primorl.privacy.ledger.ledger import Budget, Charge
+from primorl.project import files
+from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
+
+ROUNDS = 3
+ONE_RUN = Budget(compose([GAUSSIAN], DELTA).epsilon_pld, DELTA)
+DATA = version("abc")
+_TRACED = {module.__file__ for module in (anchor, charges, checkpoint, files, ledger, progress, store)} | {__file__}
+_WRITES: tuple[tuple[Any, str], ...] = (
+    (charges, "write_checkpoint"),
+    (store.Store, "append"),
+    (store.Store, "replace_progress"),
+    (anchor.Anchor, "advance"),
+)
+
+
+@dataclass(frozen=True)
+class Running(DataclassState):
+    """What the mechanism has released so far."""
+
+    total: Tensor
+    started: int = 0
+    finished: bool = False
+
+
+@dataclass(frozen=True)
+class Place:
+    """A ledger, and a machine's folder of checkpoints beside it."""
+
+    url: str
+    folder: Path
+    machine: str = "checkpoints"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / self.machine
+
+    @property
+    def checkpoint(self) -> Path:
+        (file,) = self.checkpoints.glob("*.safetensors")
+        return file
+
+    def work(self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity") -> None:
+        """Pay or resume, run the rounds and commit; ``each`` is called before a round's release."""
+        with (
+            closing(opened(self.url, self.folder)) as book,
+            pay_or_resume(
+                book,
+                request(DATA, identity=identity),
+                ONE_RUN,
+                self.checkpoints,
+                Running(torch.zeros(2)),
+                Running.restore,
+            ) as payment,
+        ):
+            state = payment.state
+            assert state is not None
+            while not state.finished and state.started < ROUNDS:
+                state = replace(state, started=state.started + 1)
+                payment.save_checkpoint(state)
+                each(state.started)
+                self.release(state.started)
+                state = replace(state, total=state.total + 1)
+            payment.save_checkpoint(replace(state, finished=True))
+            book.commit(payment.charge.id)
+
+    def release(self, round_: int) -> None:
+        handle = os.open(self.folder / "released", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(handle, f"{round_}\n".encode())
+        os.close(handle)
+
+    @property
+    def released(self) -> list[int]:
+        """The rounds that were released, on all machines."""
+        file = self.folder / "released"
+        return [int(line) for line in file.read_text().split()] if file.exists() else []
+
+    @property
+    def charged(self) -> list[Charge]:
+        with closing(opened(self.url, self.folder)) as book:
+            book.verify()
+            return book.charges()
+
+
+def in_fork(body: Callable[[], object]) -> int:
+    """Run ``body`` in a forked process, silently; its exit status, negative for a signal, 3 for an exception."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        status = 3
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.dup2(nowhere, 2)
+            body()
+            status = 0
+        except BaseException:
+            pass
+        finally:
+            os._exit(status)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def interrupted_at_write(place: Place, at: int, how: signal.Signals) -> bool:
+    """Work until moment number ``at``: before and after every call that writes. False if it ended before."""
+
+    def body() -> None:
+        moment = _moments(at, how)
+        for owner, name in _WRITES:
+            setattr(owner, name, _around(getattr(owner, name), moment))
+        place.work()
+
+    return in_fork(body) != 0
+
+
+def interrupted_at_line(place: Place, at: int, how: signal.Signals) -> bool:
+    """Work until line number ``at`` of all that the protocol's modules execute. False if it ended before."""
+
+    def body() -> None:
+        moment = _moments(at, how)
+
+        def trace(frame: FrameType, event: str, _: object) -> Any:
+            if frame.f_code.co_filename not in _TRACED:
+                return None
+            if event == "line":
+                moment()
+            return trace
+
+        sys.settrace(trace)
+        place.work()
+        sys.settrace(None)
+
+    return in_fork(body) != 0
+
+
+def judge(place: Place) -> None:
+    """Work to the end: one charge, under a budget for one, and no round twice.
+
+    Raises:
+        AssertionError: an interruption cost budget, or rounds ran twice.
+    """
+    assert in_fork(place.work) == 0, "the next run did not end well"
+    (charge,) = place.charged
+    assert charge.state == "committed"
+    assert sorted(set(place.released)) == sorted(place.released), "a round was released twice"
+    assert len(place.released) <= ROUNDS
+    assert place.checkpoint.stem == charge.id
+    before = place.checkpoint.read_bytes()
+    place.work()
+    assert len(place.charged) == 1
+    assert place.checkpoint.read_bytes() == before
+
+
+def _moments(at: int, how: signal.Signals) -> Callable[[], None]:
+    """Counts its calls; at call number ``at`` the signal arrives. SIGTERM is handled as stages do."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    count = 0
+
+    def moment() -> None:
+        nonlocal count
+        count += 1
+        if count == at:
+            os.kill(os.getpid(), how)
+
+    return moment
+
+
+def _around(call: Callable[..., Any], moment: Callable[[], None]) -> Callable[..., Any]:
+    def watched(*arguments: Any, **named: Any) -> Any:
+        moment()
+        result = call(*arguments, **named)
+        moment()
+        return result
+
+    return watched

