@@ -32,6 +32,7 @@ from primorl.release.contents import (
     LedgerStatement,
 )
 from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
 
 _PRIVATE = (RAW, TRAJECTORIES, PARTITIONS, CONSENT, WITHDRAWALS)
@@ -109,6 +110,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         )
     with closing(opened) as ledger:
         ledger.verify()
+        refuse_losses(ledger)
         charges, spent = ledger.sharing(version), ledger.spent_on(version, delta)
     if statement.charge not in {charge.id for charge in charges}:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")

@@ -12,12 +12,14 @@ from primorl.privacy.ledger.chain import Chain, Record
 class Charge:
     """What a run was granted, and what became of it; spent in every state.
 
-    ``event`` is what `event_from_json` rebuilds, ``epsilon`` its ε at ``delta`` as it was accounted then (None: no
-    guarantee), ``time`` when it was reserved (ISO 8601, UTC).
+    ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
+    ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
+    8601, UTC).
     """
 
     id: str
     sequence: int
+    version: int
     identity: str
     dataset: str
     dataset_fingerprint: str
@@ -53,6 +55,7 @@ class History:
         self.charges: dict[str, Charge] = {}  # oldest first
         self.version_of: dict[str, int] = {}  # by charge
         self.taken: Counter[str] = Counter()  # how often a charge was taken up again
+        self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
         """Check and take in what a database holds from the known head on (`Chain.extend`)."""
@@ -68,6 +71,8 @@ class History:
             case "reserved":
                 self.version_of[content["charge"]] = content["version"]
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
+            case "repaired":
+                self.lost |= {lost["charge"]: lost for lost in content["lost"]}
             case "taken":
                 self.taken[content["charge"]] += 1
             case "committed" | "aborted" as state:
@@ -81,6 +86,7 @@ def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
     return Charge(
         id=content["charge"],
         sequence=content["sequence"],
+        version=content["version"],
         identity=content["identity"],
         dataset=content["dataset"],
         dataset_fingerprint=version.fingerprint,
