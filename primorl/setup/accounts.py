@@ -80,8 +80,8 @@ def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) ->
 def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
-    Under another one the ledger would recognise nobody. Files of older versions of this project hold no value to check;
-    `Partitions.open` recomputes their public digests.
+    Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
+    `open_public` tells by the digests of the public units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
@@ -89,7 +89,7 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     if not (home() / SECRET).exists():
         raise PipelineError(
             f"{home() / SECRET}: not there, and {partitions} was made under it; put .primorl back from its backup. If "
-            f"it is lost for good: `primorl ledger repair` says what is lost, and then {REMAKE} makes the partitions anew"
+            f"it is lost for good: `primorl ledger repair` says what is lost; then {REMAKE} makes the partitions anew"
         )
     if manifest.secret_check not in (None, secret_check(project_secret())):
         raise PipelineError(
@@ -162,6 +162,28 @@ def budget(params: Params, manifest: Manifest) -> Budget | None:
 def checkpoints() -> Path:
     """Folder of the checkpoints of paid work."""
     return home() / CHECKPOINTS
+
+
+def open_public(manifest: Manifest, version: Version, partitions: Path) -> UnitStore:
+    """The public units, which are those that the ledger is told to be public.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the rows are not of these units under this project's secret.
+    """
+    info = manifest.info
+    found = Membership(project_secret(), info.dataset, by_rows=info.duplicates == "refuse")
+    store = UnitStore.open(partitions / "public", found.update)
+    if found.to_bytes() != version.public:
+        raise PipelineError(
+            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
+            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
+        )
+    if manifest.secret_check is None and not version.public:
+        raise PipelineError(
+            f"{partitions / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
+            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
+        )
+    return store
 
 
 def open_private(

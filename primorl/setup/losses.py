@@ -70,8 +70,8 @@ def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
     if found:
         raise PipelineError(
             f"{'; '.join(loss.says for loss in found)}: records were cut off, or it is another ledger; put back the "
-            "one that has it (.primorl, or the database of ledger.url) from its backup, or run `primorl ledger repair`, "
-            "which says what is lost"
+            "one that has it (.primorl, or the database of ledger.url) from its backup, or run `primorl ledger "
+            "repair`, which says what is lost"
         )
     if ledger is not None and head:
         ledger.check_head()

@@ -4,11 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primorl.privacy.ledger.ledger import Version
-from primorl.project.dvc import REMAKE
-from primorl.project.errors import PipelineError
-from primorl.setup.accounts import check_secret, dataset_version
-from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.membership import Membership
+from primorl.setup.accounts import check_secret, dataset_version, open_public
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
@@ -38,17 +34,5 @@ class Partitions:
         """
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
-        shown = Membership(project_secret(), manifest.info.dataset, by_rows=manifest.info.duplicates == "refuse")
-        public = UnitStore.open(folder / "public", shown.update)
         version = dataset_version(manifest, folder)
-        if shown.to_bytes() != version.public:
-            raise PipelineError(
-                f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this project's secret; "
-                f"by it the ledger knows who must not be published; run {REMAKE} to make it again"
-            )
-        if manifest.secret_check is None and not version.public:
-            raise PipelineError(
-                f"{folder / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
-                f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
-            )
-        return cls(folder, manifest, public, version)
+        return cls(folder, manifest, open_public(manifest, version, folder), version)
