@@ -61,6 +61,7 @@ def _show(
             _print_json(ledger, charges, params)
         else:
             _print_table(ledger, charges, params, dataset)
+            _print_lost(ledger)
         note = _check(params, ledger)
     if note is not None:
         print(note, file=sys.stderr)
@@ -191,9 +192,13 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
     for record, version in zip(records, ledger.versions(), strict=True):
         if record in on:
             print("\n".join(_summary(ledger, record, version, on[record], params)))
+
+
+def _print_lost(ledger: "Ledger") -> None:
+    """The charges that a repair could not record again."""
     for lost in ledger.lost().values():
-        epsilon = "without a guarantee" if lost["epsilon"] is None else f"ε {lost['epsilon']} at δ {lost['delta']}"
-        print(f"lost, and not in any sum above: charge {lost['charge']} ({epsilon}), which {lost['file']} named")
+        epsilon = "no ε was stated" if lost["epsilon"] is None else f"ε {lost['epsilon']} at δ {lost['delta']}"
+        print(f"lost, and in none of these sums: charge {lost['charge']} ({epsilon}), which {lost['file']} named")
 
 
 def _summary(

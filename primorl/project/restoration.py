@@ -40,16 +40,18 @@ def missing_outputs() -> list[str]:
 def recorded_file(output: Path, name: str) -> str | None:
     """A text file of an output that is a folder, as ``dvc.lock`` records it; None if DVC's cache does not have it."""
     digest = _recorded().get(str(output), "")
-    if not digest.endswith(".dir"):
+    if not digest.endswith(".dir") or not (home() / ".dvc").is_dir():
         return None
-    for cache in (home() / ".dvc" / "cache", None):  # its usual place first: asking DVC takes a second
-        found = _cache() if cache is None else cache
-        if _is_cached(digest, found):
-            listed = json.loads(_object(found, digest).read_text(encoding="utf-8"))
-            wanted = [entry["md5"] for entry in listed if entry["relpath"] == name]
-            if wanted and _is_cached(wanted[0], found):
-                return _object(found, wanted[0]).read_text(encoding="utf-8")
-    return None
+    cache = home() / ".dvc" / "cache"  # the usual place first: asking DVC takes a second
+    if not _is_cached(digest, cache):
+        cache = _cache()
+    if not _is_cached(digest, cache):
+        return None
+    listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
+    wanted = [entry["md5"] for entry in listed if entry["relpath"] == name]
+    if not wanted or not _is_cached(wanted[0], cache):
+        return None
+    return _object(cache, wanted[0]).read_text(encoding="utf-8")
 
 
 def is_recorded(stage: str) -> bool:

@@ -97,16 +97,16 @@ def test_a_kill_in_the_very_first_charge_leaves_nothing_to_repair(
 ) -> None:
     """The head begins before the first record, so records without a head are always a loss."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    ledger, die = opened(url, tmp_path), monkeypatch.context()
+    ledger = opened(url, tmp_path)
 
     def killed(*_: object) -> None:
         raise KilledError
 
-    with die as patch, pytest.raises(KilledError):
-        if place == "before the head is moved":
-            patch.setattr(ledger, "_remember", killed)
-        else:
-            patch.setattr(ledger._store, "append", killed)
+    if place == "before the head is moved":
+        monkeypatch.setattr(ledger, "_remember", killed)
+    else:
+        monkeypatch.setattr(ledger._store, "append", killed)
+    with pytest.raises(KilledError):
         ledger.reserve(request(version("ab")), None)
     found = opened(url, tmp_path).verify()
     assert found == (2 if place == "before the head is moved" else 0)
