@@ -149,7 +149,7 @@ def test_a_deleted_state_folder_charges_nobody_until_it_is_repaired(
     assert cli.main(["ledger", "repair", "--accept-loss"]) == 0
     assert f"recorded again: charge {charge.id}" in capsys.readouterr().out
     trained(again)
-    assert [each.id for each in charged(again)][0] == charge.id
+    assert charged(again)[0].id == charge.id
     assert len(charged(again)) == 2
 
 
