@@ -86,16 +86,19 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     Raises:
         PipelineError: the secret is another one, or is not there.
     """
+    remedy = (
+        f"if it is lost for good: {REMAKE} makes the partitions anew under a new one, and then `primorl ledger repair` "
+        "says what is lost"
+    )
     if not (home() / SECRET).exists():
         raise PipelineError(
-            f"{home() / SECRET}: not there, and {partitions} was made under it; put .primorl back from its backup. If "
-            f"it is lost for good: `primorl ledger repair` says what is lost; then {REMAKE} makes the partitions anew"
+            f"{home() / SECRET}: not there, and {partitions} was made under it; put .primorl back from its backup, or "
+            + remedy
         )
     if manifest.secret_check not in (None, secret_check(project_secret())):
         raise PipelineError(
-            f"{partitions / 'manifest.json'}: secret_check: made under another secret than {home() / SECRET}, under "
-            "which the ledger would recognise nobody; put the right secret back from its backup. If it is lost for "
-            f"good: `primorl ledger repair` says what is lost, and then {REMAKE} makes the partitions anew"
+            f"{partitions / 'manifest.json'}: secret_check: made under another secret than {home() / SECRET}, so the "
+            f"ledger would recognise nobody; put the right secret back from its backup, or {remedy}"
         )
 
 

@@ -54,7 +54,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     present = _present(missing)
     again = [loss for loss in missing if _fits(loss, present, by_number=accept_loss)]
     lost = [loss for loss in missing if loss not in again]
-    yield from _told(missing, again)
+    yield from _told(missing, again, present)
     more = _unnamed(missing, known)
     if more:
         yield f"the same statements count {more} more charge(s) on the same units, which no file names"
@@ -63,14 +63,18 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     yield from _written(params, head, wrong, again, lost, present)
 
 
-def _told(missing: Sequence[Loss], again: Sequence[Loss]) -> Iterator[str]:
+def _told(missing: Sequence[Loss], again: Sequence[Loss], present: tuple[Manifest, Version] | None) -> Iterator[str]:
     for loss in missing:
         yield f"{loss.says}{_spent(loss.statement)}"
-        yield (
-            f"  it can be recorded again, as spent on the units of {PARTITIONS}"
-            if loss in again
-            else f"  it cannot be recorded again: it names no event, or other data than those in {PARTITIONS}"
-        )
+        if loss in again:
+            yield f"  it can be recorded again, as spent on the units of {PARTITIONS}"
+        elif _fits(loss, present, by_number=True):
+            yield (
+                f"  it is of other data than those in {PARTITIONS}, or of the same under another secret; with "
+                "--accept-loss it is counted on them, as the number of units agrees"
+            )
+        else:
+            yield f"  it cannot be recorded again: no event is known, or it is of other data than those in {PARTITIONS}"
 
 
 def _written(
@@ -98,15 +102,16 @@ def _written(
 
 
 def _present(missing: Sequence[Loss]) -> tuple[Manifest, Version] | None:
-    """The partitioned data, if they are there and of the project's secret."""
+    """The partitioned data, if they are there.
+
+    Raises:
+        PipelineError: they are of another secret. Made anew first, they show on whom a lost charge can be counted.
+    """
     if not missing or not MANIFEST.exists():
         return None
-    try:
-        manifest = Manifest.load(MANIFEST)
-        check_secret(manifest, PARTITIONS)
-        return manifest, dataset_version(manifest, PARTITIONS)
-    except PipelineError:
-        return None
+    manifest = Manifest.load(MANIFEST)
+    check_secret(manifest, PARTITIONS)
+    return manifest, dataset_version(manifest, PARTITIONS)
 
 
 def _fits(loss: Loss, present: tuple[Manifest, Version] | None, *, by_number: bool) -> bool:

@@ -2,6 +2,7 @@
 
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
 from tests.mutations.planted_bugs.bug import Bug
+from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
@@ -19,6 +20,7 @@ BUGS: tuple[Bug, ...] = (
     *STATEMENTS,
     *PAYMENT,
     *CRASHES,
+    *CLOSED,
     *RELEASE,
     *PROCESSES,
 )
