@@ -12,12 +12,12 @@ from primorl.policy.config import PolicyPointer
 from primorl.policy.mopo import real_transitions, with_real
 from primorl.policy.replay import Scaling
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.paths import MANIFEST, MODEL, MOPO, PARTITIONS
+from primorl.project.paths import MODEL, MOPO, PARTITIONS
 from primorl.setup import accounts
-from primorl.setup.accounts import dataset_version, project_ledger
+from primorl.setup.accounts import project_ledger
 from primorl.setup.compute import policy_device
+from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 
@@ -30,8 +30,8 @@ def body(params: Params, run: StageRun) -> None:
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     model = PessimisticModel.load(MODEL, uncertainty=chosen.uncertainty, penalty=chosen.penalty, device=device)
-    manifest = Manifest.load(MANIFEST)
-    version = dataset_version(manifest, PARTITIONS)
+    partitions = Partitions.open(PARTITIONS)
+    manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(
         params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )

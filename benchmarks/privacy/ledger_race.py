@@ -14,13 +14,14 @@ from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 from benchmarks.machine import machine, write
-from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Ledger, Request, Version
 from tests.privacy.ledger import postgresql
 
 EVENT, DELTA, SECRET = training_event(0.1, 20.0, 150), 1e-5, b"s" * 32
 TAKEN = 2  # charges before the race; the budget allows one more
-BUDGET = Budget(compose([EVENT] * (TAKEN + 1), DELTA).epsilon_pld, DELTA)
+BUDGET = Budget(total_of([EVENT] * (TAKEN + 1), DELTA).epsilon, DELTA)
 UNITS = 3000
 FORK = multiprocessing.get_context("fork")
 
@@ -62,7 +63,7 @@ def race(url: str, anchor: Path, processes: int, rounds: int) -> list[dict[str, 
 
     granted = Counter(turn for turn, won, _ in outcomes if won)
     grants = [granted[turn] for turn in range(rounds)]
-    spent = [ledger.spent_on(version, DELTA).epsilon_pld for version in versions]
+    spent = [ledger.account(version).epsilon(DELTA) for version in versions]
     records = rounds * (1 + TAKEN + TAKEN + 1)
     assert ledger.verify() == records, "the chain has other records than were granted"
     times = {won: sorted(seconds for _, w, seconds in outcomes if w is won) for won in (True, False)}

@@ -10,7 +10,7 @@ import typer
 
 from primorl.commands.printing import rendered
 from primorl.project.errors import PipelineError
-from primorl.project.paths import LEDGER_HEAD, LOCK, PARAMS, PIPELINE, SECRET
+from primorl.project.paths import LEDGER_HEAD, LOCK, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SECRET
 
 _HELP = """Check the project, and clean up after a killed run.
 
@@ -140,14 +140,20 @@ def _outputs(root: Path) -> tuple[bool, str]:
 
 def _secret(root: Path) -> tuple[bool, str]:
     from primorl.project.files import home
+    from primorl.setup.accounts import check_secret
+    from primorl.trajectories.storage.manifest import Manifest
 
-    del root
     secret, head = home() / SECRET, home() / LEDGER_HEAD
     if secret.exists():
-        others = secret.stat().st_mode & 0o077
-        return (False, f"others may read {secret}; chmod 600 {secret}") if others else (True, "there")
+        if secret.stat().st_mode & 0o077:
+            return False, f"others may read {secret}; chmod 600 {secret}"
+        if (root / MANIFEST).exists():
+            check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
+        return True, "there"
     if head.exists():
         return False, f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
+    if (root / MANIFEST).exists():
+        check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
     return True, "not there yet; the first run makes one"
 
 
@@ -156,14 +162,18 @@ def _ledger(root: Path) -> tuple[bool, str]:
 
     from primorl.config.params import load_reading
     from primorl.setup.accounts import begun_ledger
+    from primorl.setup.losses import refuse_losses
 
     if not (root / PARAMS).exists():
         return True, "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
+        refuse_losses(None)
         return True, "nothing was charged yet"
     with closing(opened) as ledger:
-        return True, f"complete: {ledger.verify()} records"
+        records = ledger.verify()
+        refuse_losses(ledger)
+        return True, f"complete: {records} records"
 
 
 def _leftovers(root: Path) -> tuple[bool, str]:

@@ -1,5 +1,6 @@
 """``primorl ledger``."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -9,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.commands.folders import given_path
-from primorl.project.errors import PipelineError
-from primorl.project.paths import LEDGER_HEAD, MODEL
+from primorl.project.paths import LEDGER_HEAD
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -24,8 +24,13 @@ Examples:
   primorl ledger show --json --dataset NAME the charges of one dataset, as JSON
   primorl ledger verify                     check hashes, order and members; names the first broken record
   primorl ledger export ledger.jsonl        the raw records, one a line
+  primorl ledger repair                     say what the ledger has lost, and begin a new head where it has none
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
+_REPAIR = """Say what the ledger has lost, record again what can be, and begin a new head.
+
+Nothing is charged while the head file is missing, or while the ledger lacks a charge that a model names. The only
+command that mends that is this one. A project that joins a ledger of others begins its own head with it as well."""
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
 
 
@@ -37,6 +42,7 @@ def register(app: typer.Typer) -> None:
     actions.command("verify", help=f"Check that no record was edited, removed, inserted or moved.\n\n{_EXAMPLES}")(
         _verify
     )
+    actions.command("repair", help=f"{_REPAIR}\n\n{_EXAMPLES}")(_repair)
     actions.command("export", help=f"Write the raw records as JSON lines.\n\n{_EXAMPLES}")(_export)
     app.add_typer(actions, name="ledger")
 
@@ -57,29 +63,39 @@ def _show(
             _print_json(ledger, charges, params)
         else:
             _print_table(ledger, charges, params, dataset)
+            _print_lost(ledger)
+        note = _check(params, ledger)
+    if note is not None:
+        print(note, file=sys.stderr)
 
 
 def _verify() -> None:
-    """Check the chain, its head file, and that it has the charge that paid for the model in this project."""
-    from primorl.project.files import home, read_json
-
-    _, opened = _opened()
+    """Check the chain, its head file, and that it has every charge that a file of this project names."""
+    params, opened = _opened()
     if opened is None:
         print(_EMPTY)
         return
-    head, model = home() / LEDGER_HEAD, MODEL / "privacy.json"
     with closing(opened) as ledger:
-        known = {charge.id for charge in ledger.charges()}
-        if known and not head.exists():
-            raise PipelineError(
-                f"{head}: not there, so nobody can tell whether records were cut off at the end; put it back from its "
-                "backup (the next charge begins a new one)"
-            )
         records = ledger.verify()
-    named = read_json(model).get("charge") if model.exists() else None
-    if named is not None and named not in known:
-        raise PipelineError(f"{model}: charge {named} is not in the ledger: records were cut off, or it is another one")
-    print(f"the ledger is whole: {records} records")
+        note = _check(params, ledger)
+    print(f"the ledger is whole: {records} records" if note is None else f"{records} records, each as it was written")
+    if note is not None:
+        print(note)
+
+
+def _repair(
+    accept_loss: Annotated[
+        bool,
+        typer.Option(
+            "--accept-loss", help="Go on although something is lost that cannot be recorded again; it is put on record."
+        ),
+    ] = False,
+) -> None:
+    from primorl.config.params import load_reading
+    from primorl.setup.ledger_repair import repair
+
+    for line in repair(load_reading(), accept_loss=accept_loss):
+        print(line)
 
 
 def _export(
@@ -89,25 +105,54 @@ def _export(
 
     from primorl.project.files import replaced_file
 
-    _, opened = _opened()
+    params, opened = _opened()
     if opened is None:
         print(_EMPTY)
         return
     with closing(opened) as ledger:
         lines = [json.dumps(record, allow_nan=False) + "\n" for record in ledger.export()]
-    with replaced_file(file) as fresh:
-        fresh.chmod(0o600)  # it holds identities, commits and times
-        fresh.write_text("".join(lines), encoding="utf-8")
-    print(f"{file}: {len(lines)} records")
+        with replaced_file(file) as fresh:
+            fresh.chmod(0o600)  # it holds identities, commits and times
+            fresh.write_text("".join(lines), encoding="utf-8")
+        print(f"{file}: {len(lines)} records")
+        note = _check(params, ledger)
+    if note is not None:
+        print(note, file=sys.stderr)
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":
-    """The settings that reading needs, and the ledger; None where nothing was charged yet."""
+    """The settings that reading needs, and the ledger; None where nothing was charged yet.
+
+    Raises:
+        PipelineError: there is no ledger, and files of the project name charges.
+    """
     from primorl.config.params import load_reading
     from primorl.setup.accounts import begun_ledger
+    from primorl.setup.losses import refuse_losses
 
     params = load_reading()
-    return params, begun_ledger(params)
+    ledger = begun_ledger(params)
+    if ledger is None:
+        refuse_losses(None)
+    return params, ledger
+
+
+def _check(params: "Reading", ledger: "Ledger") -> str | None:
+    """What is to be said beside the records: of a ledger that others share, this project may have no head yet.
+
+    Raises:
+        PipelineError: the ledger lacks a charge that a file of the project names, or the project's own has no head.
+    """
+    from primorl.project.files import home
+    from primorl.setup.losses import refuse_losses
+
+    refuse_losses(ledger, head=params.ledger.url is None)
+    if ledger.charges() and not (home() / LEDGER_HEAD).exists():
+        return (
+            f"{home() / LEDGER_HEAD}: this project has none yet, so a cut at the end of the records would go unnoticed "
+            "here, and nothing is charged from here; `primorl ledger repair` begins it"
+        )
+    return None
 
 
 def _print_json(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading") -> None:
@@ -141,23 +186,40 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
         for charge in charges
     ]
     print(rendered(_COLUMNS, rows, right=("rec.", "ε", "δ")) + "\n")
-    names: dict[str, list[str]] = {}  # two datasets may name the same rows
+    on: dict[int, list[Charge]] = {}  # by version; two datasets may name the same rows
     for charge in charges:
-        known = names.setdefault(charge.dataset_fingerprint, [])
-        known += [] if charge.dataset in known else [charge.dataset]
-    for sequence, (version, account) in ledger.accounts().items():
-        if version.fingerprint in names:
-            name = f"{', '.join(names[version.fingerprint])}, version {version.fingerprint[:12]} (record {sequence})"
-            print("\n".join(_summary(version, account, name, params)))
+        on.setdefault(charge.version, []).append(charge)
+    for record, (version, account) in ledger.accounts().items():
+        if record in on:
+            print("\n".join(_summary(record, version, account, on[record], params)))
 
 
-def _summary(version: "Registered", account: "Account", name: str, params: "Reading") -> Iterator[str]:
+def _print_lost(ledger: "Ledger") -> None:
+    """The charges that a repair could not record again."""
+    from primorl.privacy.accounting.rounding import at_most
+
+    for lost in ledger.lost().values():
+        epsilon = "no ε was stated"
+        if lost["epsilon"] is not None:
+            epsilon = f"ε {at_most(lost['epsilon'], 4)} at δ {at_most(lost['delta'])}"
+        print(f"lost, and in none of these sums: charge {lost['charge']} ({epsilon}), which {lost['file']} named")
+
+
+def _summary(
+    record: int, version: "Registered", account: "Account", own: "Sequence[Charge]", params: "Reading"
+) -> Iterator[str]:
     """What was spent on a version, and what is left."""
     from primorl.privacy.accounting.rounding import at_most, left_of
 
     budget = params.privacy.budget
     total = account.total(budget.delta)
-    yield f"{name}: {version.units} units ({version.unit}), {total.charges} charge(s)"
+    dataset = ", ".join(dict.fromkeys(charge.dataset for charge in own))
+    # Versions of one fingerprint differ in their units, which were declared or split otherwise.
+    when = f"record {record}, first charged {own[0].time[:10]}"
+    yield (
+        f"{dataset}, version {version.fingerprint[:12]} ({when}; {version.units} units: {version.unit}), "
+        f"{total.charges} charge(s)"
+    )
     if total.epsilon == float("inf"):
         yield "  spent: no finite ε, as a run without a guarantee is among them"
     else:

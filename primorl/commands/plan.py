@@ -151,10 +151,15 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
     from primorl.privacy.ledger.ledger import Budget
     from primorl.setup.accounts import begun_ledger, dataset_version
+    from primorl.setup.losses import losses
 
     ledger = begun_ledger(params)
+    lost = losses(ledger)
+    for loss in lost:
+        yield f"warning: {loss.says}, so more may be spent than is known here; `primorl ledger verify` says more"
     if ledger is None:
-        yield "nothing was charged to this dataset yet: no ledger was begun"
+        if not lost:
+            yield "nothing was charged to this dataset yet: no ledger was begun"
         return
     with closing(ledger):
         account = ledger.account(dataset_version(manifest, PARTITIONS))

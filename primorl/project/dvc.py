@@ -5,6 +5,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+REMAKE = "`dvc repro --force --single-item ingest partition`"
+"""What makes the partitions anew. Without these words DVC does nothing: to it, no input has changed."""
+
 
 def run_dvc(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     """Run ``dvc WORDS`` in ``folder`` and keep what it says; whether it failed is the caller's to see."""

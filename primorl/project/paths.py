@@ -32,7 +32,7 @@ AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "a
 
 STATE = Path(".primorl")
 SECRET = STATE / "secret"
-LEDGER_HEAD = STATE / "ledger.head"
+LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
 
 PARENTS = (

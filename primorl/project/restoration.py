@@ -37,6 +37,28 @@ def missing_outputs() -> list[str]:
     return list(_missing())
 
 
+def recorded_file(output: Path, name: str) -> str | None:
+    """A text file of an output that is a folder, as ``dvc.lock`` records it; None if DVC's cache does not have it."""
+    digest = _recorded().get(str(output), "")
+    if not digest.endswith(".dir") or not (home() / ".dvc").is_dir():
+        return None
+    cache = home() / ".dvc" / "cache"  # the usual place first: asking DVC takes a second
+    if not _is_cached(digest, cache):
+        cache = _cache()
+    if not _is_cached(digest, cache):
+        return None
+    listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
+    wanted = [entry["md5"] for entry in listed if entry["relpath"] == name]
+    if not wanted or not _is_cached(wanted[0], cache):
+        return None
+    return _object(cache, wanted[0]).read_text(encoding="utf-8")
+
+
+def is_recorded(stage: str) -> bool:
+    """Whether ``dvc.lock`` says that a stage has run to its end."""
+    return bool(_recorded(stage))
+
+
 def hint(stage: str | None = None) -> str | None:
     """One line that says how to get missing outputs back; None if DVC's cache holds none of them.
 
@@ -57,14 +79,18 @@ def hint(stage: str | None = None) -> str | None:
 
 def _missing(stage: str | None = None) -> dict[str, str]:
     """Missing outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
+    return {path: digest for path, digest in _recorded(stage).items() if not (workspace() / path).exists()}
+
+
+def _recorded(stage: str | None = None) -> dict[str, str]:
+    """Outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
     try:
         stages = yaml.safe_load((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
         chosen = stages.values() if stage is None else [stages[stage]]
         outputs: list[dict[str, Any]] = [output for entry in chosen for output in entry.get("outs", [])]
-        found = {str(output["path"]): str(output.get("md5", "")) for output in outputs}
+        return {str(output["path"]): str(output.get("md5", "")) for output in outputs}
     except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
         return {}  # nothing has run to its end yet
-    return {path: digest for path, digest in found.items() if not (workspace() / path).exists()}
 
 
 def _put_back(path: str, digest: str, cache: Path) -> bool:

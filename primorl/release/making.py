@@ -32,6 +32,7 @@ from primorl.release.contents import (
     LedgerStatement,
 )
 from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
 
 _PRIVATE = (RAW, TRAJECTORIES, PARTITIONS, CONSENT, WITHDRAWALS)
@@ -109,6 +110,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         )
     with closing(opened) as ledger:
         ledger.verify()
+        refuse_losses(ledger)
         account = ledger.account(version)
     total = account.total(delta)
     if statement.charge not in {charge.id for charge in account.charges}:

@@ -1,6 +1,8 @@
 """The project's ledger, what a stage asks of it, and the private units that were charged."""
 
+from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
@@ -8,44 +10,96 @@ from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params, Reading
 from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
+from primorl.privacy.ledger.store import Store
+from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
-from primorl.project.paths import STATE
+from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
+from primorl.setup.losses import refuse_losses
 from primorl.tracking import StageRun, git_commit
-from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
+_L = TypeVar("_L", bound=Ledger)
+
 
 def project_ledger(params: Params | Reading) -> Ledger:
-    """Open the project's ledger, or begin it: ``ledger.url``, by default ``.primorl/ledger.db`` in the project.
+    """Open the project's ledger to charge, or begin it: ``ledger.url``, by default ``.primorl/ledger.db``.
 
     A relative path of a SQLite file starts at the project, also inside DVC's temporary copies.
 
     Raises:
-        PipelineError: it cannot be used; the message holds no credentials.
+        PipelineError: it cannot be used, has lost its head, or lacks a charge that a model or ``dvc.lock`` names; the
+            message holds no credentials.
     """
-    file, url = _sqlite_file(params), params.ledger.url or ""
-    own = URL.create("sqlite", database=str(file)).render_as_string() if file else url
-    return Ledger.open(own, secret=project_secret(), anchor=_own("ledger.head"))
+    begun = begun_ledger(params)
+    if begun is None:
+        refuse_losses(None)
+    else:
+        with closing(begun):
+            refuse_losses(begun)
+    return open_ledger(params, Ledger, read_only=False)
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
-    """Open the project's ledger to read it; None where none was begun yet, and then nothing is created.
+    """As `begun`, of a ledger that is whole."""
+    return begun(params, Ledger)
+
+
+def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
+    """Open the project's ledger with read access only; None where none was begun yet. Creates and changes nothing.
 
     Raises:
         PipelineError: it cannot be used, or the secret that it was written under is gone.
     """
-    file = _sqlite_file(params)
-    if file and not file.exists() and not _own("ledger.head").exists():
+    head = home() / LEDGER_HEAD
+    if not head.exists() and not Store(_url(params), read_only=True).read():
         return None
-    if not _own("secret").exists():
+    if not (home() / SECRET).exists():
+        file = _sqlite_file(params)
+        away = "name another database in ledger.url, move" if file is None else f"move {file} and"
         raise PipelineError(
-            f"{_own('secret')}: not there, and without it the ledger cannot be read; put back the secret it was "
-            "written under (a run of the pipeline would make a new one)"
+            f"{home() / SECRET}: not there, and without it the ledger cannot be read; put back the secret it was "
+            f"written under. If it is lost for good, so is the ledger: {away} {head} aside, and run `primorl ledger "
+            "repair`, which says what is lost"
         )
-    return project_ledger(params)
+    return open_ledger(params, kind, read_only=True)
+
+
+def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
+    """Open the project's ledger as it is.
+
+    Raises:
+        PipelineError: it cannot be used.
+    """
+    return kind.open(_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
+
+
+def check_secret(manifest: Manifest, partitions: Path) -> None:
+    """Check that the partitions were made under the project's secret, before anything is charged to their units.
+
+    Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
+    `open_public` tells by the digests of the public units.
+
+    Raises:
+        PipelineError: the secret is another one, or is not there.
+    """
+    remedy = (
+        f"if it is lost for good: {REMAKE} makes the partitions anew under a new one, and then `primorl ledger repair` "
+        "says what is lost"
+    )
+    if not (home() / SECRET).exists():
+        raise PipelineError(
+            f"{home() / SECRET}: not there, and {partitions} was made under it; put .primorl back from its backup, or "
+            + remedy
+        )
+    if manifest.secret_check not in (None, secret_check(project_secret())):
+        raise PipelineError(
+            f"{partitions / 'manifest.json'}: secret_check: made under another secret than {home() / SECRET}, so the "
+            f"ledger would recognise nobody; put the right secret back from its backup, or {remedy}"
+        )
 
 
 def dataset_version(manifest: Manifest, partitions: Path) -> Version:
@@ -113,7 +167,29 @@ def budget(params: Params, manifest: Manifest) -> Budget | None:
 
 def checkpoints() -> Path:
     """Folder of the checkpoints of paid work."""
-    return _own("checkpoints")
+    return home() / CHECKPOINTS
+
+
+def open_public(manifest: Manifest, version: Version, partitions: Path) -> UnitStore:
+    """The public units, which are those that the ledger is told to be public.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the rows are not of these units under this project's secret.
+    """
+    info = manifest.info
+    found = Membership(project_secret(), info.dataset, by_rows=info.duplicates == "refuse")
+    store = UnitStore.open(partitions / "public", found.update)
+    if found.to_bytes() != version.public:
+        raise PipelineError(
+            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
+            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
+        )
+    if manifest.secret_check is None and not version.public:
+        raise PipelineError(
+            f"{partitions / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
+            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
+        )
+    return store
 
 
 def open_private(
@@ -135,7 +211,7 @@ def open_private(
     found = Membership(project_secret(), manifest.info.dataset, manifest.info.population)
     store = open_units(folder, keep_bytes, found.update, own)
     if store.info != manifest.info or found.to_bytes() != version.members:
-        raise PipelineError(f"{partitions}: its parts are of different partitions; run `dvc repro partition`")
+        raise PipelineError(f"{partitions}: its parts are of different partitions; run {REMAKE}")
     return store
 
 
@@ -145,20 +221,20 @@ def _digests(file: Path, units: int, several: bool) -> bytes:
     least = 2 * DIGEST_BYTES * units
     if len(content) < least or (len(content) > least and not several) or len(content) % DIGEST_BYTES:
         raise PipelineError(
-            f"{file}: missing, or not of {units} units as manifest.json says; "
-            "run `dvc repro partition` to make it again"
+            f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to make it again"
         )
     return content
 
 
-def _own(name: str) -> Path:
-    return home() / STATE / name
+def _url(params: Params | Reading) -> str:
+    file = _sqlite_file(params)
+    return URL.create("sqlite", database=str(file)).render_as_string() if file else params.ledger.url or ""
 
 
 def _sqlite_file(params: Params | Reading) -> Path | None:
     """The ledger's SQLite file; None if it is somewhere else."""
     if params.ledger.url is None:
-        return _own("ledger.db")
+        return home() / LEDGER
     try:
         url = make_url(params.ledger.url)
     except (ArgumentError, ValueError):

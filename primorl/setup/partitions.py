@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primorl.privacy.ledger.ledger import Version
-from primorl.setup.accounts import dataset_version
+from primorl.setup.accounts import check_secret, dataset_version, open_public
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
@@ -27,10 +27,12 @@ class Partitions:
 
     @classmethod
     def open(cls, folder: Path) -> "Partitions":
-        """Read the manifest, the public split and the digests of the units.
+        """Read the manifest, the public split and the digests of the units, and check what can be without private rows.
 
         Raises:
-            PipelineError: a file is missing, broken or of another partition.
+            PipelineError: a file is missing, broken or of another partition, or was made under another secret.
         """
         manifest = Manifest.load(folder / "manifest.json")
-        return cls(folder, manifest, UnitStore.open(folder / "public"), dataset_version(manifest, folder))
+        check_secret(manifest, folder)
+        version = dataset_version(manifest, folder)
+        return cls(folder, manifest, open_public(manifest, version, folder), version)

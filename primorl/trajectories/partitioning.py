@@ -6,11 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory, replaced_file, write_json
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
-from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
+from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret, secret_check
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import RANDOM, PartReader, PartWriter
@@ -78,8 +79,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
             check.finish()
             if fingerprint.keyed(project_secret()) != reader.info.dataset_fingerprint:
                 raise PipelineError(
-                    f"{source}: its rows, or the project's secret, are not those that were ingested; "
-                    "run `dvc repro ingest` again"
+                    f"{source}: its rows, or the project's secret, are not those that were ingested; run {REMAKE}"
                 )
             rule.finish()
             for side, count in (("private", counts[False]), ("public", counts[True])):
@@ -95,7 +95,13 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
             )
         units_file.write_bytes(members.to_bytes())
         public_units_file.write_bytes(public_members.to_bytes())
-        manifest = Manifest(reader.info, private_units=counts[False], public_units=counts[True], public_by=rule.by)
+        manifest = Manifest(
+            reader.info,
+            private_units=counts[False],
+            public_units=counts[True],
+            public_by=rule.by,
+            secret_check=secret_check(project_secret()),
+        )
         write_json(manifest_file, manifest.to_json())
     return manifest
 

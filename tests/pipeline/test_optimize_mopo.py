@@ -27,6 +27,9 @@ DATA = Path("data/partitions/private")
 CPU = torch.device("cpu")
 
 
+UNCHARGED = {key: value for key, value in NOT_PRIVATE.items() if key != "charge"}  # no ledger here has it
+
+
 def trained(params: Params) -> RememberingRun:
     run = RememberingRun()
     optimize_mopo.body(params, run)
@@ -46,7 +49,7 @@ def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, va
 
 
 def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> None:
-    write_model(NOT_PRIVATE, variant="mopo")
+    write_model(UNCHARGED, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     run = trained(tiny(small, variant="mopo"))
     assert json.loads((OUTPUT / "privacy.json").read_text(encoding="utf-8"))["private"] is False
@@ -61,7 +64,7 @@ def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> Non
 
 def test_several_seeds_are_one_charge(small: Params) -> None:
     """They read the same rows for one result that promises nothing."""
-    write_model(NOT_PRIVATE, variant="mopo")
+    write_model(UNCHARGED, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     run = trained(tiny(small, variant="mopo", seeds=[1, 2]))
     assert list(run.inner) == ["seed 1", "seed 2"]
@@ -74,7 +77,7 @@ def test_several_seeds_are_one_charge(small: Params) -> None:
 
 
 def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> None:
-    write_model(NOT_PRIVATE, variant="mopo")
+    write_model(UNCHARGED, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     shutil.rmtree(DATA)
     limited = replace(small.privacy, budget=Budget(epsilon=1000.0, delta=1e-5))

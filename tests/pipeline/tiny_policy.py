@@ -11,7 +11,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.project.files import write_json
-from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartWriter
@@ -100,11 +100,12 @@ def write_partitions(private: pa.Table, public: pa.Table) -> None:
     folder, counts = Path("data/partitions"), []
     for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
         write_partition(folder / name, content)
-        members = Membership(project_secret(), INFO.dataset)
+        members = Membership(project_secret(), INFO.dataset, by_rows=name == "private" or INFO.duplicates == "refuse")
         members.update(content)
         (folder / units).write_bytes(members.to_bytes())
         counts.append(pc.count_distinct(content["unit_id"]).as_py())
-    write_json(folder / "manifest.json", Manifest(INFO, *counts).to_json())
+    manifest = Manifest(INFO, *counts, secret_check=secret_check(project_secret()))
+    write_json(folder / "manifest.json", manifest.to_json())
 
 
 def write_partition(folder: Path, content: pa.Table) -> None:

@@ -216,7 +216,7 @@ def absolute_path() -> None:
         (policy_metadata, "models/policy/policy.safetensors: holds more than its model"),
         (not_finite, "models/dynamics"),
         (pickled, "models/dynamics: not a dynamics model"),
-        (another_models_policy, "models/policy/privacy.json: differs from"),
+        (another_models_policy, "models/policy/privacy.json: charge another is not in the ledger"),
         (lower_epsilon, "models/dynamics/privacy.json: epsilon: less than the accountant"),
         (another_event, "rounds"),
         (void, "models/dynamics/privacy.json: void: noise is seeded"),

@@ -15,13 +15,15 @@ NEVER_RESUMED = "0"
 class Charge:
     """What a run was granted, and what became of it; spent in every state.
 
-    ``event`` is what `event_from_json` rebuilds, ``epsilon`` its ε at ``delta`` as it was accounted then (None: no
-    guarantee), ``time`` when it was reserved (ISO 8601, UTC), ``trajectories_per_person`` what its version declares,
-    ``cost`` what it costs in the privacy filter's currencies (None: the record is older than the filter).
+    ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
+    ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
+    8601, UTC), ``trajectories_per_person`` what its version declares, ``cost`` what it costs in the privacy filter's
+    currencies (None: the record is older than the filter).
     """
 
     id: str
     sequence: int
+    version: int
     identity: str
     dataset: str
     dataset_fingerprint: str
@@ -73,6 +75,7 @@ class History:
         self.version_of: dict[str, int] = {}  # by charge
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
         self._takes: Counter[str] = Counter()
+        self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
         """Check and take in what a database holds from the known head on (`Chain.extend`)."""
@@ -95,6 +98,8 @@ class History:
             case "reserved":
                 self.version_of[content["charge"]] = content["version"]
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
+            case "repaired":
+                self.lost |= {lost["charge"]: lost for lost in content["lost"]}
             case "taken":
                 self._takes[content["charge"]] += 1  # names the resumptions that were recorded without a token
                 self.last_take[content["charge"]] = content.get("token") or str(self._takes[content["charge"]])
@@ -109,6 +114,7 @@ def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
     return Charge(
         id=content["charge"],
         sequence=content["sequence"],
+        version=content["version"],
         identity=content["identity"],
         dataset=content["dataset"],
         dataset_fingerprint=version.fingerprint,

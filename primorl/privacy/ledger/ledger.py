@@ -15,7 +15,7 @@ from typing import Any, Self
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.privacy_filter import cost
 from primorl.privacy.ledger.account import Account, Entry, fixed_epsilon, units_of
-from primorl.privacy.ledger.anchor import Anchor, Head
+from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
 from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.directory import Directory, one, packed
 from primorl.privacy.ledger.history import NEVER_RESUMED, Charge, History, Registered
@@ -53,6 +53,7 @@ class Ledger:
     | a public unit was or becomes private| refused                                                             |
     | the chain or a version is damaged   | nothing is granted                                                  |
     | the database lost its last records  | the anchor tells; nothing is granted                                |
+    | records, and no anchor beside them  | they can be read; nothing is recorded before `repair`               |
 
     One object belongs to one thread.
     """
@@ -66,18 +67,19 @@ class Ledger:
         self.progress = Progress(store, secret)
 
     @classmethod
-    def open(cls, url: str, *, secret: bytes, anchor: Path) -> Self:
+    def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
         """Open a ledger, or begin one.
 
         Args:
             url: SQLAlchemy's, of a SQLite file or a PostgreSQL database.
             secret: the project's; another one cannot read what this one wrote.
             anchor: the file that remembers the chain's head.
+            read_only: create and change nothing; a ledger that was not begun is empty.
 
         Raises:
             PipelineError: the database cannot be used; it is named without credentials.
         """
-        return cls(Store(url), secret, Anchor(anchor))
+        return cls(Store(url, read_only=read_only), secret, Anchor(anchor))
 
     def reserve(self, request: Request, budget: Budget | None, charge_id: str | None = None) -> Charge:
         """Charge for a run, before it touches anything private.
@@ -93,7 +95,7 @@ class Ledger:
             Refused: a charge pays for work of the same identity that can be resumed. Nothing was written.
             Refused: a unit that was charged for as private is public now, or the other way round.
             Refused: an earlier charge was on another kind of unit, and nobody declared how many one person has.
-            PipelineError: the ledger is damaged or cannot be used, or the members are not digests.
+            PipelineError: the ledger is damaged, has lost its head or cannot be used, or the members are not digests.
             ValueError: the event is not one that can be written down and accounted again.
         """
         event = written(request.event)
@@ -209,7 +211,9 @@ class Ledger:
         return self._account(self._history.versions[version], self._directory.roster(version))
 
     def verify(self) -> int:
-        """Read everything again and check it: hashes, order, the anchor, the members of every version.
+        """Read everything again and check it: hashes, order, the anchor, the members of every version. Write nothing.
+
+        A ledger without its head verifies (a project that shares it may have none yet); `check_head` refuses it.
 
         Returns:
             The number of records.
@@ -217,7 +221,31 @@ class Ledger:
         Raises:
             PipelineError: names the first broken record and what is wrong with it.
         """
-        anchored, holders = self._anchor.read(), self._store.versions()  # before the records, which only grow
+        self._history, self._directory = self._read_again()
+        return len(self._history.chain.hashes)
+
+    def check_head(self) -> None:
+        """Check that the head is there, if there are records: without it a cut at the end would go unnoticed.
+
+        Raises:
+            PipelineError: it is not; `primorl ledger repair` begins a new one.
+        """
+        self._refresh()
+        if self._history.chain.hashes and self._anchor.read() is None:
+            raise PipelineError(
+                f"{self._anchor.path}: not there, so nobody can tell whether records were cut off at the end of ledger "
+                f"{self._store.shown} ({len(self._history.chain.hashes)} records); put it back from its backup, or run "
+                "`primorl ledger repair`, which says what is there and begins a new one"
+            )
+
+    def lost(self) -> dict[str, dict[str, Any]]:
+        """The charges that repairs found to be lost, and that count nowhere, by id."""
+        self._refresh()
+        return dict(self._history.lost)
+
+    def _read_again(self) -> tuple[History, Directory]:
+        """Everything, read and checked as if for the first time."""
+        anchored, holders = self._remembered(), self._store.versions()  # before the records, which only grow
         read = History(Chain(self._secret, self._store.shown))
         read.extend(self._store.read())
         for sequence, (now, before) in enumerate(zip(read.chain.hashes, self._history.chain.hashes, strict=False), 1):
@@ -229,9 +257,7 @@ class Ledger:
                 raise read.chain.broken(holder, "has members, but is no dataset version")
         directory = Directory(self._store, read)
         directory.check()
-        self._history, self._directory = read, directory
-        self._remember()
-        return len(read.chain.hashes)
+        return read, directory
 
     def export(self) -> list[dict[str, Any]]:
         """The records as they stand, oldest first: sequence, body (canonical JSON), previous hash, hash.
@@ -260,8 +286,15 @@ class Ledger:
         raise self._busy()
 
     def _append(self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed]) -> bool:
-        """Write what was decided on the history as read; False if it has moved on, so that the caller decides again."""
+        """Write what was decided on the history as read; False if it has moved on, so that the caller decides again.
+
+        The first record of all has its head on the disk before it; later ones want it there.
+        """
         records = self._history.chain.following(contents)
+        if self._history.chain.hashes:
+            self.check_head()
+        else:
+            self._anchor.advance(BEGUN)
         if not self._store.append(records, rosters):
             return False
         self._refresh()
@@ -270,9 +303,12 @@ class Ledger:
 
     def _refresh(self) -> None:
         """Read what is new, from the known head on, and check it."""
-        anchored = self._anchor.read()  # first: the chain only grows, so what it names must be found afterwards
+        anchored = self._remembered()  # first: the chain only grows, so what it names must be found afterwards
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)
+
+    def _remembered(self) -> Head | None:
+        return self._anchor.read()
 
     def _remember(self) -> None:
         hashes = self._history.chain.hashes
@@ -280,7 +316,7 @@ class Ledger:
             self._anchor.advance(Head(len(hashes), hashes[-1]))
 
     def _check_head(self, chain: Chain, anchored: Head | None) -> None:
-        if anchored is None:
+        if anchored is None or anchored == BEGUN:
             return
         if anchored.sequence > len(chain.hashes):
             reached = f"missing, but {self._anchor.path} knows of {anchored.sequence} records"

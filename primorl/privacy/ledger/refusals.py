@@ -10,9 +10,9 @@ from primorl.privacy.ledger.roster import Roster
 
 
 def refuse_second(request: Request, history: History) -> None:
-    """Refuse work that a charge pays for already."""
+    """Refuse work that a charge pays for already. Work without an identity is never the same."""
     for charge in history.charges.values():
-        if charge.identity == request.identity and charge.state != "aborted":
+        if request.identity and charge.identity == request.identity and charge.state != "aborted":
             raise Refused(
                 f"charge {charge.id} of {charge.time}: pays for exactly this result already; wait for the process "
                 "that works on it; to pay for another draw of the noise, set privacy.draw in params.yaml to a new "

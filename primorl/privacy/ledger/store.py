@@ -2,12 +2,15 @@
 
 import os
 import random
+import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError, IntegrityError, ProgrammingError, SQLAlchemyError
@@ -89,22 +92,36 @@ class Store:
 
     Args:
         url: SQLAlchemy's; the tables (and a SQLite file, mode 0600) are made where they are missing.
+        read_only: make and change nothing; what was not begun is empty.
 
     Raises:
         PipelineError: the database cannot be used; no message holds user or password.
     """
 
-    def __init__(self, url: str):
+    def __init__(self, url: str, *, read_only: bool = False):
         parsed = _parsed(url)
         self.shown = _without_credentials(parsed)
-        if parsed.get_backend_name() == "sqlite":
-            _make_file(Path(parsed.database or ""))
-        self._engine = _engine(parsed, self.shown)
+        file = Path(parsed.database or "") if parsed.get_backend_name() == "sqlite" else None
+        if file is not None and not read_only:
+            _make_file(file)
+        self._engine = _engine(parsed, self.shown, read_only)
+        self.begun = file is None or file.exists()
+        """Whether there is anything to read: False only with ``read_only``."""
+        self._tables = {table.name for table in _tables.sorted_tables}  # fewer in an old ledger that is only read
         with self._clear_errors():
-            self._create_tables()
+            if not read_only:
+                self._create_tables()
+            elif self.begun:
+                there = sa.inspect(self._engine)
+                self._tables = {table.name for table in _tables.sorted_tables if there.has_table(table.name)}
+                self.begun = _records.name in self._tables
+                if _schema.name in self._tables:
+                    self._schema_number()
 
     def read(self, since: int = 0) -> list[Record]:
         """The records from sequence ``since`` on (0: all, whatever their sequence), in order."""
+        if not self.begun:
+            return []
         query = sa.select(_records).order_by(_records.c.sequence)
         if since:
             query = query.where(_records.c.sequence >= since)
@@ -144,6 +161,8 @@ class Store:
 
     def bits(self, version: int) -> dict[tuple[Side, int], bytes]:
         """The bitmaps of a version, by side and segment; those of another type are left out."""
+        if _bits.name not in self._tables:
+            return {}
         query = sa.text(
             "SELECT side, segment, content FROM ledger_bits WHERE version = :version ORDER BY side, segment"
         )
@@ -154,8 +173,12 @@ class Store:
     def versions(self) -> list[int]:
         """The versions that have digests, by the sequence of their record."""
         found: set[int] = set()
+        if not self.begun:
+            return []
         with self._clear_errors(), self._engine.connect() as connection:
             for table in (_members, _segments, _bits):
+                if table.name not in self._tables:
+                    continue
                 found.update(connection.execute(sa.select(table.c.version)).scalars())
         return sorted(found)
 
@@ -270,17 +293,40 @@ def _make_file(file: Path) -> None:
         raise PipelineError(f"ledger {file}: cannot be created ({refused.strerror})") from None
 
 
-def _engine(url: sa.URL, shown: str) -> sa.Engine:
+def _engine(url: sa.URL, shown: str, read_only: bool) -> sa.Engine:
     sqlite = url.get_backend_name() == "sqlite"
     patience = {"timeout": str(_WAIT_SECONDS)} if sqlite else {"connect_timeout": str(_CONNECT_SECONDS)}
+    own = {"creator": partial(_read_sqlite, Path(url.database or ""))} if sqlite and read_only else {}
     try:
-        engine = sa.create_engine(url.set(query={**patience, **url.query}), poolclass=sa.NullPool, hide_parameters=True)
+        engine = sa.create_engine(
+            url.set(query={**patience, **url.query}), poolclass=sa.NullPool, hide_parameters=True, **own
+        )
     except ImportError:
         raise PipelineError(
             f'ledger {shown}: the driver for PostgreSQL is missing; pip install "primorl[postgresql]"'
         ) from None
     sa.event.listen(engine, "connect", _sqlite_settings if sqlite else _postgresql_settings)
+    if read_only and not sqlite:
+        sa.event.listen(engine, "connect", _postgresql_reads)
     return engine
+
+
+def _read_sqlite(file: Path) -> sqlite3.Connection:
+    """A connection that creates and changes nothing, so that read access to file and folder is enough.
+
+    A process that was killed in the middle of a write leaves a journal beside the file, without which the file is not
+    to be read. Only who may write can put things right; for them that happens here.
+    """
+    place = f"file:{quote(str(file.absolute()))}?mode="
+    opened = sqlite3.connect(f"{place}ro", uri=True, timeout=_WAIT_SECONDS)
+    try:
+        opened.execute("SELECT 1 FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError:
+        if not file.with_name(f"{file.name}-journal").exists():
+            raise
+        opened.close()
+        opened = sqlite3.connect(f"{place}rw", uri=True, timeout=_WAIT_SECONDS)
+    return opened
 
 
 def _sqlite_settings(connection: Any, _: object) -> None:
@@ -291,6 +337,12 @@ def _sqlite_settings(connection: Any, _: object) -> None:
     connection.execute("PRAGMA fullfsync = ON")
     # Bytes that are no UTF-8 would otherwise end in an exception that does not say which record holds them.
     connection.text_factory = lambda raw: raw.decode(errors="replace")
+
+
+def _postgresql_reads(connection: Any, _: object) -> None:
+    connection.autocommit = True
+    connection.execute("SET default_transaction_read_only = on")
+    connection.autocommit = False
 
 
 def _postgresql_settings(connection: Any, _: object) -> None:

@@ -24,6 +24,7 @@ from primorl.trajectories.storage.schema import Spaces, arrow_schema, run_starts
 
 _BYTES = 32
 _LABEL = b"primorl dataset fingerprint 1\0"  # the secret may key other things as well
+_CHECK = b"primorl secret check 1\0"
 
 
 def project_secret() -> bytes:
@@ -44,6 +45,11 @@ def project_secret() -> bytes:
             f"{path}: the project's secret is damaged; allowed are {_BYTES} bytes; restore it from your backup"
         )
     return secret
+
+
+def secret_check(secret: bytes) -> str:
+    """A value by which a secret is recognised, as 64 hexadecimal digits; it says nothing about it, nor about data."""
+    return hmac.new(secret, _CHECK, hashlib.sha256).hexdigest()
 
 
 def _create(path: Path) -> None:

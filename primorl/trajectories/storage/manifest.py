@@ -26,12 +26,14 @@ class Manifest:
         private_units: how many units are protected.
         public_units: how many are not.
         public_by: how those were chosen: ``hash`` of the id, or consent by a ``column`` or a ``file``.
+        secret_check: of the secret that keys the digests (`fingerprint.secret_check`); None in files of older versions.
     """
 
     info: DatasetInfo
     private_units: int
     public_units: int
     public_by: str = "hash"
+    secret_check: str | None = None
 
     def declared_horizon(self) -> int:
         """The most steps of an episode.
@@ -51,13 +53,17 @@ class Manifest:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON, flat: the dataset's facts, its sizes and the counts."""
-        return self.info.to_json() | {
-            "observation_size": self.info.spaces.observation_size,
-            "action_size": self.info.spaces.action_size,
-            "private_units": self.private_units,
-            "public_units": self.public_units,
-            "public_by": self.public_by,
-        }
+        return (
+            self.info.to_json()
+            | {
+                "observation_size": self.info.spaces.observation_size,
+                "action_size": self.info.spaces.action_size,
+                "private_units": self.private_units,
+                "public_units": self.public_units,
+                "public_by": self.public_by,
+            }
+            | ({} if self.secret_check is None else {"secret_check": self.secret_check})
+        )
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -69,6 +75,7 @@ class Manifest:
         content = read_json(path)
         try:
             counts = content["private_units"], content["public_units"]
-            return cls(DatasetInfo.from_json(content), *counts, content.get("public_by", "hash"))
+            chosen = content.get("public_by", "hash"), content.get("secret_check")
+            return cls(DatasetInfo.from_json(content), *counts, *chosen)
         except (KeyError, TypeError, AttributeError):
             raise PipelineError(f"{path}: not a manifest; run `dvc repro partition` to make it again") from None

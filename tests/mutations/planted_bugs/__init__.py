@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.account import ACCOUNTS
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
 from tests.mutations.planted_bugs.bug import Bug
+from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
@@ -23,6 +24,7 @@ BUGS: tuple[Bug, ...] = (
     *PAYMENT,
     *CRASHES,
     *PAYMENTS,
+    *CLOSED,
     *RELEASE,
     *PROCESSES,
     *WORDS,

@@ -79,7 +79,7 @@ PAYMENT = [
         "ledger-tail-cut",
         "ledger",
         "primorl/privacy/ledger/ledger.py",
-        "        if anchored is None:\n            return\n",
+        "        if anchored is None or anchored == BEGUN:\n            return\n",
         "        return\n",
         "the last records may be cut off",
         (_CHAIN,),

@@ -29,8 +29,8 @@ RELEASE = [
         "statement-without-the-ledger",
         "statement",
         "primorl/privacy/ledger/charges.py",
-        "spent = ledger.spent_on(version, delta)",
-        "from primorl.privacy.accounting.epsilon import Spent\n    spent = Spent(0.0, 0.0, delta)",
+        "total = ledger.account(version).total(delta)",
+        "from primorl.privacy.ledger.account import Account\n    total = Account(()).total(delta)",
         "what was spent on the dataset is this run's alone",
         (
             _STAGE,

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from primorl.privacy.ledger.anchor import Anchor, Head
+from primorl.privacy.ledger.repairing import BrokenLedger
 from primorl.project.errors import PipelineError
-from tests.privacy.ledger.ledgers import opened, request, version
+from tests.privacy.ledger.ledgers import SECRET, execute, opened, request, version
 
 
 def head(sequence: int) -> Head:
@@ -53,7 +54,7 @@ def test_processes_that_write_at_once_leave_the_furthest(tmp_path: Path) -> None
         "{",
         '{"sequence": 7}',
         json.dumps({"sequence": "7", "hash": "0" * 64}),
-        json.dumps({"sequence": 0, "hash": "0" * 64}),
+        json.dumps({"sequence": -1, "hash": "0" * 64}),
         json.dumps({"sequence": True, "hash": "0" * 64}),
         json.dumps({"sequence": 7, "hash": "0" * 62}),
         json.dumps({"sequence": 7, "hash": "x" * 64}),
@@ -81,18 +82,102 @@ def test_it_may_lag_behind_after_a_crash_but_is_never_ahead(tmp_path: Path) -> N
     path.write_bytes(before)
     assert opened(url, tmp_path).charges()[0].state == "committed"
     assert opened(url, tmp_path).verify() == 3
-    assert json.loads(path.read_text())["sequence"] == 3  # what was verified is remembered
+    assert path.read_bytes() == before  # who only reads writes nothing
+    opened(url, tmp_path).reserve(request(version("xy")), None)
+    assert json.loads(path.read_text())["sequence"] == 5
 
 
-def test_a_ledger_seen_for_the_first_time_is_taken_as_it_is(tmp_path: Path) -> None:
-    """Another machine on one PostgreSQL has an anchor of its own, and none at first."""
+class KilledError(BaseException):
+    """Stands for a kill: no handler sees it."""
+
+
+@pytest.mark.parametrize("place", ["before the database has it", "before the head is moved"])
+def test_a_kill_in_the_very_first_charge_leaves_nothing_to_repair(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    """The head begins before the first record, so records without a head are always a loss."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    ledger = opened(url, tmp_path)
+
+    def killed(*_: object) -> None:
+        raise KilledError
+
+    if place == "before the head is moved":
+        monkeypatch.setattr(ledger, "_remember", killed)
+    else:
+        monkeypatch.setattr(ledger._store, "append", killed)
+    with pytest.raises(KilledError):
+        ledger.reserve(request(version("ab")), None)
+    found = opened(url, tmp_path).verify()
+    assert found == (2 if place == "before the head is moved" else 0)
+    opened(url, tmp_path).reserve(request(version("ab"), identity="next"), None)
+    assert len(opened(url, tmp_path).charges()) == found // 2 + 1
+
+
+def test_records_without_a_head_are_read_and_added_to_by_nobody(tmp_path: Path) -> None:
+    """Nothing heals it: not reading, and none of the things that write."""
+    url, path = f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "ledger.head"
+    ledger = opened(url, tmp_path)
+    charge = ledger.reserve(request(version("ab")), None)
+    path.unlink()
+    assert opened(url, tmp_path).verify() == 2
+    assert [each.id for each in opened(url, tmp_path).charges()] == [charge.id]
+    assert len(opened(url, tmp_path).export()) == 2
+    for write in (
+        lambda it: it.reserve(request(version("xy")), None),
+        lambda it: it.take(charge.id, 0),
+        lambda it: it.commit(charge.id),
+        lambda it: it.abort(charge.id, "diverged"),
+    ):
+        for it in (ledger, opened(url, tmp_path)):
+            with pytest.raises(PipelineError, match=r"ledger\.head: not there, .* `primorl ledger repair`"):
+                write(it)
+    assert not path.exists()
+    assert len(opened(url, tmp_path).export()) == 2
+
+
+def test_a_ledger_that_others_share_is_joined_by_a_repair(tmp_path: Path) -> None:
+    """Another clone of one database has a head of its own, and none at first."""
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
     opened(url, tmp_path).reserve(request(version("ab")), None)
     elsewhere = tmp_path / "elsewhere"
-    assert len(opened(url, elsewhere).charges()) == 1
-    assert not elsewhere.exists()  # reading writes nothing
     assert opened(url, elsewhere).verify() == 2
-    assert (elsewhere / "ledger.head").exists()
+    assert not elsewhere.exists()  # reading writes nothing
+    with pytest.raises(PipelineError, match="`primorl ledger repair`"):
+        opened(url, elsewhere).reserve(request(version("ab")), None)
+    joining = BrokenLedger.open(url, secret=SECRET, anchor=elsewhere / "ledger.head")
+    assert joining.disagreement() == "not there"
+    assert joining.renew_head() is None
+    joining.record_repair({"lost": []})
+    opened(url, elsewhere).reserve(request(version("ab")), None)
+    assert opened(url, tmp_path).verify() == 4
+
+
+def test_a_repair_names_what_the_head_knows_and_keeps_it(tmp_path: Path) -> None:
+    url, path = f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path / "ledger.head"
+    ledger = opened(url, tmp_path)
+    charge = ledger.reserve(request(version("ab")), None)
+    ledger.commit(charge.id)
+    before = path.read_bytes()
+    execute(url, "DELETE FROM ledger_records WHERE sequence = 3")
+    broken = BrokenLedger.open(url, secret=SECRET, anchor=path)
+    assert broken.disagreement() == "knows of 3 records, of which the last 1 are lost"
+    assert ": 2 records, each as it was written; the last is of 2" in broken.describe()
+    assert path.read_bytes() == before
+    kept = broken.renew_head()
+    assert kept is not None
+    assert kept.read_bytes() == before
+    assert broken.disagreement() is None
+    broken.record_repair({"lost": [{"charge": "feedbeef"}]})
+    assert opened(url, tmp_path).lost().keys() == {"feedbeef"}
+    assert opened(url, tmp_path).verify() == 3
+    path.write_text(json.dumps({"sequence": 2, "hash": "a" * 64}))
+    assert "knows another record 2" in str(broken.disagreement())
+    path.write_text("torn")
+    assert broken.disagreement() == "damaged"
+    execute(url, "UPDATE ledger_records SET body = '{}' WHERE sequence = 2")
+    with pytest.raises(PipelineError, match="record 2: its content"):
+        BrokenLedger.open(url, secret=SECRET, anchor=path).renew_head()
 
 
 def test_a_head_that_cannot_be_read_or_written_is_named(tmp_path: Path) -> None:

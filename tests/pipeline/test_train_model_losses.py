@@ -1,0 +1,173 @@
+"""What was lost or exchanged stops `train_model` before it charges, and the advice of each refusal works."""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pipeline import ingest, optimize_mopo, partition, train_model
+from primorl.commands import main as cli
+from primorl.config.params import Params
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
+from primorl.setup import accounts
+from tests.pipeline.fakes import FakeRun
+from tests.pipeline.training_project import charged, trained, watch_private, with_changes
+from tests.trajectories.builders import episodes, write_raw
+
+MANIFEST, PUBLIC_UNITS = Path("data/partitions/manifest.json"), Path("data/partitions/public_units.bin")
+REMAKE = "`dvc repro --force --single-item ingest partition`"
+
+
+@pytest.fixture
+def whole(small: Params) -> Params:
+    """A project that ran every stage up to the partitions by their own code."""
+    write_raw(Path("data/raw"), episodes(12))
+    chosen = with_changes(small)
+    remake(chosen)
+    return chosen
+
+
+def remake(params: Params) -> None:
+    """What the advice does."""
+    ingest.body(params, FakeRun())
+    partition.body(params, FakeRun())
+
+
+def nothing_happens(monkeypatch: pytest.MonkeyPatch, params: Params, says: str) -> str:
+    """Both stages that charge refuse in one line; no charge is asked for and no private row is read."""
+    with monkeypatch.context() as patch:
+        patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
+        watch_private(patch, lambda: pytest.fail("private data was opened"))
+        baseline = with_changes(params, dynamics={"variant": "mopo"})
+        patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
+        patch.setattr(optimize_mopo.PessimisticModel, "load", lambda *_, **__: None)
+        found = []
+        for run in (
+            lambda: train_model.body(params, FakeRun()),
+            lambda: train_model.body(baseline, FakeRun()),
+            lambda: optimize_mopo.body(baseline, FakeRun()),
+        ):
+            with pytest.raises(PipelineError, match=says) as refused:
+                run()
+            found.append(str(refused.value))
+    assert "\n" not in found[0]
+    return found[0]
+
+
+def test_partitions_of_another_secret_are_refused_before_a_charge(
+    whole: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, the charge was made first, on units that this ledger could not recognise."""
+    Path(".primorl/secret").write_bytes(b"n" * 32)
+    said = nothing_happens(monkeypatch, whole, "secret_check: made under another secret than")
+    assert REMAKE in said
+    assert not Path(".primorl/ledger.db").exists()
+    remake(whole)
+    trained(whole)
+    assert len(charged(whole)) == 1
+
+
+def test_the_check_value_is_of_the_secret_alone(whole: Params) -> None:
+    """It is in a file that may leave: other data give the same value, another secret gives another one."""
+    before = json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"]
+    shutil.rmtree("data")
+    write_raw(Path("data/raw"), episodes(9))
+    remake(whole)
+    assert json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"] == before
+    Path(".primorl/secret").write_bytes(b"n" * 32)
+    remake(whole)
+    assert json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"] != before
+    assert before not in Path(".primorl/secret").read_bytes().hex()
+
+
+def without_check(public: bool) -> None:
+    """As an older version wrote it."""
+    content = json.loads(MANIFEST.read_text(encoding="utf-8"))
+    del content["secret_check"]
+    write_json(MANIFEST, content)
+
+
+def test_an_old_manifest_is_checked_by_its_public_units(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    without_check(public=True)
+    secret = Path(".primorl/secret").read_bytes()
+    Path(".primorl/secret").write_bytes(b"n" * 32)
+    assert REMAKE in nothing_happens(monkeypatch, whole, "public_units.bin: not of the units in data/partitions/public")
+    Path(".primorl/secret").write_bytes(secret)
+    trained(whole)
+    assert len(charged(whole)) == 1
+
+
+def swapped() -> None:
+    """Each digest is still one, and their number is right."""
+    content = bytearray(PUBLIC_UNITS.read_bytes())
+    content[0] ^= 1
+    PUBLIC_UNITS.write_bytes(bytes(content))
+
+
+def emptied() -> None:
+    """As many as there are, of nobody: the ledger would not see who is published."""
+    PUBLIC_UNITS.write_bytes(b"\0" * len(PUBLIC_UNITS.read_bytes()))
+
+
+@pytest.mark.parametrize("damage", [swapped, emptied])
+def test_public_units_are_verified_by_content(
+    whole: Params, monkeypatch: pytest.MonkeyPatch, damage: Callable[[], None]
+) -> None:
+    """Before, their number alone was checked, and the run was charged and published whom it liked."""
+    sound = PUBLIC_UNITS.read_bytes()
+    damage()
+    said = nothing_happens(monkeypatch, whole, "public_units.bin: not of the units in data/partitions/public")
+    assert REMAKE in said
+    remake(whole)
+    assert PUBLIC_UNITS.read_bytes() == sound
+    trained(whole)
+    assert len(charged(whole)) == 1
+
+
+def test_a_deleted_state_folder_charges_nobody_until_it_is_repaired(
+    whole: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The whole way out, as the messages say it, for a secret that is lost for good."""
+    trained(whole)
+    (charge,) = charged(whole)
+    shutil.rmtree(".primorl")
+    again = replace(whole, seed=1)
+    said = nothing_happens(monkeypatch, again, r"secret: not there, and data/partitions was made under it")
+    assert "`primorl ledger repair`" in said
+    assert REMAKE in said
+    assert not Path(".primorl").exists(), "no new secret is made"
+    remake(again)
+    said = nothing_happens(monkeypatch, again, f"models/dynamics/privacy.json: charge {charge.id} is not in the ledger")
+    assert "`primorl ledger repair`" in said
+    assert cli.main(["ledger", "repair"]) == 1
+    assert "run `primorl ledger repair --accept-loss`" in capsys.readouterr().err
+    assert cli.main(["ledger", "repair", "--accept-loss"]) == 0
+    assert f"recorded again: charge {charge.id}" in capsys.readouterr().out
+    trained(again)
+    assert charged(again)[0].id == charge.id
+    assert len(charged(again)) == 2
+
+
+def test_a_ledger_without_its_head_charges_nobody(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, the next charge wrote a new head, over whatever had been cut off."""
+    trained(whole)
+    Path(".primorl/ledger.head").unlink()
+    nothing_happens(monkeypatch, replace(whole, seed=1), r"ledger\.head: not there, .* `primorl ledger repair`")
+    assert not Path(".primorl/ledger.head").exists()
+    assert cli.main(["ledger", "repair"]) == 0
+    trained(replace(whole, seed=1))
+    assert len(charged(whole)) == 2
+
+
+def test_a_whole_project_is_refused_nothing(whole: Params) -> None:
+    """The twin: the same way of asking, with nothing lost."""
+    accounts.project_ledger(whole).close()
+    trained(whole)
+    accounts.project_ledger(whole).close()
+    trained(replace(whole, seed=1))
+    assert len(charged(whole)) == 2
