@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from primorl.privacy.ledger.chain import Chain, Record
+from primorl.project.errors import PipelineError
 
 
 @dataclass(frozen=True)
@@ -13,7 +14,8 @@ class Charge:
     """What a run was granted, and what became of it; spent in every state.
 
     ``event`` is what `event_from_json` rebuilds, ``epsilon`` its ε at ``delta`` as it was accounted then (None: no
-    guarantee), ``time`` when it was reserved (ISO 8601, UTC).
+    guarantee), ``time`` when it was reserved (ISO 8601, UTC), ``made`` the files that it made: SHA-256 by name,
+    once for every time that other content was written (a result that is restored gets a newer statement).
     """
 
     id: str
@@ -32,6 +34,21 @@ class Charge:
     git_commit: str | None
     mlflow_run: str | None
     note: str | None
+    made: tuple[dict[str, str], ...] = ()
+
+    def refuse_another_draw(self, made: Mapping[str, str]) -> None:
+        """A charge pays for one draw of the noise, so its tensors stay those that it made first.
+
+        Raises:
+            PipelineError: ``made`` has other tensors.
+        """
+        for name, digest in made.items():
+            first = {earlier.get(name, digest) for earlier in self.made} - {digest}
+            if name.endswith(".safetensors") and first:
+                raise PipelineError(
+                    f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is {min(first)[:12]}…, which it "
+                    "made first; bring it back by `dvc checkout`, or pay for another draw (privacy.draw)"
+                )
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,8 @@ class History:
                 self.taken[content["charge"]] += 1
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
-                self.charges[charge.id] = replace(charge, state=state, note=content.get("note"))
+                made = (*charge.made, content["made"]) if "made" in content else charge.made
+                self.charges[charge.id] = replace(charge, state=state, note=content.get("note"), made=made)
             case unknown:
                 raise self.chain.broken(content["sequence"], f"of kind {unknown!r}, which this version does not know")
 
