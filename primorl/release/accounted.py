@@ -14,6 +14,7 @@ from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
+from primorl.project.records import printable
 from primorl.release.contents import LEDGER, LedgerStatement
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 
@@ -41,6 +42,7 @@ def check_statement(path: Path, statement: Statement) -> None:
     Raises:
         PipelineError: one line; names the key.
     """
+    _refuse_other_accountant(path, statement.accountant)
     delta = given(path, "delta", statement.delta)
     largest = max(delta, given(path, "spent_on_dataset", statement.spent_on_dataset).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
@@ -86,6 +88,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: State
     Raises:
         PipelineError: one line; names the record and the key.
     """
+    _refuse_other_accountant(path, ledger.accountant)
     for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
         if getattr(ledger, key) != getattr(statement, key):
             raise PipelineError(f"{path}: {key}: differs from {of.name}: the ledger speaks of other data")
@@ -121,6 +124,11 @@ def given(path: Path, key: str, value: Value | None) -> Value:
     return value
 
 
+def _refuse_other_accountant(path: Path, found: Accountant) -> None:
+    if found.name != OURS.name:
+        raise PipelineError(f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}")
+
+
 def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
     """Refuse an ε (None: infinite) that is not what the accountant makes of the events in the same file.
 
@@ -135,7 +143,7 @@ def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: 
         agrees = accounted <= stated * (1 + _TOLERANCE)
     if not agrees:
         less = accounted is None or (stated is not None and stated < accounted)
-        version = "" if same else f", made by {by.accountant.version}"
+        version = "" if same else f" by version {printable(by.accountant.version)}"
         raise PipelineError(
             f"{path}: {key}: {'less' if less else 'more'} than the accountant makes of the events in the same bundle: "
             f"found {_shown(stated)}{version}, allowed is {_shown(accounted)}; make the bundle again"

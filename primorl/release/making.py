@@ -36,6 +36,7 @@ from primorl.release.contents import (
     LedgerStatement,
 )
 from primorl.release.pages import render
+from primorl.release.recorded import check_outputs
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.trajectories.storage.manifest import Manifest
 
@@ -75,6 +76,12 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         )
     manifest = Manifest.load(paths.MANIFEST)
     _refuse_other_data(manifest, statement)
+    if summary.dataset != manifest.info.dataset:
+        raise PipelineError(
+            f"{SUMMARY}: dataset: found {summary.dataset!r}, allowed is {manifest.info.dataset!r}, as in "
+            f"{paths.MANIFEST}; run `dvc repro`"
+        )
+    check_outputs((paths.MODEL, paths.POLICY, SUMMARY))
     ledger = _ledger_statement(params, statement, manifest)
     with replaced_directory(target) as fresh:
         for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
