@@ -21,7 +21,7 @@ SUMMARY = "metrics/summary.json"
 TENSORS = ("models/dynamics/model.safetensors", "models/policy/policy.safetensors")
 CONFIGS = ("models/dynamics/config.json", "models/policy/config.json")
 STATEMENTS = ("models/dynamics/privacy.json", "models/policy/privacy.json")
-# Keys of the summary and the policy that only the simulator, the clock or params.yaml knows; `dvc.lock` tells where it is.
+# Keys that only the simulator, the clock or params.yaml knows; `dvc.lock` tells where there is one.
 MEASURED = {"seed", "return_mean", "return_ci95", "normalized_score", "episodes", "seconds", "epochs"}
 
 
