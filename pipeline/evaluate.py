@@ -56,6 +56,7 @@ def body(params: Params, run: StageRun) -> None:
         folders,
         score=score,
         seeds=config.seeds,
+        model_sha256=config.model_sha256,
         dataset=params.dataset,
         env_id=environment,
         variant=params.dynamics.variant,

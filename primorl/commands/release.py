@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from primorl.commands.folders import given_path
+from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
 
 _HELP = """Make the bundle that may leave, or check one that came.
@@ -14,6 +15,9 @@ _HELP = """Make the bundle that may leave, or check one that came.
 Examples:
   primorl release out/v1            model, policy, statement, card and what the ledger says, checked, in out/v1
   primorl release --check out/v1    check a bundle from anybody: complete, consistent, and nothing in it runs
+  primorl release out/v1 --sign release.key
+  primorl release --check out/v1 --key release.pub
+                                    sign it, and verify that the key's owner signed exactly these files
 """
 
 
@@ -30,17 +34,33 @@ def _run(
     void_ok: Annotated[
         bool, typer.Option("--void-ok", help="Go on although the statement says not to rely on it.")
     ] = False,
+    sign: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=given_path, help="Sign with this private Ed25519 key (PEM)."),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=given_path, help="With --check: the signer's public key (PEM)."),
+    ] = None,
 ) -> None:
     from primorl.config import params
     from primorl.evaluation.wording import guarantee
     from primorl.release import bundle
+    from primorl.release.contents import SIGNATURE
     from primorl.release.making import release
 
+    if sign is not None and check:
+        raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
+    if key is not None and not check:
+        raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
     if check:
-        statement = bundle.check(directory, void_ok=void_ok)
+        statement = bundle.check(directory, void_ok=void_ok, key=key)
     else:
-        statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok)
+        statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
     done = "sound" if check else "made and checked"
     print(f"{directory}: {done}; {guarantee(statement.to_json())}")
-    if check:
-        print("not checked: the returns that the cards quote, and who made the bundle")
+    if check and key is not None:
+        print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
+    elif check:
+        signed = " (it is signed: --key FILE verifies that)" if (directory / SIGNATURE).exists() else ""
+        print(f"not checked: the returns that the cards quote, and who made the bundle{signed}")

@@ -1,7 +1,6 @@
 """``metrics/summary.json``: the results of a run beside the privacy statement they were paid for with."""
 
 import csv
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -10,7 +9,7 @@ from primorl.dynamics.config import Variant
 from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.results import Estimate, Evaluation, Result
 from primorl.privacy.statement import SpentOnDataset, Statement
-from primorl.project.files import write_json
+from primorl.project.files import file_sha256, write_json
 from primorl.project.logs import Log, StageLog
 from primorl.project.records import Hexadecimal, Line, read_record, record, to_json
 from primorl.project.values import Within
@@ -70,6 +69,7 @@ class Summary:
     model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
     seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
     by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
+    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."] = None
 
     @classmethod
     def of(
@@ -213,4 +213,4 @@ def _score(mean: float, score: Score | None) -> float | None:
 
 
 def _digest(folder: Path) -> str:
-    return hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest()
+    return file_sha256(folder / "policy.safetensors")

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from primorl.dynamics.config import Variant
-from primorl.project.records import Line, read_record, record, write_record
+from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.project.values import Within
 
 FILE = "config.json"
@@ -34,6 +34,8 @@ class PolicyConfig:
     observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
+    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
+    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that it was trained in."] = None
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""

@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from primorl.dynamics.config import Variant
 from primorl.policy.config import PolicyConfig
 from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
+from primorl.project.files import file_sha256
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]
 """Names of the dimensions of an observation, and of those of an action or of the discrete actions."""
@@ -118,6 +119,7 @@ def save(
     seeds: Sequence[int] | None = None,
     names: Names | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
+    model_sha256: str | None = None,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -132,6 +134,7 @@ def save(
         seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
+        model_sha256: SHA-256 of the file of the model that they were trained in.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
@@ -151,6 +154,8 @@ def save(
         observation_low=low,
         observation_high=high,
         epochs=len(epochs),
+        policy_sha256=file_sha256(folder / FINAL),
+        model_sha256=model_sha256,
     ).write(folder)
 
 

@@ -17,7 +17,7 @@ from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import replaced_directory
+from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.logs import StageLog
 from primorl.project.progress import progress_bar
 
@@ -34,6 +34,7 @@ class Released:
         environment: Gymnasium id; None if there is no simulator.
         statement: the privacy statement.
         names: of the dimensions of observations, and of the actions; None if the data do not name them.
+        model_sha256: SHA-256 of ``model.safetensors``.
     """
 
     folder: Path
@@ -41,6 +42,7 @@ class Released:
     environment: str | None
     statement: Statement
     names: exported.Names | None = None
+    model_sha256: str | None = None
 
     @classmethod
     def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":
@@ -61,8 +63,11 @@ class Released:
                 f"{folder / 'config.json'}: found variant {config.variant!r} for environment {config.environment!r}, "
                 f"params.yaml asks for {variant!r} for {environment!r}; run `dvc repro train_model`"
             )
+        if not (file := folder / "model.safetensors").is_file():
+            raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
         observation, action = config.observation_names, config.action_names
-        return cls(folder, variant, environment, statement, (observation, action) if observation and action else None)
+        names = (observation, action) if observation and action else None
+        return cls(folder, variant, environment, statement, names, file_sha256(file))
 
 
 def write_trained(
@@ -135,6 +140,7 @@ def write_trained(
                 seeds=trained if seeds and folder == fresh else None,
                 names=released.names,
                 observation_range=_public_range(model),
+                model_sha256=released.model_sha256,
             )
             released.statement.write(folder)
         for name in ("config.json", "privacy.json"):

@@ -256,6 +256,12 @@ def flush(handle: int) -> None:
         os.fsync(handle)
 
 
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content, hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write ``content`` as strict JSON (finite numbers only), atomically."""
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"

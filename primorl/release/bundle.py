@@ -4,17 +4,15 @@ A file is sound when our writer would write exactly these bytes for what our rea
 an extra key, tensor, comment or padding.
 """
 
-import hashlib
 import json
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from dp_accounting import dp_event
 
 from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
@@ -22,37 +20,35 @@ from primorl.dynamics.starts import StartModel
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.accounting.groups import grouped
-from primorl.privacy.ledger.account import total_of
-from primorl.privacy.mechanism.queries import GaussianQuery, query_types
-from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
 from primorl.project.records import printable, read_record, to_json
-from primorl.release.card import is_inert, stated_epsilon
+from primorl.release import signature
+from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
+from primorl.release.card import is_inert
 from primorl.release.contents import (
-    CARDS,
+    EVALUATION,
     FILES,
     LEDGER,
     MANIFEST,
     MODEL,
     POLICY,
+    SIGNATURE,
     STARTS,
-    ChargeRecord,
+    Evaluation,
     LedgerStatement,
     Manifest,
 )
-from primorl.release.stated_figures import understated
-from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
+from primorl.release.pages import render
+from primorl.release.provenance import check_chain
+from primorl.release.soundness import check_model, check_policy
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
 Content = TypeVar("Content")
-Value = TypeVar("Value")
 
-_MOST_ROUNDS, _LEAST_NOISE = 10**6, 0.1
 _LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
-_TOLERANCE = 1e-3  # of ε, for an accountant of another version
 # Places that exist at home only: a path from the root of a disk, and the project's own private folders.
 _PATH = re.compile(
     r"(?<![\w.:/<\\])(?:~?/[\w.+-]+(?:/[\w.+-]+)+|[A-Za-z]:\\|file:)"
@@ -71,25 +67,29 @@ def _accountable(content: dict[str, Any]) -> bool:
 
 def _bounded(event: dict[str, Any]) -> bool:
     inner = [event["event"]] if "event" in event else event.get("events", [])
-    bounded = event.get("count", 1) <= _MOST_ROUNDS and event.get("noise_multiplier", 1) >= _LEAST_NOISE
+    bounded = event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
     return bounded and all(_bounded(part) for part in inner)
 
 
 def is_bundle(folder: Path) -> bool:
-    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it."""
+    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it.
+
+    A bundle that an earlier version made is one, too.
+    """
     try:
         read(folder, MANIFEST, Manifest)
-        return set(_files(folder)) - {STARTS} == FILES | {MANIFEST}
+        return set(_files(folder)) <= FILES | {MANIFEST, SIGNATURE, STARTS}
     except PipelineError:
         return False
 
 
-def check(folder: Path, *, void_ok: bool) -> Statement:
+def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     """Check a bundle, one's own or a stranger's; runs nothing that is in it, and opens no file outside of it.
 
     Args:
         folder: the bundle.
         void_ok: accept a statement that says of itself that it must not be relied on.
+        key: file of the public key that must have signed it; None: no signature is needed, and none is verified.
 
     Returns:
         What the bundle states.
@@ -98,23 +98,33 @@ def check(folder: Path, *, void_ok: bool) -> Statement:
         PipelineError: one line that names the file, what is wrong with it, and what to do.
     """
     names = _check_names_and_hashes(folder)
+    if key is not None:
+        signature.verify(folder, key)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
     _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
+    evaluation = read(folder, EVALUATION, Evaluation)
     if read(folder, POLICY[2], Statement) != statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
     _check_configs(folder, model, policy, statement)
-    _check_statement(folder, statement, void_ok)
+    if not statement.sound and not void_ok:
+        reason = "; ".join(statement.void) or "nothing is guaranteed"
+        raise PipelineError(f"{folder / MODEL[2]}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+    check_statement(folder / MODEL[2], statement)
     _check_starts(folder, statement, STARTS in names)
-    _check_ledger(folder, statement, ledger)
-    for card in CARDS:
-        if stated_epsilon(_text(folder / card)) != json.dumps(statement.epsilon):
-            raise PipelineError(f"{folder / card}: its ε is not the one in {POLICY[2]}; make the card again")
-        if not is_inert(_text(folder / card)):
-            raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
+    check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
     for name in sorted(FILES - {MODEL[0], POLICY[0]}):
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
+    check_chain(folder, statement, ledger, policy, evaluation)
+    for card, made in render(folder).items():
+        if not is_inert(found := _text(folder / card)):
+            raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
+        if found != made:
+            raise PipelineError(
+                f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
+                f"{POLICY[2]}, or make the bundle again"
+            )
     return statement
 
 
@@ -143,7 +153,7 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
 def manifest_of(folder: Path) -> Manifest:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
     names = FILES | {STARTS} if (folder / STARTS).exists() else FILES
-    return Manifest(kind="primorl release", files={name: _sha256(folder / name) for name in sorted(names)})
+    return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in sorted(names)})
 
 
 def _check_names_and_hashes(folder: Path) -> set[str]:
@@ -151,15 +161,15 @@ def _check_names_and_hashes(folder: Path) -> set[str]:
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
     found, needed = set(_files(folder)), FILES | {MANIFEST}
-    allowed = needed | {STARTS}
+    allowed = needed | {STARTS, SIGNATURE}
     for names, what in ((found - allowed, "does not belong in a bundle"), (needed - found, "is missing")):
         if names:
             raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
     listed = read(folder, MANIFEST, Manifest).files
-    if set(listed) != found - {MANIFEST}:
+    if set(listed) != found - {MANIFEST, SIGNATURE}:
         raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
     for name in sorted(listed):
-        if _sha256(folder / name) != listed[name]:
+        if file_sha256(folder / name) != listed[name]:
             raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way")
         if zipfile.is_zipfile(folder / name):
             raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none")
@@ -183,6 +193,7 @@ def _files(folder: Path) -> Iterator[str]:
 def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -> None:
     """Load both with our loaders, write them with our writers, and compare."""
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
+    check_model(folder / MODEL[0], ensemble)
     policy = DeterministicPolicy.load(folder / "policy")
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
         again = Path(name)
@@ -195,10 +206,9 @@ def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -
                 )
     for side in ("observation_low", "observation_high"):
         stated = getattr(of_policy, side)
-        if stated is not None and list(stated) != getattr(ensemble.bounds, side).tolist():
+        if stated is None or list(stated) != getattr(ensemble.bounds, side).tolist():
             raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
-    if not all(bool(weight.isfinite().all()) for weight in ensemble.weights):
-        raise PipelineError(f"{folder / MODEL[0]}: found weights that are not finite")
+    check_policy(folder / POLICY[0], policy, ensemble)
 
 
 def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
@@ -238,99 +248,9 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
         raise PipelineError(f"{folder / MODEL[2]}: private: contradicts the variant in {MODEL[1]}, {model.variant!r}")
     if model.termination != statement.termination:
         raise PipelineError(f"{folder / MODEL[2]}: termination: differs from {MODEL[1]}")
-    rounds = _given(folder, "rounds", statement.rounds)
+    rounds = given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
         raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for")
-
-
-def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
-    path = folder / MODEL[2]
-    if not statement.sound and not void_ok:
-        reason = "; ".join(statement.void) or "nothing is guaranteed"
-        raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
-    delta = _given(folder, "delta", statement.delta)
-    largest = max(delta, _given(folder, "spent_on_dataset", statement.spent_on_dataset).delta)
-    if statement.private and largest >= 1 / statement.units and not statement.void:
-        raise PipelineError(f"{path}: delta: {largest:g} is not below one over the units, and void does not say so")
-    for place, query in enumerate(statement.queries):
-        if query.what not in query_types():
-            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
-    multiplier = _given(folder, "noise_multiplier", statement.noise_multiplier)
-    q = _given(folder, "sampling_probability", statement.sampling_probability)
-    rounds = _given(folder, "rounds", statement.rounds)
-    if rounds > _MOST_ROUNDS:
-        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {_MOST_ROUNDS}")
-    if not statement.private:
-        expected: dp_event.DpEvent = dp_event.NonPrivateDpEvent()
-        numbers: tuple[float | None, float | None] = (None, None)
-    else:
-        if multiplier < _LEAST_NOISE:
-            raise PipelineError(f"{path}: private: true, yet without noise (≥ {_LEAST_NOISE:g})")
-        queries = tuple(query.noise_multiplier for query in statement.queries)
-        if min(queries, default=_LEAST_NOISE) < _LEAST_NOISE:
-            raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {_LEAST_NOISE:g})")
-        whole = accounting.Training(q, multiplier, rounds, queries)
-        spent, expected = whole.spent(delta), whole.event
-        numbers = (spent.epsilon_pld, spent.epsilon_rdp)
-        for query in statement.queries:
-            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
-            if query.epsilon is None or not _covers(query.epsilon, alone.epsilon):
-                raise PipelineError(f"{path}: queries: {query.what}: less ε than the accountant makes of it")
-    if statement.event != event_to_json(expected):
-        raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
-    for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
-        if not _covers(getattr(statement, key), number):
-            raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
-    if statement.private and (promised := understated(statement)) is not None:
-        raise PipelineError(
-            f"{path}: {promised}: promises more than the accountant makes of the event in the same file"
-        )
-
-
-def _given(folder: Path, key: str, value: Value | None) -> Value:
-    """A value of the statement that is null for other mechanisms, and never for a dynamics model."""
-    if value is None:
-        raise PipelineError(f"{folder / MODEL[2]}: not as declared: {key} (null); a model's statement has it")
-    return value
-
-
-def _check_ledger(folder: Path, statement: Statement, ledger: LedgerStatement) -> None:
-    path = folder / LEDGER
-    for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
-        if getattr(ledger, key) != getattr(statement, key):
-            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}: the ledger speaks of other data")
-    places = [place for place, record in enumerate(ledger.records) if record.id == statement.charge]
-    own = ledger.records[places[0]] if len(places) == 1 else None
-    if own is None or own.event != statement.event or own.state != "committed":
-        raise PipelineError(f"{path}: found no committed charge with the id and event of {MODEL[2]}")
-    if ledger.charges != len(ledger.records):
-        raise PipelineError(f"{path}: charges: not the number of records")
-    events = [_as_one_unit_sees(record) for record in ledger.records]
-    if not _covers_all(ledger, events):
-        raise PipelineError(f"{path}: epsilon: less than the accountant makes of its records together")
-    account = _given(folder, "spent_on_dataset", statement.spent_on_dataset)
-    if not _covers_all(account, events[: places[0] + 1]):  # oldest first; its own the last of them
-        raise PipelineError(f"{folder / MODEL[2]}: spent_on_dataset: less than the accountant makes of {LEDGER}")
-
-
-def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
-    if record.units_each is None:
-        return dp_event.NonPrivateDpEvent()
-    return grouped(event_from_json(record.event), record.units_each)
-
-
-def _covers_all(stated: LedgerStatement | SpentOnDataset, events: Sequence[dp_event.DpEvent]) -> bool:
-    total = total_of(events, stated.delta)
-    return all(
-        _covers(getattr(stated, key), getattr(total, key)) for key in ("epsilon", "epsilon_fixed", "epsilon_rdp")
-    )
-
-
-def _covers(stated: float | None, accounted: float | None) -> bool:
-    """Whether a stated ε (None: infinite) is at least the accounted one."""
-    if stated is None:
-        return True
-    return accounted is not None and accounted <= stated * (1 + _TOLERANCE)
 
 
 def _text(path: Path) -> str:
@@ -338,8 +258,3 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         raise PipelineError(f"{path}: not text in UTF-8") from None
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,9 +12,6 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 EXACT_EPSILON = "ε, exactly"
-_EXACT_IN_CARD = re.compile(
-    rf"^\| {EXACT_EPSILON} \| (\S+) \|$|^<tr><th>{EXACT_EPSILON}</th><td>(\S+)</td></tr>$", re.M
-)
 _TAGS = "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
 _POINT = r"\d+(?:\.\d)? \d+(?:\.\d)?"
 _HARMLESS = re.compile(
@@ -80,12 +77,6 @@ def _template(name: str) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     ).get_template(name)
-
-
-def stated_epsilon(card: str) -> str | None:
-    """The exact ε (JSON) in the text of a card, Markdown or HTML; None where there is none or more than one."""
-    found = _EXACT_IN_CARD.findall(card)
-    return "".join(found[0]) if len(found) == 1 else None
 
 
 def is_inert(card: str) -> bool:

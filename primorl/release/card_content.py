@@ -1,6 +1,6 @@
 """What a model card says, for people who are not experts.
 
-Every number comes from ``privacy.json``, ``config.json``, ``metrics/summary.json`` or the ledger's statement.
+Every number comes from ``privacy.json``, ``config.json``, ``evaluation.json`` or the ledger's statement.
 """
 
 import json
@@ -29,7 +29,7 @@ def make_card(
         statement: ``privacy.json``.
         model: ``config.json`` of the dynamics model.
         policy: ``config.json`` of the policy.
-        summary: ``metrics/summary.json``.
+        summary: ``evaluation.json``.
         ledger: ``ledger-statement.json``.
     """
     sound = statement["private"] and not statement["void"]
@@ -152,8 +152,6 @@ def _charge(
 
 def _performance(summary: Mapping[str, Any]) -> Section:
     seeds = summary.get("seeds", ())
-    if seeds:  # the policy that leaves is the first one's: its own figures
-        summary = {**summary, **summary["by_seed"][0]}
     if summary["return_mean"] is None:
         return Section("How well it performs", _in_the_model(summary))
     low, high = summary["return_ci95"]
@@ -227,9 +225,7 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
         "charge": statement["charge"],
         "keyed fingerprint of the data": statement["dataset_fingerprint"],
     }
-    printed = (
-        "Printed from privacy.json, config.json, metrics/summary.json and ledger-statement.json; no number was typed."
-    )
+    printed = "Printed from privacy.json, config.json, evaluation.json and ledger-statement.json; no number was typed."
     return Section("For the expert", (printed,), tuple(rows.items()))
 
 

@@ -12,11 +12,12 @@ from primorl.privacy.statement import Accountant
 from primorl.project.records import Hexadecimal, Line, Matching, record
 from primorl.project.values import Within
 
-MANIFEST, LEDGER, CARDS = "MANIFEST.json", "ledger-statement.json", ("card.md", "card.html")
+MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
+LEDGER, EVALUATION, CARDS = "ledger-statement.json", "evaluation.json", ("card.md", "card.html")
 MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy.json")
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
-FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER))
-"""What a bundle holds beside its manifest."""
+FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER, EVALUATION))
+"""What a bundle holds beside its manifest and the signature of that, if it is signed."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 
@@ -32,7 +33,7 @@ class ChargeRecord:
     id: Annotated[Line, "Id of the charge."]
     stage: Annotated[Line, "Stage that was charged."]
     event: Annotated[dict[str, Any], "The accounted event."]
-    epsilon: Annotated[_Epsilon | None, "ε of this charge alone; `null`: no guarantee."]
+    epsilon: Annotated[_Epsilon | None, "ε of this charge alone, by `accountant`; `null`: no guarantee."]
     delta: Annotated[_Delta, "δ at which it is read."]
     state: Annotated[Literal["reserved", "committed", "aborted"], "All three count as spent."]
     day: Annotated[str, Matching(r"\d{4}-\d\d-\d\d"), "Day of the charge."]
@@ -44,6 +45,10 @@ class ChargeRecord:
         _Count | None,
         "How many units of the charge one unit of this version may be, as declared; `null`: nobody declared it.",
     ]
+    made: Annotated[
+        dict[Line, Hexadecimal] | None,
+        "SHA-256 of every file in `dynamics/`, as the ledger has it; only of the charge that paid for this release.",
+    ] = None
 
 
 @record
@@ -68,6 +73,44 @@ class LedgerStatement:
     delta: Annotated[_Delta, "δ of all three."]
     charges: Annotated[_Count, "Number of charges."]
     records: Annotated[tuple[ChargeRecord, ...], "The charges, oldest first."]
+
+
+@record
+class Evaluation:
+    """``evaluation.json``: what the cards quote of ``metrics/summary.json``. Optional keys are left out where null.
+
+    Raises:
+        ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
+    """
+
+    FORMAT: ClassVar[int] = 1
+
+    dataset: Annotated[Line, "Name of the dataset."]
+    env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
+    return_mean: Annotated[float | None, "Mean return of this policy; `null`: nothing could be measured."]
+    return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
+    normalized_score: Annotated[float | None, "Score of the mean return; `null`: the dataset declares none."]
+    episodes: Annotated[_Count | None, "Episodes measured."]
+    policy_sha256: Annotated[Hexadecimal, "SHA-256 of `policy/policy.safetensors`."]
+    model_sha256: Annotated[Hexadecimal, "SHA-256 of `dynamics/model.safetensors`."]
+    model_value: Annotated[float | None, "Value in the released model, where nothing can be measured."] = None
+    model_value_range: Annotated[tuple[float, float] | None, "Least and greatest value over the members."] = None
+    model_value_members: Annotated[_Count | None, "Members of the ensemble."] = None
+    model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
+    model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
+    model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
+    seeds: Annotated[tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a figure without how it was found."""
+        measured = (self.env_id, self.return_mean, self.return_ci95, self.episodes)
+        of_model = tuple(value for key, value in vars(self).items() if key.startswith("model_value"))
+        found, missing = (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])
+        if None in found or any(value is not None for value in missing):
+            raise ValueError("neither a measured return nor a value in the model, or only a part of one")
+        for interval, inside in ((self.return_ci95, self.return_mean), (self.model_value_range, self.model_value)):
+            if interval is not None and inside is not None and not interval[0] <= inside <= interval[1]:
+                raise ValueError("a mean that lies outside of its interval")
 
 
 @record

@@ -6,22 +6,25 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import fields
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
 from primorl.evaluation.summary import STATED, Summary
-from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.statement import Statement
 from primorl.project import paths
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite, home, read_json, replaced_directory
+from primorl.project.files import file_sha256, finite, home, read_json, replaced_directory
 from primorl.project.paths import CONSENT, LOCK, MODELS, PARTITIONS, RAW, SUMMARY, TRAJECTORIES, WITHDRAWALS
 from primorl.project.records import write_record
-from primorl.release import bundle
-from primorl.release.card_content import make_card
+from primorl.release import bundle, signature
+from primorl.release.accounted import OURS, figures
 from primorl.release.contents import (
+    EVALUATION,
     FILES,
     LEDGER,
     MANIFEST,
@@ -29,8 +32,11 @@ from primorl.release.contents import (
     POLICY,
     STARTS,
     ChargeRecord,
+    Evaluation,
     LedgerStatement,
 )
+from primorl.release.pages import render
+from primorl.release.recorded import check_outputs
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
@@ -40,13 +46,14 @@ _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a 
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
-def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Statement:
+def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
         target: a folder that is empty, holds an earlier bundle, or does not exist yet.
         params: names the place of the ledger.
         void_ok: release also if the statement is void; the card says so.
+        sign: file of the private key to sign the bundle with; None: it is not signed.
 
     Returns:
         What the bundle states.
@@ -55,6 +62,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
         PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
     """
     _refuse_to_overwrite(target)
+    signer = None if sign is None else signature.read_private_key(sign)
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
@@ -62,29 +70,37 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool) -> Stateme
     for key in STATED:
         if getattr(summary, key) != getattr(statement, key):
             raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
-    if summary.policy_sha256 != hashlib.sha256((MODELS / POLICY[0]).read_bytes()).hexdigest():
-        raise PipelineError(f"{SUMMARY}: not of the policy in {MODELS / POLICY[0]}; run `dvc repro evaluate`")
-    manifest = Manifest.load(paths.MANIFEST)
-    if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
+    if summary.model_sha256 is None:
         raise PipelineError(
-            f"{paths.MANIFEST}: another version of the data than the model's; `dvc checkout` brings both of one commit"
+            f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
+            "`dvc repro evaluate` make policy and summary again, for free"
         )
+    manifest = Manifest.load(paths.MANIFEST)
+    _refuse_other_data(manifest, statement)
+    if summary.dataset != manifest.info.dataset:
+        raise PipelineError(
+            f"{SUMMARY}: dataset: found {summary.dataset!r}, allowed is {manifest.info.dataset!r}, as in "
+            f"{paths.MANIFEST}; run `dvc repro`"
+        )
+    check_outputs((paths.MODEL, paths.POLICY, SUMMARY))
     ledger = _ledger_statement(params, statement, manifest)
     with replaced_directory(target) as fresh:
         for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
             (fresh / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(MODELS / name, fresh / name)
         write_record(fresh / LEDGER, ledger)
-        configs = (read_json(fresh / MODEL[1]), read_json(fresh / POLICY[1]))
-        card = make_card(read_json(fresh / POLICY[2]), *configs, summary.to_json(), read_json(fresh / LEDGER))
-        (fresh / "card.md").write_text(card.markdown(), encoding="utf-8")
-        (fresh / "card.html").write_text(card.html(), encoding="utf-8")
-        write_record(fresh / MANIFEST, bundle.manifest_of(fresh))
+        write_record(fresh / EVALUATION, _evaluation(summary))
         try:
+            for card, text in render(fresh).items():
+                (fresh / card).write_text(text, encoding="utf-8")
+            write_record(fresh / MANIFEST, bundle.manifest_of(fresh))
+            _refuse_private_marks(fresh, statement, manifest)
             bundle.check(fresh, void_ok=void_ok)
         except PipelineError as wrong:  # name the file to mend, not its copy
-            raise PipelineError(str(wrong).replace(str(fresh), str(MODELS))) from None
-        _refuse_private_marks(fresh, statement, manifest)
+            message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
+            raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
+        if signer is not None:
+            signature.sign(fresh, signer)
         _forget_times(fresh)
     return statement
 
@@ -94,6 +110,35 @@ def _refuse_to_overwrite(target: Path) -> None:
         raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
+
+
+def _refuse_other_data(manifest: Manifest, statement: Statement) -> None:
+    """Refuse a statement that speaks of other data, another unit or another K than the partitions here."""
+    if manifest.info.dataset_fingerprint != statement.dataset_fingerprint:
+        raise PipelineError(
+            f"{paths.MANIFEST}: another version of the data than the model's; `dvc checkout` brings both of one commit"
+        )
+    for key, found, allowed in (
+        ("unit", statement.unit, manifest.info.unit),
+        ("units", statement.units, manifest.private_units),
+        ("public_units", statement.public_units, manifest.public_units),
+    ):
+        if found != allowed:
+            raise PipelineError(
+                f"{MODELS / MODEL[2]}: {key}: found {found!r}, allowed is {allowed!r}, as in {paths.MANIFEST}; "
+                "`dvc checkout` brings both of one commit"
+            )
+
+
+def _evaluation(summary: Summary) -> Evaluation:
+    """What the cards quote of the summary. Of several seeds: the first one's own figures, as its policy leaves."""
+    quoted = {field.name: getattr(summary, field.name) for field in fields(Evaluation)}
+    if summary.by_seed:
+        quoted |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in quoted}
+    try:
+        return Evaluation(**quoted)
+    except ValueError as wrong:
+        raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
 
 
 def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
@@ -113,13 +158,15 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         refuse_losses(ledger)
         account = ledger.account(version)
     total = account.total(delta)
-    if statement.charge not in {charge.id for charge in account.charges}:
+    own = next((charge for charge in account.charges if charge.id == statement.charge), None)
+    if own is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
+    made = _made(own)
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
         neighboring_relation=statement.neighboring_relation,
-        accountant=Accountant(**accounting.ACCOUNTANT),
+        accountant=OURS,
         epsilon=finite(total.epsilon),
         epsilon_fixed=finite(total.epsilon_fixed),
         epsilon_rdp=finite(total.epsilon_rdp),
@@ -130,17 +177,30 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
                 id=charge.id,
                 stage=charge.stage,
                 event=charge.event,
-                epsilon=charge.epsilon,
+                epsilon=figures([event_from_json(charge.event)], charge.delta)["epsilon"],
                 delta=charge.delta,
                 state=charge.state,
                 day=charge.time[:10],
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
                 unit=charge.unit,
                 units_each=units,
+                made=made if charge is own else None,
             )
             for charge, units in ((entry.charge, entry.units) for entry in account.entries)
         ),
     )
+
+
+def _made(charge: Charge) -> dict[str, str]:
+    """The digests that a charge was recorded with: those of the files that are here, if it made them."""
+    if not charge.made:
+        raise PipelineError(
+            f"{MODELS / MODEL[0]}: charge {charge.id}: the ledger has no digest of what it made: found state "
+            f"{charge.state!r}, or an earlier version recorded it; `dvc repro -f -s train_model` restores the model "
+            "for free from its checkpoint and records them, then run `dvc repro`"
+        )
+    here = {Path(name).name: file_sha256(MODELS / name) for name in (*MODEL, STARTS) if (MODELS / name).exists()}
+    return here if here in charge.made else charge.made[-1]
 
 
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.statement import Statement
-from primorl.project.files import replaced_directory
+from primorl.project.files import file_sha256, replaced_directory
 from primorl.setup.paid_training import PaidModel
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import privacy_statement
@@ -16,7 +16,9 @@ from primorl.training.setup import TrainingSetup
 def write_model(
     folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
 ) -> None:
-    """Replace ``folder`` by the trained model and its statement, and log both.
+    """Replace ``folder`` by the trained model and its statement, log both, and commit the charge.
+
+    The ledger gets the digest of every file. So a statement is bound to the bytes that it speaks of.
 
     Args:
         folder: of the model.
@@ -45,8 +47,10 @@ def write_model(
         if starts is not None:
             starts.save(fresh)
         statement.write(fresh)
+        made = {file.name: file_sha256(file) for file in sorted(fresh.iterdir())}
         for file in ("config.json", "privacy.json"):
             run.artifact(fresh / file)
+    paid.commit(made)
     log_statement(run, statement)
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -48,19 +48,21 @@ class PaidModel:
         charge: id of the charge that paid for it.
         spent: on the same units so far, this charge included.
         engine_version: of the engine that began the training.
+        commit: records in the ledger that all is well; takes the SHA-256 of every file that was written, by name.
     """
 
     trained: Trained
     charge: str
     spent: SpentOnDataset
     engine_version: int
+    commit: Callable[[Mapping[str, str]], None]
 
 
 @contextmanager
 def paid_training(
     params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
 ) -> Iterator[PaidModel]:
-    """Pay for the training, train, and commit the charge when the block ends well.
+    """Pay for the training and train. The block writes the model and commits the charge (`PaidModel.commit`).
 
     What was paid for under the same `model_identity` is resumed or restored at no cost, whatever code made it.
 
@@ -109,8 +111,7 @@ def paid_training(
         _check(trained, ledger, payment)
         spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
         engine = payment.state.engine if payment.state else ENGINE_VERSION
-        yield PaidModel(trained, payment.charge.id, spent, engine)
-        ledger.commit(payment.charge.id)
+        yield PaidModel(trained, payment.charge.id, spent, engine, partial(ledger.commit, payment.charge.id))
 
 
 def work_for_first(params: Params, folder: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypat
 
 
 def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(self: Any, charge: str) -> None:
+    def killed(self: Any, charge: str, made: Any) -> None:
         raise KilledError
 
     with monkeypatch.context() as patched:

@@ -1,3 +1,4 @@
+import hashlib
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -53,6 +54,7 @@ def test_the_folder_says_what_it_holds(folder: Path) -> None:
         "hidden": [16, 8],
         "discrete_actions": False,
         "epochs": 4,
+        "policy_sha256": hashlib.sha256((folder / "policy.safetensors").read_bytes()).hexdigest(),
     }
 
 

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.release import bundle
-from primorl.release.contents import FILES, LEDGER, MANIFEST
+from primorl.release.contents import CARDS, EVALUATION, FILES, LEDGER, MANIFEST, MODEL
 from tests.release.bundles import edit, made, relist
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
@@ -24,6 +24,10 @@ BY_THE_MECHANISM = {
     # A policy of other weights earns other returns, and other files have other hashes.
     *(f"{card}: {words}" for card in ("card.md", "card.html") for words in ("Mean return in", "Score on the scale")),
     *(f"{MANIFEST}: files.{name}" for name in (*FILES,)),
+    *(f"{card}: {name}" for card in CARDS for name in FILES - {*CARDS}),
+    *(f"{LEDGER}: records.0.made.{Path(name).name}" for name in MODEL),
+    *(f"{place}: {key}_sha256" for place in ("policy/config.json", EVALUATION) for key in ("model", "policy")),
+    *(f"{EVALUATION}: {key}" for key in ("return_mean", "return_ci95.0", "return_ci95.1", "normalized_score")),
 }
 # Chance names a charge. The fingerprint is keyed: without the secret, which stays at home, nobody can compute which of
 # two known datasets it belongs to. (That two releases used equal data can be seen; docs/privacy.md says so.)
@@ -71,7 +75,7 @@ def test_bundles_of_data_that_differ_in_one_unit_differ_only_through_the_mechani
     found = differences(of_this, of_one_exchanged)
     assert found - BY_THE_MECHANISM - NAMES == set()
     assert "dynamics/model.safetensors: layers" in found  # the unit took part: otherwise this compares nothing
-    for name in FILES - {"card.md", "card.html"}:
+    for name in FILES - {"card.md", "card.html", EVALUATION}:  # digits of a return are as many as they are
         assert (of_this / name).stat().st_size == (of_one_exchanged / name).stat().st_size
 
 

@@ -82,6 +82,9 @@ def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> 
         first = Path("models/policy/policy.safetensors").read_bytes()
         assert Path("out/policy/policy.safetensors").read_bytes() == first
         assert "first of 2 trained alike" in Path("out/card.md").read_text(encoding="utf-8")
+        own = read_json(Path("metrics/summary.json"))["by_seed"][0]
+        assert read_json(Path("out/evaluation.json"))["return_mean"] == own["return_mean"]
+        assert f": {own['return_mean']:.4g}, 95% interval" in Path("out/card.md").read_text(encoding="utf-8")
 
 
 def test_a_release_is_made_again_byte_for_byte(project: Path) -> None:
@@ -223,7 +226,7 @@ def absolute_path() -> None:
         (mopo, "models/dynamics/config.json: variant mopo"),
         (not_private, "variant"),
         (old_summary, "metrics/summary.json: epsilon"),
-        (another_policy, "metrics/summary.json: not of the policy"),
+        (another_policy, "metrics/summary.json: policy_sha256: found SHA-256 000000000000"),
         (other_data, "data/partitions/manifest.json: another version"),
         (unknown_charge, "charge feedfacefeedface is not in the ledger"),
         (unkeyed_hash, "holds an unkeyed hash of private data"),
@@ -274,9 +277,12 @@ def test_only_a_bundle_or_an_empty_folder_is_replaced() -> None:
     assert Path("empty/notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-@pytest.mark.usefixtures("project")
-def test_what_is_void_leaves_only_on_demand_and_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    void()
+def test_what_is_void_leaves_only_on_demand_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_stages(tmp_path, tiny_params(), EPISODES, seeded=True)
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
     assert cli.main(["release", "out"]) == 1
     captured = capsys.readouterr()
     assert captured.err.startswith("error: models/dynamics/privacy.json: void: noise is seeded")

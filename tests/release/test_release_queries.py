@@ -72,7 +72,7 @@ def forget_queries(folder: Path) -> None:
         run = accounting.Training(1.0, 4.0, 3)
         content["queries"] = []
         content["event"] = event_to_json(run.event)
-        content["epsilon"] = run.spent(1e-3).epsilon_pld
+        content["epsilon"], content["epsilon_rdp"] = run.spent(1e-3).epsilon_pld, run.spent(1e-3).epsilon_rdp
 
     edit(folder, change)
 
@@ -117,7 +117,7 @@ def pickled_starts(folder: Path) -> None:
     [
         (forget_queries, "starts.safetensors: there, which contradicts queries"),
         (less_epsilon, "epsilon: less than the accountant makes of the event"),
-        (less_epsilon_of_a_query, "queries: starts: less ε than the accountant makes of it"),
+        (less_epsilon_of_a_query, "queries: starts: epsilon: less than the accountant makes of"),
         (quiet_query, "yet a query without noise"),
         (another_question, "not as declared: queries.0.what"),
         (no_starts, "starts.safetensors: missing, which contradicts queries"),

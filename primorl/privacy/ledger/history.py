@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from primorl.privacy.ledger.chain import Chain, Record
+from primorl.project.errors import PipelineError
 
 NEVER_RESUMED = "0"
 """Stands for the token of the last resumption where there was none."""
@@ -18,7 +19,8 @@ class Charge:
     ``version`` is the sequence of the record of its dataset version, ``event`` what `event_from_json` rebuilds,
     ``epsilon`` its ε at ``delta`` as it was accounted then (None: no guarantee), ``time`` when it was reserved (ISO
     8601, UTC), ``trajectories_per_person`` what its version declares, ``cost`` what it costs in the privacy filter's
-    currencies (None: the record is older than the filter).
+    currencies (None: the record is older than the filter), ``made`` the files that it made: SHA-256 by name, once for
+    every time that other content was written (a result that is restored gets a newer statement).
     """
 
     id: str
@@ -40,6 +42,21 @@ class Charge:
     git_commit: str | None
     mlflow_run: str | None
     note: str | None
+    made: tuple[dict[str, str], ...] = ()
+
+    def refuse_another_draw(self, made: Mapping[str, str]) -> None:
+        """A charge pays for one draw of the noise, so its tensors stay those that it made first.
+
+        Raises:
+            PipelineError: ``made`` has other tensors.
+        """
+        for name, digest in made.items():
+            first = {earlier.get(name, digest) for earlier in self.made} - {digest}
+            if name.endswith(".safetensors") and first:
+                raise PipelineError(
+                    f"charge {self.id}: {name}: found SHA-256 {digest[:12]}…, allowed is {min(first)[:12]}…, which it "
+                    "made first; bring it back by `dvc checkout`, or pay for another draw (privacy.draw)"
+                )
 
 
 @dataclass(frozen=True)
@@ -105,7 +122,8 @@ class History:
                 self.last_take[content["charge"]] = content.get("token") or str(self._takes[content["charge"]])
             case "committed" | "aborted" as state:
                 charge = self.charges[content["charge"]]
-                self.charges[charge.id] = replace(charge, state=state, note=content.get("note"))
+                made = (*charge.made, content["made"]) if "made" in content else charge.made
+                self.charges[charge.id] = replace(charge, state=state, note=content.get("note"), made=made)
             case unknown:
                 raise self.chain.broken(content["sequence"], f"of kind {unknown!r}, which this version does not know")
 

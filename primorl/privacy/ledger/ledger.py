@@ -166,13 +166,18 @@ class Ledger:
             _pause(attempt)
         raise self._busy()
 
-    def commit(self, charge_id: str) -> None:
-        """Record that a run ended well. Doing so twice has no further effect.
+    def commit(self, charge_id: str, made: Mapping[str, str] | None = None) -> None:
+        """Record that a run ended well, and the files that it made. Doing so twice has no further effect.
+
+        Args:
+            charge_id: of the charge.
+            made: SHA-256 of every file by name; None if there are none. Files that were restored with a newer statement
+                are recorded beside the first.
 
         Raises:
-            PipelineError: no such charge, or it was aborted.
+            PipelineError: no such charge, it was aborted, or its tensors are not those that it made first.
         """
-        self._end(charge_id, {"kind": "committed", "charge": charge_id})
+        self._end(charge_id, {"kind": "committed", "charge": charge_id, **({"made": dict(made)} if made else {})})
 
     def abort(self, charge_id: str, note: str) -> None:
         """Record that a run failed. What it reserved stays spent.
@@ -275,11 +280,15 @@ class Ledger:
     def _end(self, charge_id: str, content: Mapping[str, Any]) -> None:
         for attempt in range(_ATTEMPTS):
             self._refresh()
-            state = self._charge(charge_id).state
-            if state == content["kind"] == "committed":
-                return
-            if state != "reserved":
-                raise PipelineError(f"charge {charge_id}: already {state}, it cannot be {content['kind']} any more")
+            charge, made = self._charge(charge_id), content.get("made")
+            if charge.state == content["kind"] == "committed":
+                if made is None or made in charge.made:
+                    return
+                charge.refuse_another_draw(made)
+            elif charge.state != "reserved":
+                raise PipelineError(
+                    f"charge {charge_id}: already {charge.state}, it cannot be {content['kind']} any more"
+                )
             if self._append([{**content, "time": _now()}], {}):
                 return
             _pause(attempt)

@@ -2,6 +2,7 @@
 
 from tests.mutations.planted_bugs.account import ACCOUNTS
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
+from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
@@ -29,4 +30,5 @@ BUGS: tuple[Bug, ...] = (
     *PROCESSES,
     *WORDS,
     *ACCOUNTS,
+    *BINDING,
 )

@@ -126,9 +126,9 @@ RELEASE = [
     Bug(
         "release-epsilon-unchecked",
         "release",
-        "primorl/release/bundle.py",
-        "    return accounted is not None and accounted <= stated * (1 + _TOLERANCE)\n",
-        "    return True\n",
+        "primorl/release/accounted.py",
+        "    if not agrees:\n",
+        "    if False:\n",
         "a stranger's ε is believed",
         (_RECEIVED,),
     ),

@@ -1,0 +1,166 @@
+"""Accounting again what a bundle states: no figure is believed, and none may be lower than the accountant makes it."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dp_accounting import dp_event
+
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.groups import grouped
+from primorl.privacy.ledger.account import fixed_epsilon, total_of
+from primorl.privacy.mechanism.queries import GaussianQuery, query_types
+from primorl.privacy.statement import Accountant, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import finite
+from primorl.project.records import printable
+from primorl.release.contents import LEDGER, ChargeRecord, LedgerStatement
+from primorl.release.stated_figures import understated
+from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
+
+Value = TypeVar("Value")
+
+OURS = Accountant(**accounting.ACCOUNTANT)
+MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
+_ROUNDING = 1e-9  # of ε, between two machines with one version of the accountant: sums in another order
+_TOLERANCE = 1e-3  # of ε, for an accountant of another version, whose grid may be finer
+
+
+def figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
+    """Keys of an account's total and what the accountant makes of ``events`` at ``delta``; None: no guarantee."""
+    total = total_of(events, delta)
+    return {key: finite(getattr(total, key)) for key in ("epsilon", "epsilon_fixed", "epsilon_rdp")}
+
+
+def check_statement(path: Path, statement: Statement) -> None:
+    """Check that a model's statement agrees with itself, and account its event again.
+
+    Args:
+        path: its file, for the message.
+        statement: what was read from it.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    _refuse_other_accountant(path, statement.accountant)
+    delta = given(path, "delta", statement.delta)
+    largest = max(delta, given(path, "spent_on_dataset", statement.spent_on_dataset).delta)
+    if statement.private and largest >= 1 / statement.units and not statement.void:
+        raise PipelineError(f"{path}: delta: {largest:g} is not below one over the units, and void does not say so")
+    for place, query in enumerate(statement.queries):
+        if query.what not in query_types():
+            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
+    multiplier = given(path, "noise_multiplier", statement.noise_multiplier)
+    q = given(path, "sampling_probability", statement.sampling_probability)
+    rounds = given(path, "rounds", statement.rounds)
+    if rounds > MOST_ROUNDS:
+        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {MOST_ROUNDS}")
+    if not statement.private:
+        expected: dp_event.DpEvent = dp_event.NonPrivateDpEvent()
+        numbers: dict[str, float | None] = {"epsilon": None, "epsilon_rdp": None}
+    else:
+        if multiplier < LEAST_NOISE:
+            raise PipelineError(f"{path}: private: true, yet without noise (≥ {LEAST_NOISE:g})")
+        queries = tuple(query.noise_multiplier for query in statement.queries)
+        if min(queries, default=LEAST_NOISE) < LEAST_NOISE:
+            raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {LEAST_NOISE:g})")
+        whole = accounting.Training(q, multiplier, rounds, queries)
+        spent, expected = whole.spent(delta), whole.event
+        numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
+        for query in statement.queries:
+            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
+            _refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, statement)
+    if statement.event != event_to_json(expected):
+        raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
+    for key, number in numbers.items():
+        _refuse_unless_equal(path, key, getattr(statement, key), number, statement)
+    if statement.private and (promised := understated(statement)) is not None:
+        raise PipelineError(
+            f"{path}: {promised}: promises more than the accountant makes of the event in the same file"
+        )
+
+
+def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: Statement) -> None:
+    """Account every record of a ledger's statement again, all of them together, and what the model's statement repeats.
+
+    Args:
+        path: of the ledger's statement, for messages.
+        ledger: what was read from it.
+        of: file of the model's statement, for messages.
+        statement: what was read from that.
+
+    Raises:
+        PipelineError: one line; names the record and the key.
+    """
+    _refuse_other_accountant(path, ledger.accountant)
+    for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
+        if getattr(ledger, key) != getattr(statement, key):
+            raise PipelineError(f"{path}: {key}: differs from {of.name}: the ledger speaks of other data")
+    places = [place for place, record in enumerate(ledger.records) if record.id == statement.charge]
+    own = ledger.records[places[0]] if len(places) == 1 else None
+    if own is None or own.event != statement.event or own.state != "committed" or not own.same_version:
+        raise PipelineError(f"{path}: found no committed charge with the id and event of {of.name}")
+    if ledger.charges != len(ledger.records):
+        raise PipelineError(f"{path}: charges: not the number of records")
+    for place, record in enumerate(ledger.records):
+        alone = finite(fixed_epsilon(event_from_json(record.event), record.delta))
+        _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
+    events = [_as_one_unit_sees(record) for record in ledger.records]
+    account = given(of, "spent_on_dataset", statement.spent_on_dataset)
+    if ledger.delta != account.delta:
+        raise PipelineError(f"{path}: delta: found {ledger.delta:g}, allowed is {account.delta:g}, as in {of.name}")
+    for key, number in figures(events, ledger.delta).items():
+        _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
+    if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
+        raise PipelineError(f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has")
+    for key, number in figures(events[: account.charges], account.delta).items():
+        _refuse_unless_equal(of, f"spent_on_dataset: {key}", getattr(account, key), number, statement)
+
+
+def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
+    if record.units_each is None:
+        return dp_event.NonPrivateDpEvent()
+    return grouped(event_from_json(record.event), record.units_each)
+
+
+def given(path: Path, key: str, value: Value | None) -> Value:
+    """A value of the statement that is null for other mechanisms, and never for a dynamics model.
+
+    Raises:
+        PipelineError: it is null.
+    """
+    if value is None:
+        raise PipelineError(f"{path}: not as declared: {key} (null); a model's statement has it")
+    return value
+
+
+def _refuse_other_accountant(path: Path, found: Accountant) -> None:
+    if found.name != OURS.name:
+        raise PipelineError(f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}")
+
+
+def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
+    """Refuse an ε (None: infinite) that is not what the accountant makes of the events in the same file.
+
+    The same version makes the same figure. One of another version may be higher, and lower by `_TOLERANCE`.
+    """
+    same = by.accountant == OURS
+    if stated is None or accounted is None:
+        agrees = stated is None and (accounted is None or not same)
+    elif same:
+        agrees = math.isclose(stated, accounted, rel_tol=_ROUNDING, abs_tol=1e-12)
+    else:
+        agrees = accounted <= stated * (1 + _TOLERANCE)
+    if not agrees:
+        less = accounted is None or (stated is not None and stated < accounted)
+        version = "" if same else f" by version {printable(by.accountant.version)}"
+        raise PipelineError(
+            f"{path}: {key}: {'less' if less else 'more'} than the accountant makes of the events in the same bundle: "
+            f"found {_shown(stated)}{version}, allowed is {_shown(accounted)}; make the bundle again"
+        )
+
+
+def _shown(epsilon: float | None) -> str:
+    return "infinite" if epsilon is None else f"{epsilon!r}"

@@ -1,0 +1,31 @@
+"""The cards of a bundle: both are functions of its other files, so anybody can make them again and compare."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json
+from primorl.release.card import Section
+from primorl.release.card_content import make_card
+from primorl.release.contents import CARDS, EVALUATION, FILES, LEDGER, MODEL, POLICY, STARTS
+
+
+def render(folder: Path) -> dict[str, str]:
+    """Both cards by name, from the other files of the bundle in ``folder``, which were checked before.
+
+    They name the digest of every file that they speak of.
+
+    Raises:
+        PipelineError: the figures in the files are none that a card can state.
+    """
+    files = [name for name in sorted({*FILES, STARTS} - {*CARDS}) if (folder / name).exists()]
+    try:
+        card = make_card(*(read_json(folder / name) for name in (POLICY[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)))
+    except (ArithmeticError, LookupError, TypeError, ValueError) as wrong:
+        raise PipelineError(
+            f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"
+        ) from None
+    digests = tuple((name, file_sha256(folder / name)) for name in files)
+    described = Section("The files that this card describes, by their SHA-256", rows=digests)
+    card = replace(card, sections=(*card.sections, described))
+    return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))

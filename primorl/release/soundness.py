@@ -1,0 +1,125 @@
+"""Numbers of a released model and policy that could not come from training: not finite, of the wrong sign, swapped.
+
+Interval arithmetic bounds every output over all inputs within the declared bounds: |ReLU(x)| and |x sigmoid(x)| are at
+most |x|. So a network that passes gives finite outputs for all of them, not only for those that were tried.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
+
+_LARGEST = 1e30  # float32 ends at 3.4e38; sums and squares of what a trained network holds stay far below
+
+
+def check_model(path: Path, model: GaussianEnsemble) -> None:
+    """Check the numbers of a dynamics model.
+
+    Args:
+        path: ``model.safetensors``, for the message.
+        model: what was read from it and from ``config.json`` beside it.
+
+    Raises:
+        PipelineError: one line; names the tensor or key, what was found, what is allowed.
+    """
+    shape, scales, bounds = model.architecture, model.normaliser, model.bounds
+    for number, weight in enumerate(model.weights):
+        _refuse_unless_finite(path, f"layers.{number // 2}.{('weight', 'bias')[number % 2]}", weight)
+    for part in (scales, bounds):
+        for name, value in vars(part).items():
+            if isinstance(value, Tensor):
+                _refuse_unless_finite(path, name, value)
+    for name, scale in (("input_scale", scales.input_scale), ("target_scale", scales.target_scale)):
+        _refuse_unless_positive(path, name, scale)
+    config = path.with_name("config.json")
+    for place, name, low, high, equal in (
+        (path, "observation", bounds.observation_low, bounds.observation_high, True),  # a constant column
+        (path, "action", bounds.action_low, bounds.action_high, False),
+        (config, "reward", torch.tensor(bounds.reward_low), torch.tensor(bounds.reward_high), True),
+        (config, "log_variance", torch.tensor(shape.log_variance_low), torch.tensor(shape.log_variance_high), False),
+    ):
+        if bool(((low > high) if equal else (low >= high)).any()):
+            allowed = "at most" if equal else "below"
+            raise PipelineError(f"{place}: {name}_low: found a bound that is not {allowed} {name}_high: swapped?")
+    _refuse_large(config, "reward_low, reward_high", max(abs(bounds.reward_low), abs(bounds.reward_high)))
+    inputs = _farthest(
+        torch.cat((bounds.observation_low, bounds.action_low)),
+        torch.cat((bounds.observation_high, bounds.action_high)),
+        scales.input_mean,
+        scales.input_scale,
+    )
+    output = _largest_output(model.weights, inputs.expand(shape.members, 1, -1))
+    _refuse_large(path, "the outputs", float(output.max()))
+    spread = torch.exp(0.5 * torch.tensor(shape.log_variance_high, dtype=torch.float64))
+    predicted = (
+        output[..., : shape.targets] + spread
+    ) * scales.target_scale.double() + scales.target_mean.double().abs()
+    _refuse_large(path, "the predictions", float(predicted.max()))
+
+
+def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble) -> None:
+    """Check the numbers of a policy, and that its scales are those of the model that it was trained in.
+
+    Args:
+        path: ``policy.safetensors``, for the message.
+        policy: what was read from it.
+        model: which passed `check_model`.
+
+    Raises:
+        PipelineError: see `check_model`.
+    """
+    S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
+    for name, found, expected in (
+        ("observation_mean", policy.observation_mean, scales.input_mean[:S]),
+        ("observation_scale", policy.observation_scale, scales.input_scale[:S]),
+        ("action_low", policy.action_low, bounds.action_low),
+        ("action_high", policy.action_high, bounds.action_high),
+    ):
+        if not torch.equal(found, expected):
+            raise PipelineError(f"{path}: {name}: found other numbers than the model has: it is of another model")
+    inputs = _farthest(bounds.observation_low, bounds.observation_high, scales.input_mean[:S], scales.input_scale[:S])
+    layers = [layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)]  # held as [out, in]
+    _refuse_large(path, "the outputs", float(_largest_output(layers, inputs.expand(1, 1, -1)).max()))
+
+
+def _farthest(low: Tensor, high: Tensor, mean: Tensor, scale: Tensor) -> Tensor:
+    """Largest standardised input ``[in]``, one width of the bounds and one scale beyond them included, in float64."""
+    margin = high.double() - low.double() + scale.double()
+    far = torch.maximum((low.double() - margin - mean).abs(), (high.double() + margin - mean).abs())
+    return far / scale.double()
+
+
+def _largest_output(layers: Sequence[Tensor], inputs: Tensor) -> Tensor:
+    """A bound on every output of N networks, ``[N, 1, out]``.
+
+    Args:
+        layers: weights ``[N, in, out]`` and biases ``[N, 1, out]`` in turn.
+        inputs: the largest magnitude of every input, ``[N, 1, in]``.
+    """
+    largest = inputs
+    for weight, bias in zip(layers[::2], layers[1::2], strict=True):
+        largest = largest @ weight.double().abs() + bias.double().abs()
+    return largest
+
+
+def _refuse_unless_finite(path: Path, name: str, value: Tensor) -> None:
+    if not bool(value.isfinite().all()):
+        raise PipelineError(f"{path}: {name}: found NaN or infinity, allowed are finite numbers; `dvc checkout` it")
+
+
+def _refuse_unless_positive(path: Path, name: str, scale: Tensor) -> None:
+    if bool((scale <= 0).any()):
+        raise PipelineError(f"{path}: {name}: found a scale that is not positive, allowed are numbers above 0")
+
+
+def _refuse_large(path: Path, what: str, largest: float) -> None:
+    if not largest <= _LARGEST:
+        raise PipelineError(
+            f"{path}: {what}: may reach {largest:.3g} within the declared bounds, allowed is up to {_LARGEST:g}: they "
+            "would not stay finite"
+        )
