@@ -38,7 +38,7 @@ class Chunk:
 def cpu_sizes(chunk_bytes: int, bytes_of_a_unit: int) -> list[int]:
     """The sizes that a chunk may be filled up to on a CPU, ascending, where a unit takes so many bytes at least."""
     most = max(1, min(_MOST_ON_CPU, chunk_bytes // bytes_of_a_unit))
-    return [size for size in range(1, most + 1) if next_size(size) == size]
+    return [size for size in range(1, most + 1) if _next_cpu_size(size) == size]
 
 
 def cpu_chunks(cohort: Tensor, most: int, threads: int) -> list[Chunk]:
@@ -46,17 +46,16 @@ def cpu_chunks(cohort: Tensor, most: int, threads: int) -> list[Chunk]:
 
     Args:
         cohort: indices, ``[U]``.
-        most: units of a chunk.
+        most: units of a chunk, one of `cpu_sizes`.
         threads: that work on chunks of their own.
     """
     if not len(cohort):
         return []
-    most = max(size for size in range(1, most + 1) if next_size(size) == size)
     turns = math.ceil(len(cohort) / (most * threads))
     units = math.ceil(len(cohort) / (turns * threads))
     if threads == 1 or units > most - most // 4:
         units = most  # what is left over makes one smaller chunk
-    return [Chunk(part, next_size(len(part))) for part in torch.split(cohort, units)]
+    return [Chunk(part, _next_cpu_size(len(part))) for part in torch.split(cohort, units)]
 
 
 def gpu_size(plan: Plan, chunk_bytes: int, bytes_of: Callable[[int], int], length: int) -> int:
@@ -130,3 +129,8 @@ def bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int)
     row = shape.inputs + shape.targets + 1
     rows = local.local_epochs * transitions * (row + 2 * row + 6)
     return 4 * (members + rows)
+
+
+def _next_cpu_size(count: int) -> int:
+    """The least of 1 … 8, 12, 16, 20 … that is at least ``count``."""
+    return count if count <= 8 else -(-count // 4) * 4

@@ -6,19 +6,46 @@ for any number of pairs and any place among them. So one made-up unit is trained
 every size that rounds can have. No byte of data is read.
 """
 
+from collections.abc import Sequence
+from functools import partial
+
 import torch
+from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.project.errors import PipelineError
-from primorl.training.local_update import LocalBatches, Workspace, updates_of_units
+from primorl.training.chunks import bytes_of_a_unit, cpu_sizes, gpu_size
+from primorl.training.local_update import LocalBatches, Workspace, ensemble_clip, updates_of_units
 from primorl.training.settings import LocalTraining
+from primorl.training.setup import TrainingSetup
 
 _STEPS = 2
 
 
+def check_setup(setup: TrainingSetup) -> None:
+    """Train one made-up unit in every place of a chunk of every size that this training's rounds can have.
+
+    Raises:
+        PipelineError: two updates differ in a bit where they must not.
+    """
+    shape, local, execution = setup.architecture, setup.local, setup.execution
+    bytes_of = partial(bytes_of_a_unit, shape, local)
+    if execution.device.type == "cpu":
+        groups = [cpu_sizes(execution.chunk_bytes, bytes_of(1))]
+    else:  # a unit's own length determines the size, and one size need not agree with another
+        groups = [[size] for size in {gpu_size(setup.plan, execution.chunk_bytes, bytes_of, 1 << n) for n in range(31)}]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as in rounds
+    try:
+        for sizes in groups:
+            check_independence(shape, local, ensemble_clip(setup.plan), sizes, execution.device)
+    finally:
+        torch.set_num_threads(threads)
+
+
 def check_independence(
-    shape: Architecture, local: LocalTraining, clip: EnsembleClip, sizes: range, device: torch.device
+    shape: Architecture, local: LocalTraining, clip: EnsembleClip, sizes: Sequence[int], device: torch.device
 ) -> None:
     """Train one made-up unit in every place of chunks of ``sizes`` units.
 
@@ -26,27 +53,26 @@ def check_independence(
         shape: sizes of the ensemble.
         local: the local steps.
         clip: applied after every step.
-        sizes: numbers of units that a chunk may have.
+        sizes: numbers of units of a chunk, among which a unit's update must not differ.
         device: where rounds are computed.
 
     Raises:
         PipelineError: two updates differ in a bit.
     """
     start = tuple(w.to(device) for w in shape.initial_weights(0))
-    alone = None
     workspace = Workspace()
+    expected: list[Tensor] = []
     for units in sizes:
-        # What follows a unit's last row depends on the longest unit of a chunk.
+        # How many steps follow a unit's last one depends on the longest unit of a chunk.
         batches = _of_one_unit(shape, local, units, _STEPS + units % 2, device)
-        for part, update in enumerate(updates_of_units(start, batches, shape, local, clip, workspace)):
-            if units == sizes[0]:
-                alone = [*(alone or []), update[0].clone()]
-            if alone is None or not torch.equal(update, alone[part].expand_as(update)):
-                raise PipelineError(
-                    f"compute.device: on this machine ({device.type}), one unit's update differs in the last bits with "
-                    f"the number of units that are trained at once (found at {units}), which the guarantee does not "
-                    "allow; train on another machine, or with another build of torch"
-                )
+        updates = updates_of_units(start, batches, shape, local, clip, workspace)
+        expected = expected or [update[0].clone() for update in updates]
+        if not all(torch.equal(update, one.expand_as(update)) for update, one in zip(updates, expected, strict=True)):
+            raise PipelineError(
+                f"compute.device: on this machine ({device.type}), the last bits of one unit's update differ with the "
+                f"units that are trained beside it (found for {units} of them), which the guarantee does not allow; "
+                "train on another machine or with another build of torch"
+            )
 
 
 def _of_one_unit(

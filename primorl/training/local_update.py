@@ -117,10 +117,10 @@ def sum_of_updates(
     workspace = Workspace() if workspace is None else workspace
     totals = []
     for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
-        exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
         if grid:
-            exact.mul_(1 / grid).trunc_().mul_(grid)
-        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0))
+            update.mul_(1 / grid).trunc_()
+        exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
+        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0))
     return _as_weights(totals)
 
 
@@ -217,8 +217,13 @@ def _clipped_updates(
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
     gradient = _LossGradient(shape, pairs, rows, workspace, device)
-    for x_j, y_j, weight_j, idle_j in zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True):
-        for signal in signals:
+    # On a GPU no value may be asked for: the steps may be in the course of being captured.
+    ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
+    refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
+    for j, (x_j, y_j, weight_j, idle_j) in enumerate(
+        zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True)
+    ):
+        for signal in signals if refill[j] else ():
             signal[..., -1] = x_j[..., -1]
         _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local)
         _clip(layers, idle_j, clip)
