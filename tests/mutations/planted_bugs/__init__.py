@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
+from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
@@ -21,4 +22,5 @@ BUGS: tuple[Bug, ...] = (
     *CRASHES,
     *RELEASE,
     *PROCESSES,
+    *INDEPENDENCE,
 )
