@@ -11,8 +11,9 @@ from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.graphs import WARM_UP, CudaGraphStep
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import Sac
+from primorl.training.chunks import filled_up
 from primorl.training.cohort import local_batches
-from primorl.training.cuda_graph import SumOfUpdates, filled_up
+from primorl.training.cuda_graph import SumOfUpdates
 from primorl.training.local_update import LocalBatches, sum_of_updates, updates_of_units
 from tests.policy.reference import Reference, gradient
 from tests.training.reference import reference_sum

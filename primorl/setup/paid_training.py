@@ -29,6 +29,7 @@ from primorl.setup.training import training_setup
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.independence import check_setup
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
@@ -77,6 +78,8 @@ def paid_training(
         PipelineError: the budget does not allow it, training diverged, or another process was lost.
     """
     baseline = params.dynamics.variant == "mopo"
+    if setup.plan.is_private and not baseline:
+        check_setup(setup)
     check_writable([MODEL, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     request = accounts.request(
         params,
@@ -143,6 +146,8 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
                 "processes the same"
             )
+        if setup.plan.is_private:
+            check_setup(setup)
         private = _open_private(params, setup, partitions, place)
         check_coverage(group, setup.plan.units, private.numbers)
         serve(group, setup, private)

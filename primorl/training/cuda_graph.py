@@ -1,17 +1,17 @@
 """The kernel as CUDA graphs: one launch for all local steps, where thousands of small ones would leave a GPU waiting.
 
 A graph is of fixed sizes. Cohorts are of random ones, so a chunk is filled up with units and steps without rows, which
-move nothing, to the next of a few sizes: four between a power of two and the next.
+move nothing, to one of a few sizes (`primorl.training.chunks`).
 """
 
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from primorl.dynamics.ensemble import Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.training.chunks import filled_up
 from primorl.training.local_update import LocalBatches, Workspace, sum_of_updates
 from primorl.training.settings import LocalTraining
 
@@ -33,10 +33,11 @@ class SumOfUpdates:
         shape: sizes of the ensemble.
         local: the local steps.
         clip: applied after every step.
+        grid: what updates are multiples of.
     """
 
-    def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip) -> None:
-        self._shape, self._local, self._clip = shape, local, clip
+    def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip, grid: float = 0.0) -> None:
+        self._shape, self._local, self._clip, self._grid = shape, local, clip, grid
         self._graphs: dict[tuple[int, ...], _Graph] = {}
         # All graphs compute in the same memory: one runs at a time, and what it gives is copied before the next.
         self._pool = torch.cuda.graph_pool_handle() if torch.cuda.is_available() else None
@@ -64,7 +65,7 @@ class SumOfUpdates:
 
     def _plainly(self, start: Weights, batches: LocalBatches, workspace: Workspace | None = None) -> list[Tensor]:
         """``workspace`` is for CPUs alone: were one to grow, graphs would go on in the memory that it gave up."""
-        return sum_of_updates(start, batches, self._shape, self._local, self._clip, workspace)
+        return sum_of_updates(start, batches, self._shape, self._local, self._clip, workspace, self._grid)
 
     def _graph_of(self, start: Weights, batches: LocalBatches) -> _Graph:
         held = tuple(w.clone() for w in start)
@@ -79,21 +80,3 @@ class SumOfUpdates:
         with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
             total = self._plainly(held, rows)
         return _Graph(graph, held, rows, total)
-
-
-def filled_up(batches: LocalBatches) -> LocalBatches:
-    """The same batches and, behind them, steps and units without rows up to the next of a few sizes."""
-    steps, units = batches.weights.shape[:2]
-    more_steps, more_units = next_size(steps) - steps, next_size(units) - units
-
-    def filled(values: Tensor) -> Tensor:
-        behind = [0, 0] * (values.dim() - 2)
-        return pad(values, (*behind, 0, more_units, 0, more_steps))
-
-    return LocalBatches(filled(batches.inputs), filled(batches.targets), filled(batches.weights))
-
-
-def next_size(count: int) -> int:
-    """The least of 1 … 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 … that is at least ``count``: at most a quarter more."""
-    step = 1 << max(0, (count - 1).bit_length() - 3)
-    return -(-count // step) * step

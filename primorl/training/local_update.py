@@ -1,7 +1,9 @@
 """The private engine's kernel: every (unit, member) pair's local training, all pairs at once.
 
 PriMORL, Algorithm 2, lines for one unit k: from the released weights θ, gradient steps on the unit's own batches,
-each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products. The backward pass is
+each followed by ensemble clipping of θ_k - θ. Pairs are the batch of batched matrix products.
+No number of one pair's arithmetic depends on who the others are, how many, or where it stands among them, to the last
+bit (docs/privacy-proofs.md, `primorl.training.independence`). The backward pass is
 written out by hand, so no graph is built; a layer's bias is the last row of its matrix, so one in-place product moves
 both; and what is kept is the update itself, so a clip need not subtract it first (docs/benchmarks.md).
 """
@@ -18,9 +20,10 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.settings import LocalTraining
 
+_GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
 _silu_into = torch.ops.aten.silu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
-_sigmoid_backward = torch.ops.aten.sigmoid_backward
+_sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,19 @@ class Workspace:
             self._held[key] = torch.empty(size, device=device, dtype=dtype)
         return self._held[key][:size].view(shape)
 
+    def apart(self, name: str, layer: int, pairs: int, rows: int, columns: int, device: torch.device) -> Tensor:
+        """``[pairs, rows, columns]`` with a gap behind every pair, so that no element-wise operation runs across pairs.
+
+        Such an operation takes as many numbers at once as the processor's registers hold, and those that are left at
+        the end of a row of numbers by other instructions, whose last bits differ. Where it may run across pairs, the
+        end falls into one pair or another, depending on how many there are. Behind a gap, every pair has its own end.
+        """
+        size = rows * columns
+        stride = size + _GAP
+        return self.take(name, layer, (pairs * stride,), device).as_strided(
+            (pairs, rows, columns), (stride, columns, 1)
+        )
+
 
 def ensemble_clip(plan: Plan) -> EnsembleClip:
     """The clip of a plan that trains an ensemble.
@@ -79,8 +95,12 @@ def sum_of_updates(
     local: LocalTraining,
     clip: EnsembleClip,
     workspace: Workspace | None = None,
+    grid: float = 0.0,
 ) -> list[Tensor]:
     """Σ_k Δ_k over the units of ``batches``, each joint update of norm at most the clip's.
+
+    With a ``grid``, every number of an update is cut to a multiple of it, towards zero, so no norm grows. Sums of such
+    multiples are exact, whatever their order: a power of two, and few enough units (`Plan.grid`), provided.
 
     Args:
         start: the released weights every unit starts from, ``[N, in, out]`` and ``[N, 1, out]``.
@@ -89,6 +109,7 @@ def sum_of_updates(
         local: the local steps.
         clip: applied after every step.
         workspace: used again by the next chunk; None: a fresh one.
+        grid: see above; 0: updates are summed as they are.
 
     Returns:
         float64 tensors shaped like ``start``; zero where U = 0. Sensitive: only `Plan.release` may see them.
@@ -96,18 +117,26 @@ def sum_of_updates(
     workspace = Workspace() if workspace is None else workspace
     totals = []
     for i, update in enumerate(_clipped_updates(start, batches, shape, local, clip, workspace)):
+        if grid:
+            update.mul_(1 / grid).trunc_()
         exact = workspace.take("exact", i, tuple(update.shape), update.device, torch.float64).copy_(update)
-        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0))
+        totals.append(exact.view(-1, shape.members, *update.shape[1:]).sum(0).mul_(grid or 1.0))
     return _as_weights(totals)
 
 
 @torch.inference_mode()
 def updates_of_units(
-    start: Weights, batches: LocalBatches, shape: Architecture, local: LocalTraining, clip: EnsembleClip
+    start: Weights,
+    batches: LocalBatches,
+    shape: Architecture,
+    local: LocalTraining,
+    clip: EnsembleClip,
+    workspace: Workspace | None = None,
 ) -> list[Tensor]:
     """Δ_k of every unit, ``[U, N, in, out]`` and ``[U, N, 1, out]``: the terms of `sum_of_updates`. Sensitive."""
-    updates = _clipped_updates(start, batches, shape, local, clip, Workspace())
-    return _as_weights([u.view(-1, shape.members, *u.shape[1:]) for u in updates])
+    units = batches.weights.shape[1]
+    updates = _clipped_updates(start, batches, shape, local, clip, workspace or Workspace())
+    return _as_weights([u.view(-1, shape.members, *u.shape[1:])[:units] for u in updates])
 
 
 class _Layer:
@@ -118,6 +147,7 @@ class _Layer:
         moved: ``[U·N, in + 1, out]``, the update so far.
         now: their sum.
         above: the layer's output, ``[U·N, B, out]``.
+        error: the loss gradient at that output; of the same shape, a gap behind each pair.
     """
 
     def __init__(
@@ -130,17 +160,19 @@ class _Layer:
         self.now.view(units, members, inputs, outputs).copy_(self.origin)
         self.moved = workspace.take("moved", number, (pairs, inputs, outputs), weight.device).zero_()
         self.above = workspace.take("above", number, (pairs, rows, outputs), weight.device)
+        self.error = workspace.apart("error", 0, pairs, rows, outputs, weight.device)
+        self._carried = workspace.take("carried", 0, (pairs, rows, inputs - 1), weight.device)
         self._by_unit = [t.view(units, *self.origin.shape) for t in (self.moved, self.now)]
         self._rows = self.moved.view(units, len(self.origin), -1)
         self._matrix_turned = self.now[:, :-1].mT
 
     def forward(self, signal: Tensor) -> Tensor:
-        """The output for ``signal [U·N, B, in + 1]``, whose last column is 1."""
+        """The output for ``signal [U·N, B, in + 1]``, whose last column is 1 on a unit's own rows."""
         return torch.bmm(signal, self.now, out=self.above)
 
     def carry(self, error: Tensor) -> Tensor:
         """``error`` at the output, ``[U·N, B, out]``, as it arrives at the input: ``[U·N, B, in]``."""
-        return torch.bmm(error, self._matrix_turned)
+        return torch.bmm(error, self._matrix_turned, out=self._carried)
 
     def norms(self) -> Tensor:
         """Of the update, ``[U, N]``, in float32."""
@@ -162,27 +194,47 @@ def _clipped_updates(
     workspace: Workspace,
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
+    batches = _in_company(batches)
     steps, units, rows = batches.weights.shape
     if steps == 0 or units == 0:
         return [
             w.new_zeros(units * shape.members, i + 1, o) for w, (i, o) in zip(start[::2], shape.layers, strict=True)
         ]
+    widest = max(outputs for _, outputs in shape.layers)
+    workspace.apart("error", 0, units * shape.members, rows, widest, start[0].device)  # large enough for every layer
+    workspace.take("carried", 0, (units * shape.members, rows, widest), start[0].device)
     layers = [
         _Layer(weight, bias, units, rows, workspace, i)
         for i, (weight, bias) in enumerate(zip(start[::2], start[1::2], strict=True))
     ]
-    signals = []
-    for i, size in enumerate(shape.hidden):
-        signals.append(workspace.take("signal", i, (units * shape.members, rows, size + 1), start[0].device))
-        signals[i][..., -1] = 1.0  # what the row of biases is multiplied with
-    x = _per_pair(pad(batches.inputs, (0, 1), value=1.0), shape.members)
-    y = _per_pair(batches.targets, shape.members)
+    device, pairs = start[0].device, units * shape.members
+    signals = [workspace.take("signal", i, (pairs, rows, size + 1), device) for i, size in enumerate(shape.hidden)]
+    # Padding is zero, and so is the column that the row of biases is multiplied with: whatever the weights are, the
+    # output and the gradient of such a row are zeros, and a unit's update stays what it is.
+    padding = batches.weights.unsqueeze(-1) == 0
+    x = _per_pair(pad(batches.inputs, (0, 1), value=1.0).masked_fill_(padding, 0.0), shape.members)
+    y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    for x_j, y_j, weight_j, idle_j in zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True):
-        _descend(layers, [x_j, *signals], y_j, weight_j, shape, local)
+    gradient = _LossGradient(shape, pairs, rows, workspace, device)
+    # On a GPU no value may be asked for: the steps may be in the course of being captured.
+    ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
+    refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
+    for j, (x_j, y_j, weight_j, idle_j) in enumerate(
+        zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True)
+    ):
+        for signal in signals if refill[j] else ():
+            signal[..., -1] = x_j[..., -1]
+        _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local)
         _clip(layers, idle_j, clip)
     return clip.finish([layer.moved for layer in layers])
+
+
+def _in_company(batches: LocalBatches) -> LocalBatches:
+    """The same batches; with an idle second unit where there is one: products of one matrix take another way."""
+    if batches.weights.shape[1] != 1:
+        return batches
+    return LocalBatches(*(torch.cat((values, torch.zeros_like(values)), dim=1) for values in vars(batches).values()))
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
@@ -195,29 +247,7 @@ def _per_pair(per_unit: Tensor, members: int) -> Tensor:
     return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
 
 
-def _descend(
-    layers: list[_Layer], signals: list[Tensor], y: Tensor, weight: Tensor, shape: Architecture, local: LocalTraining
-) -> None:
-    """One gradient step of every pair, in place: forward, loss gradient, backward, update.
-
-    Only how far a layer has moved is updated: `_clip` follows, which says where it is.
-    """
-    for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
-        _silu_into(layer.forward(below), out=signal[..., :-1])
-    error = _loss_gradient(layers[-1].forward(signals[-1]), y, shape).mul_(weight)
-
-    rate = local.learning_rate
-    moving = weight.amax(dim=1, keepdim=True) > 0 if local.weight_decay else None
-    for i in reversed(range(len(layers))):
-        layer = layers[i]
-        layer.moved.baddbmm_(signals[i].mT, error, alpha=-rate)
-        if moving is not None:
-            layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
-        if i:
-            error = _silu_backward_into(carried := layer.carry(error), layers[i - 1].above, grad_input=carried)
-
-
-def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
+class _LossGradient:
     """∂/∂(mean, raw, output) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
 
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
@@ -226,19 +256,56 @@ def _loss_gradient(output: Tensor, y: Tensor, shape: Architecture) -> Tensor:
     With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
     e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need.
     """
-    size, high = shape.targets, shape.log_variance_high
-    mean, raw = output[..., :size], output[..., size : 2 * size]
-    gradient = torch.empty_like(output)
-    share = (raw - high).sigmoid_()
-    precision = (share * math.exp(high)).add_(math.exp(shape.log_variance_low)).reciprocal_()
-    miss = mean - y[..., :size]
-    scaled = torch.mul(miss, precision, out=gradient[..., :size])
-    spread = _sigmoid_backward(miss.mul_(scaled).sub_(1).mul_(precision), share)
-    torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
-    if shape.learned_termination:
-        probability = torch.sigmoid(TERMINATION_GAIN * output[..., -1:])
-        torch.mul(probability - y[..., -1:], TERMINATION_GAIN, out=gradient[..., -1:])
-    return gradient
+
+    def __init__(self, shape: Architecture, pairs: int, rows: int, workspace: Workspace, device: torch.device) -> None:
+        self._shape = shape
+        parts = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(3)]
+        self._share, self._precision, self._miss = parts
+        self._flag = workspace.apart("flag", 0, pairs, rows, 1, device)
+
+    def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
+        """Write it into ``gradient``."""
+        size, high = self._shape.targets, self._shape.log_variance_high
+        mean, raw = output[..., :size], output[..., size : 2 * size]
+        share = torch.sub(raw, high, out=self._share).sigmoid_()
+        precision = torch.mul(share, math.exp(high), out=self._precision)
+        precision.add_(math.exp(self._shape.log_variance_low)).reciprocal_()
+        miss = torch.sub(mean, y[..., :size], out=self._miss)
+        scaled = torch.mul(miss, precision, out=gradient[..., :size])
+        spread = miss.mul_(scaled).sub_(1).mul_(precision)
+        _sigmoid_backward_into(spread, share, grad_input=spread)
+        torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
+        if self._shape.learned_termination:
+            probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._flag).sigmoid_()
+            torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
+        return gradient
+
+
+def _descend(
+    layers: list[_Layer],
+    signals: list[Tensor],
+    y: Tensor,
+    weight: Tensor,
+    gradient: _LossGradient,
+    local: LocalTraining,
+) -> None:
+    """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+
+    Only how far a layer has moved is updated: `_clip` follows, which says where it is.
+    """
+    for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
+        _silu_into(layer.forward(below), out=signal[..., :-1])
+    gradient(layers[-1].forward(signals[-1]), y, layers[-1].error).mul_(weight)
+
+    rate = local.learning_rate
+    moving = weight.amax(dim=1, keepdim=True) > 0 if local.weight_decay else None
+    for i in reversed(range(len(layers))):
+        layer = layers[i]
+        layer.moved.baddbmm_(signals[i].mT, layer.error, alpha=-rate)
+        if moving is not None:
+            layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
+        if i:
+            _silu_backward_into(layer.carry(layer.error), layers[i - 1].above, grad_input=layers[i - 1].error)
 
 
 def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:

@@ -5,7 +5,8 @@ import torch
 
 from primorl.dynamics.ensemble import Architecture, Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
-from primorl.training.cuda_graph import SumOfUpdates, filled_up, next_size
+from primorl.training.chunks import filled_up, next_size
+from primorl.training.cuda_graph import SumOfUpdates
 from primorl.training.local_update import sum_of_updates
 from tests.training.test_local_update import batches_of
 from tests.units import local_training, make_units

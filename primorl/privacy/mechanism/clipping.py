@@ -15,6 +15,8 @@ _LONGEST_ROW = 1024
 # Aim a hair below the bound, to allow for that error and for the rounding of float32 products.
 _MARGIN = 1 - 2.0**-14
 
+_LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
+
 
 class Clip(Protocol):
     """What a plan needs to know about a clip: the bound, the sensitivity, and how to describe both.
@@ -64,9 +66,8 @@ class L2Clip:
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        """Refuse a norm that bounds nothing."""
-        if not self.clipping_norm > 0:
-            raise ValueError(f"clipping_norm: found {self.clipping_norm}, allowed are numbers above 0")
+        """Refuse a norm that cannot be held to."""
+        _check_norm(self.clipping_norm)
 
     @property
     def sensitivity(self) -> float:
@@ -150,6 +151,10 @@ class EnsembleClip:
     members: int
     layers: int
 
+    def __post_init__(self) -> None:
+        """Refuse a norm that cannot be held to."""
+        _check_norm(self.clipping_norm)
+
     @property
     def sensitivity(self) -> float:
         """C: L2 sensitivity of the sum when one unit is zeroed out."""
@@ -214,6 +219,22 @@ class EnsembleClip:
             # Zero times infinity is NaN.
             update.nan_to_num_(nan=0.0, posinf=0.0, neginf=0.0).mul_(factors[:, i].view(-1, *[1] * (update.dim() - 1)))
         return updates
+
+
+def _check_norm(clipping_norm: float) -> None:
+    """Refuse norms at which squares of what is to be clipped leave float32.
+
+    A square below 2⁻¹²⁶ is rounded to a multiple of 2⁻¹⁴⁹ or to 0, so that the squares of d numbers lose at most
+    d·2⁻¹⁵⁰ of their sum. What `_MARGIN` leaves for that is 2⁻¹⁵ of the squared bound of a part, C² / (N·L). So
+    C ≥ 2⁻⁶⁷ √(d N L) is enough: 2e-16 for a million numbers and N·L = 1000.
+
+    Raises:
+        ValueError: it is neither within the limits nor infinite.
+    """
+    if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
+        raise ValueError(
+            f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, or infinity"
+        )
 
 
 def _sensitivity(clipping_norm: float, relation: "Relation") -> float:

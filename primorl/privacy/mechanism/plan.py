@@ -19,6 +19,9 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
 from primorl.project.files import finite
 
+MOST_UNITS = 1 << 26
+"""So many units' contributions are summed exactly (`Plan.grid`)."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -86,6 +89,8 @@ class Plan:
         """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
+        if self.units > MOST_UNITS:
+            raise ValueError(f"units: found {self.units}, allowed are up to {MOST_UNITS}, whose sum is exact")
         if self.noise_multiplier > 0 and not math.isfinite(self.clipping_norm):
             raise ValueError("noise covers only clipped contributions: give a finite clipping norm")
         if self.is_private and any(query.noise_multiplier == 0 for query in self.queries):
@@ -122,6 +127,15 @@ class Plan:
     def clipping_norm(self) -> float:
         """C, the clip's."""
         return self.clip.clipping_norm
+
+    @property
+    def grid(self) -> float:
+        """What contributions are to be multiples of: a power of two, at most 2⁻²⁶ C. 0 where C is infinite.
+
+        A number of one contribution is at most 2²⁷ of these, so the sum of up to `MOST_UNITS` is exact in float64, in
+        whatever order. Cut towards zero, no contribution's norm grows.
+        """
+        return math.ldexp(1.0, math.frexp(self.clipping_norm)[1] - 27) if math.isfinite(self.clipping_norm) else 0.0
 
     @property
     def expected_cohort(self) -> float:

@@ -257,7 +257,7 @@ SAMPLING = [
         "sampling-one-cohort-read-ahead",
         "sampling",
         "primorl/training/rounds.py",
-        "                self._next = self._soon(self._begin)\n",
+        "                self._next = self._soon(partial(self._begin, threads))\n",
         "                self._next = lambda read=(batches, rest): read\n",
         "a round's rows are taken for the next round as well",
         (_ROUNDS,),
