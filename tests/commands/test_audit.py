@@ -49,8 +49,11 @@ def test_mechanism_prints_a_table_or_the_report(run: RememberingRun, capsys: pyt
     printed = capsys.readouterr().out
     found = report("mechanism")
     assert f"{found['claimed']:.3f}" in printed
-    assert f"{found['epsilon_gaussian']:.3f}" in printed
-    assert found["canaries"] == 64 * 8 / 2
+    for bound in found["bounds"]:
+        assert f"{bound['epsilon']:.3f}" in printed
+        assert bound["assumes"] in printed
+    assert "all 4 bounds are below the true ε with 95% confidence (Bonferroni: 1.250% error each)" in printed
+    assert found["canaries"] == 64 * 8
     assert run.artifacts["mechanism.json"] == Path("reports/audit/mechanism.json").read_bytes()
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == report("mechanism")
