@@ -35,7 +35,7 @@ def body(params: Params, run: StageRun) -> None:
                 for audit, found in (("mechanism", mechanism), ("one run", one_run))
                 for bound in found.bounds
             },
-            f"Lower bounds on ε at δ = {mechanism.delta:g}, all together at {audits.CONFIDENCE:.0%}",
+            f"Lower bounds on ε at δ = {mechanism.delta:g}, all together at {100 * audits.CONFIDENCE:.6g}%",
         )
     audits.log_mechanism(run, mechanism)
     audits.log_one_run(run, one_run)

@@ -96,7 +96,7 @@ def _mechanism(
     from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs)
+        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
         audits.log_mechanism(log, found)
         table = _bounds(found) + f"\n{found.canaries} canaries were seen"
         _finish("mechanism", audits.mechanism_report(found), table, as_json, log)
@@ -112,7 +112,7 @@ def _one_run(
     from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES)
+        found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
         audits.log_one_run(log, found)
         table = _bounds(found)
         for name, view in (("every round's release", found.rounds), ("the released model", found.model)):
@@ -189,8 +189,8 @@ def _bounds(found: "LowerBound | OneRun") -> str:
     table = rendered((f"ε at δ = {found.delta:g}", "", "of the claim", "assumes"), cells, right=("", "of the claim"))
     each = (1 - found.confidence) / len(found.bounds)
     return (
-        f"{table}\nall {len(found.bounds)} bounds are below the true ε with {found.confidence:.0%} confidence "
-        f"(Bonferroni: {each:.3%} error each)"
+        f"{table}\nall {len(found.bounds)} bounds are below the true ε with {100 * found.confidence:.6g}% confidence "
+        f"(Bonferroni: error {each:.3g} each)"
     )
 
 
