@@ -1,6 +1,7 @@
 """The bugs that `tests.mutations` plants: one small replacement in the source each."""
 
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
+from tests.mutations.planted_bugs.audits import AUDITS
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
@@ -21,4 +22,5 @@ BUGS: tuple[Bug, ...] = (
     *CRASHES,
     *RELEASE,
     *PROCESSES,
+    *AUDITS,
 )
