@@ -24,8 +24,8 @@ from benchmarks.machine import RESULTS, machine
 from primorl.attacks import membership
 from primorl.attacks.one_run import audit_one_run
 from primorl.attacks.population import population
-from primorl.attacks.victims import ON_ONE_CORE, Recipe
-from primorl.privacy.audits.canaries import audit_mechanism
+from primorl.attacks.victims import Recipe
+from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.project.files import replaced_file
 from primorl.project.progress import progress_bar
 
@@ -40,7 +40,7 @@ VARIANTS: list[tuple[membership.Variant, float | None]] = [
     ("private", 0.3),
 ]
 CANARIES, CONFIDENCE = 200, 0.95
-MECHANISM_CANARIES, MECHANISM_RUNS = 64, 256
+MECHANISM_CANARIES, ORDINARY = 2048, 100
 CANARY_UNITS_SEED = 4_000_000
 
 
@@ -95,10 +95,10 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
         "error": [attack.error for attack in attacks],
     }
     if recipe.setup.plan.is_private:
-        bound = audit_mechanism(
-            recipe.setup.plan, canaries=MECHANISM_CANARIES, runs=MECHANISM_RUNS, confidence=CONFIDENCE
-        )
-        row["mechanism"] = dataclasses.asdict(bound)
+        plan = dataclasses.replace(recipe.setup.plan, units=MECHANISM_CANARIES + ORDINARY)
+        runs = enough_runs(plan, MECHANISM_CANARIES)
+        bound = audit_mechanism(plan, canaries=MECHANISM_CANARIES, runs=runs, confidence=CONFIDENCE)
+        row["mechanism"] = dataclasses.asdict(bound) | {"epsilon": bound.epsilon}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     return row | {
         "seconds": time.perf_counter() - started,
@@ -112,20 +112,16 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
 def audit(recipe: Recipe, on_round: Any) -> dict[str, Any]:
     """The one-run audit of the recipe's training, on as many units as its victims have."""
     result = audit_one_run(
-        dataclasses.replace(recipe.setup.plan, units=membership.MEMBERS + CANARIES),
-        recipe.shape,
+        dataclasses.replace(
+            recipe.setup, plan=dataclasses.replace(recipe.setup.plan, units=membership.MEMBERS + CANARIES)
+        ),
         population(membership.MEMBERS, membership.STEPS, CANARY_UNITS_SEED),
         membership.public_units().flat(),
         canaries=CANARIES,
         confidence=CONFIDENCE,
-        local=recipe.local,
-        server=recipe.server,
-        max_transitions=None,
-        seed=recipe.seed,
-        execution=ON_ONE_CORE,
         on_round=on_round,
     )
-    return dataclasses.asdict(result)
+    return dataclasses.asdict(result) | {"epsilon": result.epsilon}
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -138,9 +134,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         claimed = "∞" if row["epsilon"] is None else f"{row['epsilon']:.2f}"
         mechanism = row["mechanism"]
-        proved = "–" if mechanism is None else f"{max(mechanism['epsilon'], mechanism['epsilon_gaussian']):.2f}"
-        one_run = max(row["one_run"]["model"]["epsilon"], row["one_run"]["rounds"]["epsilon"])
-        cells = [f"`{row['variant']}`", claimed, proved, f"{one_run:.2f}"]
+        proved = "–" if mechanism is None else f"{mechanism['epsilon']:.2f}"
+        cells = [f"`{row['variant']}`", claimed, proved, f"{row['one_run']['epsilon']:.2f}"]
         for kind, name in membership.HEADLINE.items():
             success = row["attacks"][kind][name]
             cells += [_with_interval(success, "auc"), _with_interval(success, "tpr")]
@@ -180,11 +175,10 @@ def draw(rows: list[dict[str, Any]]) -> None:
     right.plot([0.25, 12], [0.25, 12], color="0.6", linestyle="--", linewidth=1)
     right.annotate("claimed: no bound may lie above", (1.05, 1.35), color="0.4", rotation=37, fontsize=9)
     bounds = {
-        "mechanism, white box": [max(row["mechanism"][k] for k in ("epsilon", "epsilon_gaussian")) for row in private],
-        "one run, every round": [row["one_run"]["rounds"]["epsilon"] for row in private],
-        "one run, released model": [row["one_run"]["model"]["epsilon"] for row in private],
+        "mechanism, white box": [row["mechanism"]["epsilon"] for row in private],
+        "one run": [row["one_run"]["epsilon"] for row in private],
     }
-    for marker, (name, values) in zip("D^v", bounds.items(), strict=True):
+    for marker, (name, values) in zip("D^", bounds.items(), strict=True):
         right.plot(claims, values, marker, label=name, clip_on=False)
     right.set_xscale("log")
     right.set_yscale("symlog", linthresh=0.1, linscale=0.4)

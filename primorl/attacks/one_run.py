@@ -1,5 +1,8 @@
 """Auditing one run of training, end to end, with canary trajectories (Steinke et al. 2023, arXiv 2305.08846).
 
+The same guesses bound ε twice: as those of any (ε, δ) mechanism, and as those of T Poisson-sampled Gaussian releases
+(Mahloujifar et al. 2024, arXiv 2410.22235), which refutes more.
+
 Unlike the audit of the mechanism (`primorl.privacy.audits.canaries`) this one goes through everything that training
 does with a trajectory: batches, local steps, clipping, chunks, sampling, noise, the server's momentum and average.
 """
@@ -14,6 +17,8 @@ from torch import Tensor
 
 from primorl.attacks.units import Units, WithCanaries
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, forward, row_losses
+from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, f_dp_bound
+from primorl.privacy.audits.family import Family
 from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource, local_batches
@@ -34,11 +39,20 @@ _MOST_EVIDENCE = 50.0  # that one round gives: without noise a single wrong esti
 
 @dataclass(frozen=True)
 class View:
-    """What one attacker achieved: ``correct`` of ``guesses`` were right, which refutes every ε below ``epsilon``."""
+    """What one attacker achieved.
+
+    Attributes:
+        guesses: made.
+        correct: right ones.
+        epsilon: every ε below it is refuted, whatever the mechanism is.
+        epsilon_fdp: every ε below it is refuted, if the rounds are Gaussian releases of Poisson samples with the
+            plan's q; 0 where the plan claims nothing.
+    """
 
     guesses: int
     correct: int
     epsilon: float
+    epsilon_fdp: float
 
 
 @dataclass(frozen=True)
@@ -50,7 +64,7 @@ class OneRun:
         model: by the likelihood of the canaries under the released weights.
         rounds: by every round's release, which ε covers too.
         delta: at which all are read.
-        confidence: with which both bounds hold together (each is made at half the error).
+        confidence: with which all four bounds hold together; each is made at (1 - confidence)/4.
         canaries: m.
         units: real ones, that the canaries were among.
     """
@@ -64,9 +78,17 @@ class OneRun:
     units: int
 
     @property
+    def bounds(self) -> tuple[Bound, ...]:
+        """The four lower bounds, and what each takes for granted."""
+        views = (("rounds", self.rounds), ("model", self.model))
+        free = [Bound(name, view.epsilon, "nothing") for name, view in views]
+        by_family = [Bound(f"{name}_fdp", view.epsilon_fdp, ASSUMPTIONS["one_run_fdp"]) for name, view in views]
+        return (*free, *by_family)
+
+    @property
     def epsilon(self) -> float:
-        """The larger of the two lower bounds."""
-        return max(self.model.epsilon, self.rounds.epsilon)
+        """The largest of the lower bounds."""
+        return max(bound.epsilon for bound in self.bounds)
 
     @property
     def refutes_the_claim(self) -> bool:
@@ -147,12 +169,13 @@ def audit_one_run(
     )
     weights = tuple(w.cpu() for w in trained.weights)
     likelihood = _likelihood(weights, planted, architecture, normaliser)
-    each = 1 - (1 - confidence) / 2
+    each = 1 - (1 - confidence) / 4
 
     def view(scores: Floats) -> View:
         count = int(_GUESSED * canaries)
         made, right = guesses(scores, included, count, count)
-        return View(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each))
+        by_family = f_dp_bound(Family.of(plan), canaries, made, right, each) if plan.is_private else 0.0
+        return View(made, right, epsilon_lower_bound(canaries, made, right, plan.delta, each), by_family)
 
     spent = plan.spent()
     return OneRun(

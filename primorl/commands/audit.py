@@ -1,6 +1,6 @@
 """``primorl audit``."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,13 +11,15 @@ from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
 if TYPE_CHECKING:
+    from primorl.attacks.one_run import OneRun
     from primorl.attacks.success import Success
     from primorl.config.params import Params
+    from primorl.privacy.audits.bounds import LowerBound
     from primorl.tracking import StageRun
 
 _EXAMPLES = """\b
 Examples:
-  primorl audit mechanism                        canary updates through sampler, clip and noise; reads no data
+  primorl audit mechanism                        2,048 canary updates through sampler, clip and noise; reads no data
   primorl audit one-run --canaries 400           canary trajectories through the whole training, on the public split
   primorl audit membership --epsilons 10 1 0.3   who was in the data? on simulated units, minutes for each ε
 
@@ -82,24 +84,22 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 def _mechanism(
     canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 256]")
+        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 2048]")
     ] = None,
     runs: Annotated[
-        int | None, typer.Option(metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: 64]")
+        int | None,
+        typer.Option(
+            metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
+        ),
     ] = None,
     as_json: _Json = False,
 ) -> None:
     from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs or audits.MECHANISM_RUNS)
+        found = audits.of_mechanism(params, canaries or audits.MECHANISM_CANARIES, runs, audits.CONFIDENCE)
         audits.log_mechanism(log, found)
-        rows = [
-            ("claimed", found.claimed),
-            ("lower bound, from right and wrong guesses alone", found.epsilon),
-            ("lower bound, if rounds are Gaussian with the plan's q", found.epsilon_gaussian),
-        ]
-        table = _bounds(rows, found.delta, found.confidence)
+        table = _bounds(found) + f"\n{found.canaries} canaries were seen"
         _finish("mechanism", audits.mechanism_report(found), table, as_json, log)
         audits.refuse(found)
 
@@ -113,12 +113,11 @@ def _one_run(
     from primorl.setup import audits
 
     with _logged() as (params, log):
-        found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES)
+        found = audits.of_one_run(params, canaries or audits.ONE_RUN_CANARIES, audits.CONFIDENCE)
         audits.log_one_run(log, found)
-        rows: list[tuple[str, float | None]] = [("claimed", found.claimed)]
-        for name, view in (("the released model", found.model), ("every round's release", found.rounds)):
-            rows.append((f"lower bound, from {name} ({view.correct} of {view.guesses} guesses right)", view.epsilon))
-        table = _bounds(rows, found.delta, found.confidence)
+        table = _bounds(found)
+        for name, view in (("every round's release", found.rounds), ("the released model", found.model)):
+            table += f"\n{name}: {view.correct} of {view.guesses} guesses right"
         table += f"\ntrained on {found.units} public units and {found.canaries} canaries; the model was dropped"
         _finish("one-run", audits.one_run_report(found), table, as_json, log)
         audits.refuse(found)
@@ -182,11 +181,19 @@ def _finish(name: str, report: dict[str, Any], table: str, as_json: bool, log: "
     print(json.dumps(report, indent=2, allow_nan=False) if as_json else f"{table}\nreport: {path}")
 
 
-def _bounds(rows: "Sequence[tuple[str, float | None]]", delta: float, confidence: float) -> str:
-    shown = {name: (at_most if name.startswith("claimed") else at_least) for name, _ in rows}
-    cells = [(name, "none" if value is None else shown[name](value)) for name, value in rows]
-    table = rendered((f"ε at δ = {at_most(delta)}", ""), cells, right=("",))
-    return f"{table}\neach bound is below the true ε with {confidence:.0%} confidence"
+def _bounds(found: "LowerBound | OneRun") -> str:
+    claimed = found.claimed
+    cells = [("claimed", "none" if claimed is None else at_most(claimed), "", "")]
+    for bound in found.bounds:
+        share = f"{bound.epsilon / claimed:.0%}" if claimed else ""
+        cells.append((f"lower bound: {bound.name}", at_least(bound.epsilon), share, bound.assumes))
+    header = (f"ε at δ = {at_most(found.delta)}", "", "of the claim", "assumes")
+    table = rendered(header, cells, right=("", "of the claim"))
+    each = (1 - found.confidence) / len(found.bounds)
+    return (
+        f"{table}\nall {len(found.bounds)} bounds are below the true ε with {100 * found.confidence:.6g}% confidence "
+        f"(Bonferroni: error {each:.3g} each)"
+    )
 
 
 def _successes(found: "Mapping[str, Success]") -> list[str]:

@@ -1,13 +1,14 @@
 """Audits of the training that params.yaml describes: is its ε refuted? They read the public split alone."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 from primorl.attacks.one_run import OneRun, audit_one_run
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_least, at_most
-from primorl.privacy.audits.canaries import LowerBound, audit_mechanism
+from primorl.privacy.audits.bounds import Bound, LowerBound
+from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
@@ -16,23 +17,33 @@ from primorl.tracking import Log
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
-CONFIDENCE = 0.95
-MECHANISM_CANARIES, MECHANISM_RUNS = 256, 64
+CONFIDENCE = 0.99
+"""Of all bounds of one report together. Audits are repeated, and a false alarm would stop a release: so not 95%."""
+MECHANISM_CANARIES = 2048
 ONE_RUN_CANARIES = 200
 
 
-def of_mechanism(params: Params, canaries: int, runs: int) -> LowerBound:
+def of_mechanism(params: Params, canaries: int, runs: int | None, confidence: float) -> LowerBound:
     """Audit the rounds of the plan, on updates made for the audit; reads no data.
+
+    Args:
+        params: the settings.
+        canaries: in one run; fewer where the plan has no more units.
+        runs: of all rounds; None: as many as see 131,072 canaries.
+        confidence: of all bounds together.
 
     Raises:
         PipelineError: the plan claims nothing, or has fewer units than canaries.
     """
     manifest = _claiming(params)
     plan = dataclasses.replace(make_plan(params, manifest), queries=())
-    return audit_mechanism(plan, canaries=min(canaries, plan.units - 1), runs=runs, confidence=CONFIDENCE)
+    canaries = min(canaries, plan.units - 1)
+    runs = enough_runs(plan, max(1, canaries)) if runs is None else runs
+    with progress_bar(plan.rounds * runs, "audit of the mechanism", "round") as bar:
+        return audit_mechanism(plan, canaries=canaries, runs=runs, confidence=confidence, on_round=bar.update)
 
 
-def of_one_run(params: Params, canaries: int) -> OneRun:
+def of_one_run(params: Params, canaries: int, confidence: float) -> OneRun:
     """Train once, as ``train_model`` would, on the public split and canaries, all of them taken for private units.
 
     K is theirs and the rest of the plan that of params.yaml; ε does not depend on K. Public data costs nothing, and the
@@ -55,7 +66,7 @@ def of_one_run(params: Params, canaries: int) -> OneRun:
             public,
             public.flat(),
             canaries=canaries,
-            confidence=CONFIDENCE,
+            confidence=confidence,
             on_round=bar.update,
         )
 
@@ -76,7 +87,7 @@ def _claiming(params: Params) -> Manifest:
 
 def mechanism_report(found: LowerBound) -> dict[str, Any]:
     """What the audit of the mechanism found, as plain data."""
-    return dataclasses.asdict(found) | {"refutes_the_claim": found.refutes_the_claim}
+    return dataclasses.asdict(found) | _verdict(found)
 
 
 def one_run_report(found: OneRun) -> dict[str, Any]:
@@ -84,18 +95,19 @@ def one_run_report(found: OneRun) -> dict[str, Any]:
     return {
         "trained_on": "the public split and canaries, taken for private units; the model was dropped",
         **dataclasses.asdict(found),
-        "refutes_the_claim": found.refutes_the_claim,
+        "bounds": [dataclasses.asdict(bound) for bound in found.bounds],
+        **_verdict(found),
     }
 
 
 def log_mechanism(log: Log, found: LowerBound) -> None:
     """Log the numbers of the audit of the mechanism."""
-    _log(log, "mechanism", found.claimed, {"guesses": found.epsilon, "gaussian": found.epsilon_gaussian})
+    _log(log, "mechanism", found.claimed, found.bounds)
 
 
 def log_one_run(log: Log, found: OneRun) -> None:
     """Log the numbers of the one-run audit."""
-    _log(log, "one_run", found.claimed, {"model": found.model.epsilon, "rounds": found.rounds.epsilon})
+    _log(log, "one_run", found.claimed, found.bounds)
 
 
 def refuse(found: LowerBound | OneRun) -> None:
@@ -105,19 +117,26 @@ def refuse(found: LowerBound | OneRun) -> None:
         PipelineError: the claim is refuted.
     """
     if found.refutes_the_claim:
-        name, bound = (
-            ("one run", found.epsilon)
-            if isinstance(found, OneRun)
-            else ("mechanism", max(found.epsilon, found.epsilon_gaussian))
-        )
+        name = "one run" if isinstance(found, OneRun) else "mechanism"
         raise PipelineError(
-            f"audit ({name}): ε is at least {at_least(bound)} and {at_most(found.claimed)} is claimed, both at δ = "
-            f"{at_most(found.delta)}: the guarantee does not hold; release nothing and look for the bug"
+            f"audit ({name}): ε is at least {at_least(found.epsilon)} and {at_most(found.claimed)} is claimed, both at "
+            f"δ = {at_most(found.delta)}: the guarantee does not hold; release nothing and look for the bug"
         )
 
 
-def _log(log: Log, audit: str, claimed: float | None, bounds: Mapping[str, float]) -> None:
+def _verdict(found: LowerBound | OneRun) -> dict[str, Any]:
+    """How sure the bounds are, and what they say of the claim."""
+    share = found.epsilon / found.claimed if found.claimed else None
+    return {
+        "epsilon": found.epsilon,
+        "share_of_the_claim": share,
+        "error_of_each_bound": (1 - found.confidence) / len(found.bounds),
+        "refutes_the_claim": found.refutes_the_claim,
+    }
+
+
+def _log(log: Log, audit: str, claimed: float | None, bounds: Sequence[Bound]) -> None:
     if claimed is not None:
         log.metric("audit.claimed_epsilon", claimed)
-    for name, value in bounds.items():
-        log.metric(f"audit.{audit}.{name}_lower_bound", value)
+    for bound in bounds:
+        log.metric(f"audit.{audit}.{bound.name}_lower_bound", bound.epsilon)

@@ -50,8 +50,11 @@ def test_mechanism_prints_a_table_or_the_report(run: RememberingRun, capsys: pyt
     printed = capsys.readouterr().out
     found = report("mechanism")
     assert at_most(found["claimed"]) in printed
-    assert at_least(found["epsilon_gaussian"]) in printed
-    assert found["canaries"] == 64 * 8 / 2
+    for bound in found["bounds"]:
+        assert at_least(bound["epsilon"]) in printed
+        assert bound["assumes"] in printed
+    assert "all 4 bounds are below the true ε with 99.99% confidence (Bonferroni: error 2.5e-05 each)" in printed
+    assert found["canaries"] == 64 * 8
     assert run.artifacts["mechanism.json"] == Path("reports/audit/mechanism.json").read_bytes()
     assert cli.main([*words, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == report("mechanism")
@@ -69,7 +72,7 @@ def test_one_run_says_what_it_trained_on_and_writes_no_model(
     assert run.logged["audit.claimed_epsilon"] == report("one-run")["claimed"]
 
 
-@pytest.mark.parametrize("words", [("mechanism", "--runs", "8"), ("one-run", "--canaries", "100")])
+@pytest.mark.parametrize("words", [("mechanism", "--runs", "8"), ("one-run", "--canaries", "200")])
 def test_a_broken_mechanism_ends_in_one_line_and_status_1(
     run: RememberingRun, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

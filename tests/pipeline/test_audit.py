@@ -21,6 +21,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.tiny_policy import RememberingRun, write_partition
 from tests.trajectories.builders import INFO, episode, snapshot, table
 
+SURE = 1 - 1e-4  # hardly any false alarms
 PRIVACY = {"target_epsilon": None, "noise_multiplier": 6.0, "sampling_probability": 0.5, "rounds": 30, "delta": 1e-5}
 
 
@@ -36,7 +37,9 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     names = [f"b{i:03d}" for i in range(6)]
     write_partition(Path("data/partitions/public"), table(others, units=names, names=names))
     write_json(Path("data/partitions/manifest.json"), Manifest(INFO, 300, 6).to_json())
-    monkeypatch.setattr(audits, "MECHANISM_RUNS", 8)
+    monkeypatch.setattr(audits, "CONFIDENCE", SURE)
+    monkeypatch.setattr(audits, "MECHANISM_CANARIES", 256)
+    monkeypatch.setattr(audits, "enough_runs", lambda plan, canaries: 8)
     monkeypatch.setattr(audits, "ONE_RUN_CANARIES", 60)
     return changed(small, privacy=PRIVACY, dynamics={"hidden": [16]})
 
@@ -63,10 +66,12 @@ def test_the_true_plan_passes_and_nothing_but_the_report_is_written(project: Par
     for name in ("mechanism", "one_run"):
         assert report[name]["refutes_the_claim"] is False
         assert report[name]["claimed"] == run.logged["audit.claimed_epsilon"] > 1
+        assert report[name]["error_of_each_bound"] == pytest.approx((1 - SURE) / 2 / 4)
+        for bound in report[name]["bounds"]:
+            assert run.logged[f"audit.{name}.{bound['name']}_lower_bound"] == bound["epsilon"]
+            assert bound["assumes"]
     assert report["one_run"]["units"] == 6
     assert report["one_run"]["trained_on"].startswith("the public split and canaries")
-    assert run.logged["audit.one_run.rounds_lower_bound"] == report["one_run"]["rounds"]["epsilon"]
-    assert run.logged["audit.mechanism.gaussian_lower_bound"] == report["mechanism"]["epsilon_gaussian"]
     assert set(run.artifacts) == {"audit.json", "audit.png"}
     assert run.artifacts["audit.png"].startswith(b"\x89PNG")
 

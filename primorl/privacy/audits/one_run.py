@@ -5,6 +5,8 @@ Too many right guesses disprove (ε, δ). Nothing is assumed of the mechanism, a
 of each other given the output; only the coins must be fair, independent and unknown to the guesser.
 """
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
@@ -100,3 +102,41 @@ def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
         middle = (low + high) / 2
         low, high = (middle, high) if refuted(middle) else (low, middle)
     return low
+
+
+def refutes_trade_off(
+    least: Callable[[float], float], canaries: int, guesses: int, correct: int, significance: float
+) -> bool:
+    """Whether so many right guesses refute f-DP (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235).
+
+    If they were as probable as ``significance``: let r_i be the probability that a random canary is guessed right and at
+    least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
+    right guess is a wrong one and one guess fewer is right, so f-DP says h_(i-1) ≥ ``least``(r_i). Exactly i right
+    guesses add to both in the ratio i : r - i, so r_(i-1) follows from h_(i-1). Where r_0 + h_0 would pass the share
+    of canaries that is guessed, the assumption was wrong. As the (ε, δ) bound above, it needs fair and independent coins
+    alone: canaries may depend on each other given the output.
+
+    Args:
+        least: the least rate of false alarms of a test of given power: the inverse of 1 - f, increasing.
+        canaries: m, abstentions included.
+        guesses: r made.
+        correct: v of them right.
+        significance: f-DP is refuted at this level.
+
+    Raises:
+        ValueError: not 0 ≤ v ≤ r ≤ m.
+    """
+    if not 0 <= correct <= guesses <= canaries:
+        raise ValueError(f"found {correct} right of {guesses} guesses on {canaries} canaries: allowed is 0 ≤ v ≤ r ≤ m")
+    share = guesses / canaries
+    right = significance * correct / canaries
+    wrong = significance * (guesses - correct) / canaries
+    for exactly in range(correct - 1, -1, -1):
+        more = least(right)
+        if more <= wrong:
+            return False  # and so at every later step
+        right = min(1.0, right + exactly / (guesses - exactly) * (more - wrong))
+        wrong = more
+        if right + wrong > share:
+            return True
+    return right + wrong > share

@@ -17,7 +17,9 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from primorl.privacy.audits import canaries
-from primorl.privacy.audits.canaries import LowerBound, Observations, audit_mechanism, observe
+from primorl.privacy.audits.bounds import LowerBound, Observations
+from primorl.privacy.audits.canaries import audit_mechanism, observe
+from primorl.privacy.audits.family import Family
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -165,9 +167,9 @@ def test_a_sound_plan_is_not_refuted(settings: dict[str, object], runs: int) -> 
     """Both bounds stay below the claim; where all join, the tighter one finds a good part of it."""
     found = audit(plan(**settings), runs)
     assert not found.refutes_the_claim
-    assert found.canaries == runs * 128
+    assert found.canaries == runs * 256
     if settings is EVERYONE:
-        assert found.epsilon_gaussian > 0.25 * found.claimed
+        assert found.of("gaussian") > 0.25 * found.claimed
 
 
 @pytest.mark.parametrize(
@@ -260,21 +262,24 @@ def test_with_everyone_in_the_tight_bound_is_that_of_gaussian_dp(hit_rate: float
     """q = 1: rates (hit, alarm) take μ = Φ⁻¹(hit) - Φ⁻¹(alarm), and δ(ε) of μ-GDP is known (Dong et al. 2022)."""
     mu, p = 0.8, plan(**EVERYONE)
     alarm = float(stats.norm.cdf(ndtri(hit_rate) - mu))
-    epsilon = canaries._gaussian_epsilon(p, hit_rate, alarm)
+    epsilon = Family.of(p).lower_bound(lambda curve: not curve.allows(hit_rate, alarm))
     curve = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
     assert curve == pytest.approx(p.delta, rel=0.15)  # ε to about a per cent
 
 
 def test_useless_guesses_bound_nothing() -> None:
-    assert canaries._gaussian_epsilon(plan(**SAMPLED), 0.5, 0.5) == 0.0
-    assert canaries._gaussian_epsilon(plan(**SAMPLED), 0.0, 1.0) == 0.0
+    family = Family.of(plan(**SAMPLED))
+    assert family.lower_bound(lambda curve: not curve.allows(0.5, 0.5)) == 0.0
+    assert family.lower_bound(lambda curve: not curve.allows(0.0, 1.0)) == 0.0
 
 
 def test_canaries_reach_the_bound_and_stay_apart() -> None:
     """After the clip each has joint norm C, an equal part in every layer of every member, and no overlap."""
     for clipping in ("flat", "per_layer"):
         p = plan(clipping=clipping, **EVERYONE)
-        rows = canaries._clipped(p, 40, torch.ones(3, 3))
+        table = canaries._clipped(p, torch.ones(3, 3))
+        cohorts = torch.eye(40 + len(table) - 1, dtype=torch.float64)  # of one unit each
+        rows = torch.stack([canaries._sum(table, alone[:40], alone[40:]).flatten() for alone in cohorts])
         gram = (rows @ rows.T).numpy()
         assert np.abs(gram[:40, :40] - 0.25 * np.eye(40)).max() < 1e-4
         assert np.abs(gram[:40, 40:]).max() == 0

@@ -1,12 +1,14 @@
 """The one-run bound holds at its confidence on mechanisms of known ε and δ, and sees through weaker ones."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 from scipy import stats
+from scipy.special import ndtr, ndtri
 
-from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses, p_value
+from primorl.privacy.audits.one_run import epsilon_lower_bound, guesses, p_value, refutes_trade_off
 
 
 @pytest.mark.parametrize("count", [10, 100, 1000])
@@ -127,3 +129,33 @@ def test_abstaining_helps_where_few_scores_tell() -> None:
 def test_what_makes_no_sense_is_refused(call) -> None:  # type: ignore[no-untyped-def]
     with pytest.raises(ValueError, match="allowed"):
         call()
+
+
+def gaussian(mu: float) -> Callable[[float], float]:
+    """The inverse of 1 - f of a μ-GDP mechanism (Dong et al. 2022)."""
+    return lambda power: float(ndtr(ndtri(power) - mu))
+
+
+@pytest.mark.parametrize(("mu", "share"), [(0.5, 1.0), (0.5, 0.2), (2.0, 0.5)])
+def test_f_dp_is_refuted_no_more_often_than_it_may_and_a_weaker_mechanism_is(mu: float, share: float) -> None:
+    """Independent Gaussian canaries, guessed from both ends: simulated for what is true, and for four times the μ."""
+    canaries, significance = 4000, 0.05
+    side = int(share * canaries / 2)
+
+    def refuted(true_mu: float, seed: int) -> bool:
+        generator = np.random.default_rng(seed)
+        included = generator.random(canaries) < 0.5
+        scores = generator.standard_normal(canaries) + true_mu * included
+        made, right = guesses(scores, included, side, side)
+        return refutes_trade_off(gaussian(mu), canaries, made, right, significance)
+
+    assert sum(refuted(mu, seed) for seed in range(40)) <= 8  # of two expected at most
+    assert all(refuted(4 * mu, seed) for seed in range(5))
+
+
+def test_f_dp_follows_the_recursion_written_out() -> None:
+    """One guess about one canary: refuted where it is more probable than the curve allows, α > 1 - least(α)."""
+    assert refutes_trade_off(gaussian(0.1), 1, 1, 1, 0.54)
+    assert not refutes_trade_off(gaussian(0.1), 1, 1, 1, 0.50)
+    with pytest.raises(ValueError, match="allowed"):
+        refutes_trade_off(gaussian(0.1), 10, 11, 5, 0.05)

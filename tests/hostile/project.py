@@ -1,0 +1,188 @@
+"""Small projects to cheat in: a log of patients, the stages that charge, and the commands as a stranger calls them."""
+
+import hashlib
+import json
+import os
+import random
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pipeline import collect, ingest, partition, train_model
+from primorl.commands import main as cli
+from primorl.config import params
+from primorl.project.errors import PipelineError
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.projects import project_settings, write_settings
+
+LEDGER = Path(".primorl/ledger.db")
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    before = Path.cwd()
+    folder.mkdir(parents=True, exist_ok=True)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
+
+
+def primorl(*words: str) -> tuple[int, str, str]:
+    """Status, stdout and stderr of a command."""
+    out, err = StringIO(), StringIO()
+    with redirect_stdout(out), redirect_stderr(err):
+        status = cli.main(list(words))
+    return status, out.getvalue(), err.getvalue()
+
+
+def refused(*words: str) -> bool:
+    """Whether the command ends with a status and one line that says why."""
+    status, _, err = primorl(*words)
+    return status != 0 and any(line.startswith("error: ") for line in err.splitlines())
+
+
+def settings() -> dict[str, Any]:
+    """A private run of two rounds with everybody, without a public split."""
+    raw = project_settings("csv-log")
+    raw["partition"] = {"public_fraction": 0.0, "public": None, "salt": "primorl"}
+    raw["privacy"] |= {
+        "target_epsilon": None,
+        "noise_multiplier": 4.0,
+        "sampling_probability": 1.0,
+        "rounds": 2,
+        "delta": 1e-3,
+        "budget": {"epsilon": None, "delta": 1e-3},
+        "statistics": {"normaliser": "bounds", "starts": True, "noise_multiplier": 14.0},
+    }
+    raw["dynamics"] |= {"hidden": [4], "early_stopping": {"every": 2, "patience": None}}
+    raw["policy"]["starts"] = "released"
+    raw["chosen"]["options"]["files"] = "log.csv"
+    return raw
+
+
+def write_log(ids: Sequence[str], seed: int = 0) -> None:
+    """Two stays of four rows each; the rows follow from the seed, whatever the ids are."""
+    generator = random.Random(seed)
+    lines = ["patient,stay,time,glucose,insulin_on_board,meal,dose,reward"]
+    for person in ids:
+        for stay in range(2):
+            for time in range(4):
+                numbers = [generator.uniform(4, 20), generator.uniform(0, 2), generator.random(), -generator.random()]
+                glucose, insulin, dose, reward = (f"{number:.4f}" for number in numbers)
+                meal = generator.choice(["none", "snack", "meal"])
+                lines.append(f"{person},{stay},{time},{glucose},{insulin},{meal},{dose},{reward}")
+    Path("log.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def run(*stages: ModuleType) -> None:
+    chosen = params.load(Path("params.yaml"))
+    for stage in stages:
+        remembering = RememberingRun()
+        stage.body(chosen, remembering)
+
+
+def prepare(ids: Sequence[str], seed: int = 0) -> None:
+    """From the log to partitions."""
+    write_settings(settings())
+    write_log(ids, seed)
+    Path("data/raw").mkdir(parents=True, exist_ok=True)
+    run(collect, ingest, partition)
+
+
+def train() -> str | None:
+    """Train on what is there; what it was refused for."""
+    try:
+        run(train_model)
+    except PipelineError as refusal:
+        return str(refusal)
+    return None
+
+
+def again() -> None:
+    """Ask for another draw, which is a charge of its own."""
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    Path("params.yaml").write_text(text.replace("  draw: 0", "  draw: 1"), encoding="utf-8")
+
+
+def shown() -> list[dict[str, Any]]:
+    status, out, err = primorl("ledger", "show", "--json")
+    assert status == 0, err
+    charges: list[dict[str, Any]] = json.loads(out)
+    return charges
+
+
+def tables() -> dict[str, tuple[list[str], list[tuple[Any, ...]]]]:
+    """Every table of the ledger that holds rows: its columns, and its rows in the order they were written."""
+    with closing(sqlite3.connect(LEDGER)) as database:
+        names = [name for (name,) in database.execute("select name from sqlite_master where type = 'table'")]
+        found = {}
+        for name in names:
+            cursor = database.execute(f'select * from "{name}" order by rowid')
+            columns = [column[0] for column in cursor.description]
+            if rows := cursor.fetchall():
+                found[name] = (columns, rows)
+        return found
+
+
+def rewrite_table(name: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Put ``rows`` where the table's were."""
+    with closing(sqlite3.connect(LEDGER)) as database, database:
+        database.execute(f'delete from "{name}"')
+        for row in rows:
+            database.execute(f'insert into "{name}" values ({", ".join("?" * len(row))})', row)
+
+
+def changed(value: Any) -> Any:
+    """Another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 0.99
+    if isinstance(value, bytes):
+        return value[:-1] + bytes([value[-1] ^ 1])
+    # A digit, so that what is JSON stays JSON.
+    places = [i for i, letter in enumerate(value) if letter.isdigit()]
+    at = places[len(places) // 2]
+    return value[:at] + str((int(value[at]) + 1) % 10) + value[at + 1 :]
+
+
+def leaves(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Every number in JSON, with the way to it."""
+    if isinstance(content, dict):
+        for key, value in content.items():
+            yield from leaves(value, (*path, key))
+    elif isinstance(content, list):
+        for place, value in enumerate(content):
+            yield from leaves(value, (*path, place))
+    elif isinstance(content, int | float):
+        yield path, content
+
+
+def renew(bundle: Path) -> None:
+    """Make the manifest's digests those of the files, as a forger does last."""
+    file = bundle / "MANIFEST.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    for listed in [value for value in content.values() if isinstance(value, dict)]:
+        for name in listed:
+            if (bundle / name).is_file():
+                listed[name] = hashlib.sha256((bundle / name).read_bytes()).hexdigest()
+    file.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def edit_parquet(folder: str, change: Any) -> None:
+    """Rewrite a partition's rows; its metadata stays."""
+    (file,) = Path("data/partitions", folder).glob("*.parquet")
+    old = pq.read_table(file)
+    new: pa.Table = change(old)
+    pq.write_table(new.replace_schema_metadata(old.schema.metadata), file)

@@ -1,0 +1,103 @@
+"""The smallest training that has everything, and a plan that shows a test what it drew. Imports what `train` takes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from numpy.typing import NDArray
+from torch import Tensor
+
+from primorl.dynamics.ensemble import Architecture
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.setup import TrainingSetup
+from tests.units import local_training, server_training, training_setup
+
+LOW, HIGH, NORM, MOMENTUM = -4.0, 0.5, 0.5, 0.4
+
+
+@dataclass
+class Replayed:
+    """A ChaCha20 stream of a known key that can be wound back."""
+
+    key: bytes
+    seeded: bool = True
+    place: int = 0
+
+    def fill(self, buffer: memoryview) -> None:
+        buffer[:] = self.read(self.place, len(buffer))
+        self.place += len(buffer)
+
+    def read(self, start: int, size: int) -> bytes:
+        """Any part of the stream: the nonce's first four bytes count blocks of 64."""
+        nonce = (start // 64).to_bytes(4, "little") + bytes(12)
+        stream = Cipher(algorithms.ChaCha20(self.key, nonce), mode=None).encryptor()
+        return stream.update(bytes(start % 64 + size))[start % 64 :]
+
+
+@dataclass(frozen=True)
+class Watched(Plan):
+    """Keeps the bytes of every cohort, and every release with its noise alone: the same bytes on a sum of nothing."""
+
+    seen: list[dict[str, Any]] = field(default_factory=list)
+
+    def cohort(self) -> Tensor:
+        start = self.entropy.place  # type: ignore[attr-defined]
+        drawn = super().cohort()
+        self.seen.append({"coins": self.entropy.read(start, self.entropy.place - start)})  # type: ignore[attr-defined]
+        return drawn
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        start = self.entropy.place  # type: ignore[attr-defined]
+        released = super().release(total)
+        self.entropy.place = start  # type: ignore[attr-defined]
+        noise = super().release([torch.zeros_like(part) for part in total])
+        self.seen[-1] |= {"released": as_numpy(released), "noise": as_numpy(noise)}
+        return released
+
+
+def as_numpy(tensors: Sequence[Tensor]) -> list[NDArray[np.float64]]:
+    return [tensor.double().numpy() for tensor in tensors]
+
+
+def setup(plan: Plan, hidden: tuple[int, ...], *, rate: float, batch: int, epochs: int) -> TrainingSetup:
+    shape = Architecture(2, 1, plan.clip.members, hidden, LOW, HIGH)  # type: ignore[attr-defined]
+    local = local_training(rate, batch, local_epochs=epochs)
+    return training_setup(plan, shape, local=local, server=server_training(MOMENTUM, 0.0, 1000))
+
+
+def plan(kind: type[Plan], units: int, layers: int, *, q: float, z: float, rounds: int, **changes: Any) -> Plan:
+    clip = EnsembleClip(NORM, changes.pop("mode", "flat"), changes.pop("members", 2), layers)
+    return kind(units, "trajectory", PoissonSampler(q), clip, z, rounds, 1e-5, **changes)
+
+
+@dataclass
+class Rows:
+    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]`` rows, none if it is out."""
+
+    sizes: Tensor
+    inputs: Tensor
+    targets: Tensor
+
+    @property
+    def units(self) -> int:
+        return len(self.sizes)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.sizes[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units.unsqueeze(1), steps], self.targets[units.unsqueeze(1), steps]
+
+
+def data(sizes: Sequence[int], seed: int, *, constant: bool = False) -> Rows:
+    """Random units; with ``constant`` all rows of a unit are one row."""
+    generator = torch.Generator().manual_seed(seed)
+    most = max(1, *sizes)
+    inputs = torch.randn(len(sizes), 1 if constant else most, 3, generator=generator).expand(-1, most, -1)
+    offsets = torch.randn(len(sizes), 1, 3, generator=generator)
+    return Rows(torch.tensor(sizes), inputs.contiguous(), offsets + inputs.sin())

@@ -1,0 +1,209 @@
+"""Cheats on the ledger, ids, partitions and bundles, through raw files and the command line: each is noticed."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from tests.hostile import project
+from tests.hostile.project import again, changed, edit_parquet, inside, leaves, prepare, primorl, refused, renew, shown
+from tests.release.released_project import EPISODES, run_stages, tiny_params
+
+IDS = [f"p{i}" for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def charged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project that trained once; read only."""
+    folder = tmp_path_factory.mktemp("charged") / "project"
+    with inside(folder):
+        prepare(IDS)
+        assert project.train() is None
+    return folder
+
+
+@pytest.fixture
+def cheated(charged: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of it as the working directory."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    shutil.copytree(charged, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+@pytest.mark.usefixtures("cheated")
+def test_every_value_row_and_order_of_the_ledger_is_guarded() -> None:
+    """Every column of every row changed, every row removed, neighbours exchanged; between them it is whole."""
+    unnoticed = []
+    assert primorl("ledger", "verify")[0] == 0
+    for name, (columns, rows) in project.tables().items():
+        if "version" in name and len(rows) == len(columns) == 1:
+            continue  # the schema's own number
+        cheats: dict[str, list[tuple[Any, ...]]] = {}
+        for at, row in enumerate(rows):
+            cheats[f"{name}: row {at} removed"] = [*rows[:at], *rows[at + 1 :]]
+            for column, value in enumerate(row):
+                if value is not None and (not isinstance(value, str) or any(letter.isdigit() for letter in value)):
+                    edited = (*row[:column], changed(value), *row[column + 1 :])
+                    cheats[f"{name}: {columns[column]} of row {at}"] = [*rows[:at], edited, *rows[at + 1 :]]
+            if at and len(row) > 1:  # contents exchanged, keys kept
+                one, other = (rows[at - 1][0], *row[1:]), (row[0], *rows[at - 1][1:])
+                cheats[f"{name}: rows {at - 1} and {at} exchanged"] = [*rows[: at - 1], one, other, *rows[at + 1 :]]
+        for cheat, content in cheats.items():
+            try:
+                project.rewrite_table(name, content)
+            except Exception:  # the database refuses it itself: two rows of one key
+                continue
+            if not refused("ledger", "verify"):
+                unnoticed.append(cheat)
+        project.rewrite_table(name, rows)
+        assert primorl("ledger", "verify")[0] == 0
+    assert unnoticed == []
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda person: f"0{person}",
+        lambda person: person.upper(),
+        lambda person: f"{person}\u0301",  # a combining accent
+        lambda person: person.replace("p", "\u0440"),  # a Cyrillic letter that looks the same
+        lambda person: f" {person} ",
+    ],
+)
+@pytest.mark.usefixtures("cheated")
+def test_renamed_people_with_the_same_rows_go_on_paying(rename: Callable[[str], str]) -> None:
+    """What was spent on them counts; the twin: other people's rows under other ids begin anew."""
+    (once,) = shown()
+    shutil.rmtree("data")
+    prepare([rename(person) for person in IDS])
+    assert project.train() is None
+    twice = shown()[-1]
+    assert twice["epsilon"] == pytest.approx(once["epsilon"])
+    assert twice["epsilon_total"] > 1.3 * once["epsilon"]
+
+
+@pytest.mark.usefixtures("cheated")
+def test_other_people_begin_anew() -> None:
+    (once,) = shown()
+    shutil.rmtree("data")
+    prepare([f"q{i}" for i in range(6)], seed=1)
+    assert project.train() is None
+    assert shown()[-1]["epsilon_total"] == pytest.approx(once["epsilon_total"])
+
+
+@pytest.mark.parametrize(("ids", "says"), [(["1", "01", "2", "3", "4", "5"], "duplicate"), (["a"] * 6, "duplicate")])
+def test_ids_that_are_one_number_are_one_person(
+    ids: list[str], says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Zeros in front make no second person: stays of both would be numbered twice, which is refused."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(Exception, match=says):
+        prepare(ids)
+
+
+def a_row_edited(rows: pa.Table) -> pa.Table:
+    place = rows.schema.get_field_index("reward")
+    rewards = [-1.0, *rows.column(place).to_pylist()[1:]]
+    return rows.set_column(place, rows.schema.field(place), pa.array(rewards, rows.schema.field(place).type))
+
+
+def a_unit_renamed(rows: pa.Table) -> pa.Table:
+    place, first = rows.schema.get_field_index("unit_id"), rows["unit_id"][0].as_py()
+    ids = ["zz" if unit == first else unit for unit in rows["unit_id"].to_pylist()]
+    return rows.set_column(place, rows.schema.field(place), pa.array(ids, rows.schema.field(place).type))
+
+
+def a_unit_removed(rows: pa.Table) -> pa.Table:
+    return rows.filter(pc.not_equal(rows["unit_id"], rows["unit_id"][0]))
+
+
+@pytest.mark.parametrize("edit", [a_row_edited, a_unit_renamed, a_unit_removed])
+@pytest.mark.usefixtures("cheated")
+def test_a_private_partition_that_was_edited_is_not_trained_on(edit: Callable[[pa.Table], pa.Table]) -> None:
+    edit_parquet("private", edit)
+    again()
+    assert project.train() is not None
+    assert all(charge["state"] != "committed" for charge in shown()[1:])
+    assert primorl("ledger", "verify")[0] == 0
+
+
+@pytest.mark.usefixtures("cheated")
+def test_the_same_partition_is_trained_on_again() -> None:
+    """The twin of the edits: nothing was touched but the draw, and the second run pays."""
+    again()
+    assert project.train() is None
+    assert [charge["state"] for charge in shown()] == ["committed"] * 2
+
+
+# Numbers of a bundle that only a signature guards: whoever edits them and renews the manifest is not found out. ε, δ,
+# sampling, noise and rounds are not among them. Shorten the list, never extend it.
+UNCHECKED = {
+    "dynamics/privacy.json": {"clipping_norm", "units", "public_units", "spent_on_dataset"},
+    "dynamics/config.json": {"log_variance_low", "log_variance_high", "reward_low", "reward_high", "engine_version"}
+    | {"public_loss"},
+    "ledger-statement.json": {"delta", "records"},
+    "policy/config.json": {"epochs"},
+}
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A project with a public split, and its bundle; both read only."""
+    folder, bundle = tmp_path_factory.mktemp("sound") / "project", tmp_path_factory.mktemp("bundle") / "bundle"
+    run_stages(folder, tiny_params(), EPISODES)
+    with inside(folder):
+        status, _, err = primorl("release", str(bundle))
+        assert status == 0, err
+    return {"project": folder, "bundle": bundle}
+
+
+@pytest.mark.parametrize("source", ["private", "public"])
+def test_a_unit_moved_between_the_partitions_is_refused(source: str, sound: dict[str, Path], tmp_path: Path) -> None:
+    """Copied into the other, or taken out of its own as well."""
+    target = {"private": "public", "public": "private"}[source]
+    shutil.copytree(sound["project"], tmp_path / "project")
+    with inside(tmp_path / "project"):
+        (file,) = Path("data/partitions", source).glob("*.parquet")
+        rows = pq.read_table(file)
+        moved = rows.filter(pc.equal(rows["unit_id"], rows["unit_id"][0]))
+        order = [(name, "ascending") for name in ("unit_id", "trajectory_id", "step")]
+        edit_parquet(target, lambda own: pa.concat_tables([own.cast(moved.schema), moved]).sort_by(order))
+        again()
+        assert project.train() is not None
+        edit_parquet(source, a_unit_removed)
+        assert project.train() is not None
+        assert all(charge["state"] != "committed" for charge in shown()[1:])
+
+
+def test_every_number_of_a_bundle_is_checked(sound: dict[str, Path], tmp_path: Path) -> None:
+    """Each changed alone, with a renewed manifest; in the statements in both copies alike."""
+    bundle = shutil.copytree(sound["bundle"], tmp_path / "bundle")
+    renew(bundle)
+    assert primorl("release", "--check", str(bundle))[0] == 0
+    accepted = []
+    for name in ("dynamics/privacy.json", "dynamics/config.json", "policy/config.json", "ledger-statement.json"):
+        copies = [name, name.replace("dynamics", "policy")] if name.endswith("privacy.json") else [name]
+        text = (bundle / name).read_text(encoding="utf-8")
+        for path, value in leaves(json.loads(text)):
+            content = json.loads(text)
+            place = content
+            for key in path[:-1]:
+                place = place[key]
+            place[path[-1]] = changed(value)
+            for copy in copies:
+                (bundle / copy).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            renew(bundle)
+            if path[0] not in UNCHECKED.get(name, ()) and not refused("release", "--check", str(bundle)):
+                accepted.append((name, path, value))
+        for copy in copies:
+            (bundle / copy).write_text(text, encoding="utf-8")
+    renew(bundle)
+    assert primorl("release", "--check", str(bundle))[0] == 0
+    assert accepted == []

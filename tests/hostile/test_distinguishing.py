@@ -1,0 +1,127 @@
+"""A distinguishing attack through the public `train`: many small runs with and without one unit.
+
+The attacker knows everything but whether the unit is there: the others' rows, every release, the settings. Each round
+she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of right
+answers bounds from below the total variation of the two laws, which the claim bounds from above (δ(0), independent
+accountant).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor
+
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.training.training import train
+from tests.hostile import numpy_round
+from tests.hostile.fft_accountant import Release, composed
+from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, plan, setup
+
+UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
+RUNS, FEW, SURE = 500, 150, 1 - 1e-5
+EVERYBODY = data([ROWS] * UNITS, 3)
+PUBLIC = data([8] * 4, 4)
+CANARY = 0
+
+
+@dataclass(frozen=True)
+class Found:
+    runs: int
+    right: int
+    claimed: float
+
+    @property
+    def refuted(self) -> bool:
+        """By an exact binomial test: one right answer in two is a guess, more is at most half the total variation."""
+        return bool(stats.binom.sf(self.right - 1, self.runs, (1 + self.claimed) / 2) < 1 - SURE)
+
+
+def total_variation() -> float:
+    """δ(0) of the claim, rounded up, by the independent accountant; the other order of the neighbours gives the same."""
+    return composed([Release(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True, removed=True).delta(0.0)
+
+
+def attack(kind: type[Plan], runs: int = RUNS) -> Found:
+    """Guess in every run whether the canary was there."""
+    mechanism = plan(kind, UNITS, 2, q=Q, z=Z, rounds=ROUNDS, members=1)
+    run = setup(mechanism, HIDDEN, rate=RATE, batch=ROWS, epochs=1)
+    public = (PUBLIC.inputs.flatten(0, 1), PUBLIC.targets.flatten(0, 1))
+    coins, right = np.random.default_rng().random(runs) < 0.5, 0
+    for there in coins:
+        sizes = EVERYBODY.sizes.clone()
+        sizes[CANARY] = ROWS if there else 0
+        states: list[Any] = []
+        trained = train(run, replace(EVERYBODY, sizes=sizes), public, save_checkpoint=states.append)
+        released = {state.done: state for state in states}
+        scale = [
+            getattr(trained.normaliser, f"{a}_{b}").numpy() for a in ("input", "target") for b in ("mean", "scale")
+        ]
+        evidence = sum(
+            ratio(released[t], released[t + 1], scale) for t in range(ROUNDS)
+        )  # Σ over rounds: cohorts and noise of rounds are independent
+        right += (evidence > 0) == there
+    return Found(runs, right, total_variation())
+
+
+def ratio(before: Any, after: Any, scale: Sequence[Any]) -> float:
+    """Log-likelihood ratio of one release, "there" to "not", by the plan as it is stated.
+
+    The other unit is known and so is what it would add; whether it joined is not. All cohorts are summed over.
+    """
+    theta = as_numpy(before.weights)
+    step = np.concatenate([
+        (a - MOMENTUM * b).ravel()
+        for a, b in zip(as_numpy(after.velocity), as_numpy(before.velocity), strict=True)
+    ]) * (Q * UNITS)  # fmt: skip
+    updates = []
+    for unit in range(UNITS):
+        x = (EVERYBODY.inputs[unit].numpy() - scale[0]) / scale[1]
+        y = (EVERYBODY.targets[unit].numpy() - scale[2]) / scale[3]
+        own = numpy_round.update(
+            theta, [(x.astype(np.float64), y.astype(np.float64))], rate=RATE, norm=NORM, bounds=(LOW, HIGH)
+        )
+        updates.append(np.concatenate([part.ravel() for part in own]))
+    cohorts = np.array(np.meshgrid(*[[0, 1]] * UNITS)).reshape(UNITS, -1).T
+    distances = ((step - cohorts @ np.array(updates)) ** 2).sum(1)
+    logs = -distances / (2 * (Z * NORM) ** 2) + cohorts.sum(1) * math.log(Q) + (1 - cohorts).sum(1) * math.log(1 - Q)
+    absent = cohorts[:, CANARY] == 0
+    without = np.logaddexp.reduce(logs[absent]) - math.log(1 - Q)
+    return float(np.logaddexp.reduce(logs) - without)
+
+
+class HalfTheNoise(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = super().release([torch.zeros_like(part) for part in total])
+        return tuple((part / self.expected_cohort).float() + n / 2 for part, n in zip(total, noise, strict=True))
+
+
+class NoNoise(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        return tuple((part / self.expected_cohort).float() for part in total)
+
+
+def test_the_attack_stays_below_the_claim_and_works() -> None:
+    """Not refuted, and clearly better than guessing: an attack that sees nothing would prove nothing."""
+    found = attack(Plan)
+    assert not found.refuted
+    assert stats.binom.sf(found.right - 1, RUNS, 0.5) < 1e-3
+    assert found.right / RUNS - 0.5 > 0.4 * found.claimed / 2
+
+
+@pytest.mark.parametrize(("kind", "runs"), [(HalfTheNoise, RUNS), (NoNoise, FEW)])
+def test_a_broken_mechanism_is_refuted(kind: type[Plan], runs: int) -> None:
+    assert attack(kind, runs).refuted
+
+
+def test_updates_that_are_not_clipped_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attacker knows the fault: she does not clip either."""
+    monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
+    monkeypatch.setattr(numpy_round, "MARGIN", 1e9)
+    assert attack(Plan, FEW).refuted

@@ -1,0 +1,107 @@
+"""An independent round agrees with the engine's to 5e-7 of C, bytes replayed; each planted fault is told apart."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.training.training import train
+from tests.hostile import numpy_round
+from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Replayed, Rows, Watched, as_numpy, data, plan, setup
+
+Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
+AGREES = 5e-7
+
+
+def differences(kind: type[Watched], source: Rows, mode: str, batch: int) -> tuple[float, float]:
+    """Largest distance, in units of C, of a round's sum and of the weights after all rounds."""
+    entropy = Replayed(b"k" * 32)
+    watched = plan(kind, source.units, 3, q=Q, z=Z, rounds=ROUNDS, mode=mode, entropy=entropy)
+    states: list[Any] = []
+    public = (source.inputs.flatten(0, 1), source.targets.flatten(0, 1))
+    run = setup(watched, HIDDEN, rate=RATE, batch=batch, epochs=EPOCHS)
+    trained = train(run, source, public, save_checkpoint=states.append)
+    scale = as_numpy([getattr(trained.normaliser, f"{a}_{b}") for a in ("input", "target") for b in ("mean", "scale")])
+    theta = as_numpy(states[0].weights)
+    velocity = [np.zeros_like(w) for w in theta]
+    worst = 0.0
+    for seen in watched.seen:  # type: ignore[attr-defined]
+        total = [np.zeros_like(w) for w in theta]
+        for unit in numpy_round.joiners(seen["coins"], Q):
+            rows = slice(0, int(source.sizes[unit]))
+            x = (source.inputs[unit, rows].double().numpy() - scale[0]) / scale[1]
+            y = (source.targets[unit, rows].double().numpy() - scale[2]) / scale[3]
+            one_epoch = [(x[i : i + batch], y[i : i + batch]) for i in range(0, len(x), batch)]
+            own = numpy_round.update(
+                theta, one_epoch * EPOCHS, rate=RATE, norm=NORM, bounds=(LOW, HIGH), per_layer=mode == "per_layer"
+            )
+            total = [whole + part for whole, part in zip(total, own, strict=True)]
+        step = [
+            (part + Q * source.units * n) / (Q * source.units) for part, n in zip(total, seen["noise"], strict=True)
+        ]
+        gap = [(a - b) * Q * source.units for a, b in zip(step, seen["released"], strict=True)]
+        worst = max(worst, float(np.sqrt(sum((g**2).sum() for g in gap))) / NORM)
+        velocity = [MOMENTUM * v + s for v, s in zip(velocity, step, strict=True)]
+        theta = [w + v for w, v in zip(theta, velocity, strict=True)]
+    end = as_numpy(states[-1].weights)
+    return worst, max(float(np.abs(a - b).max()) for a, b in zip(theta, end, strict=True)) / NORM
+
+
+RANDOM = data([3, 8, 1, 5, 0, 7, 2, 4], 1)
+REPEATED = data([9, 17, 1, 5, 0, 23, 2, 12], 2, constant=True)  # several batches, whose order cannot matter
+
+
+@pytest.mark.parametrize("mode", ["flat", "per_layer"])
+@pytest.mark.parametrize("source", [RANDOM, REPEATED], ids=["rows", "batches"])
+def test_the_engine_does_what_the_algorithm_says(source: Rows, mode: str) -> None:
+    sums, weights = differences(Watched, source, mode, BATCH)
+    assert sums < AGREES
+    assert weights < 2 * AGREES
+
+
+class RealisedCohort(Watched):
+    def cohort(self) -> Tensor:
+        drawn = super().cohort()
+        self.seen[-1]["size"] = max(1, len(drawn))
+        return drawn
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        released = super().release(total)
+        return tuple(part * (self.expected_cohort / self.seen[-1]["size"]) for part in released)
+
+
+class LastUnitForgotten(Watched):
+    def cohort(self) -> Tensor:
+        return super().cohort()[:-1]
+
+
+class CoinsInverted(Watched):
+    def cohort(self) -> Tensor:
+        joined = super().cohort()
+        return torch.tensor([u for u in range(self.units) if u not in joined.tolist()], dtype=torch.int64)
+
+
+@pytest.mark.parametrize("kind", [RealisedCohort, LastUnitForgotten, CoinsInverted])
+def test_a_plan_that_does_something_else_is_told_apart(kind: type[Watched]) -> None:
+    assert differences(kind, RANDOM, "flat", BATCH)[1] > 1e-3
+
+
+@pytest.mark.parametrize("mode", ["flat", "per_layer"])
+def test_updates_that_are_not_clipped_are_told_apart(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
+    assert differences(Watched, RANDOM, mode, BATCH)[0] > 1e-3
+
+
+@pytest.mark.parametrize(("factor", "fits"), [(1.0, True), (2 / 3, False), (3 / 2, False)])
+def test_the_noise_has_the_stated_deviation(factor: float, fits: bool) -> None:
+    """30,000 numbers: two thirds and three halves of the noise are rejected."""
+    watched = plan(Watched, 8, 3, q=Q, z=Z * factor, rounds=1, entropy=Replayed(b"n" * 32))
+    watched.cohort()
+    noise = watched.release([torch.zeros(2, 120, 125, dtype=torch.float64)])[0].double().numpy().ravel()
+    deviation = float(np.sqrt((noise**2).mean())) * Q * 8 / NORM
+    assert (abs(deviation / Z - 1) < 0.03) is fits
+    assert abs(float(noise.mean())) * Q * 8 / NORM < 0.05

@@ -1,0 +1,139 @@
+"""The bounds have power where the project sells (ε 0.5, 1 and 3), and are as often above the truth as they may be.
+
+Observations of a mechanism are drawn from its law, by NumPy, where many are needed; one audit runs the real plan.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from scipy.special import ndtr
+from torch import Tensor
+
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.audits import bounds
+from primorl.privacy.audits.bounds import ASSUMPTIONS, LowerBound, Observations, lower_bound
+from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
+from primorl.privacy.audits.family import Family
+from primorl.privacy.mechanism.clipping import EnsembleClip, L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+
+Q, ROUNDS, DELTA = 0.1, 150, 1e-5
+SURE = 1 - 1e-6
+
+
+def plan(epsilon: float, q: float = Q, rounds: int = ROUNDS) -> Plan:
+    multiplier = solve_noise_multiplier(epsilon, DELTA, q, rounds)
+    return Plan(3000, "unit", PoissonSampler(q), L2Clip(1.0), multiplier, rounds, DELTA)
+
+
+def drawn(stated: Plan, canaries: int, multiplier: float, q: float | None = None, seed: int = 0) -> Observations:
+    """What the rounds of a mechanism of ``multiplier`` show, in place of those that ``stated`` claims."""
+    generator = np.random.default_rng(seed)
+    included = generator.random(canaries) < 0.5
+    joined = (generator.random((canaries, stated.rounds)) < (q or stated.sampling_probability)) & included[:, None]
+    seen = generator.standard_normal((canaries, stated.rounds), dtype=np.float32)
+    seen *= np.float32(multiplier)
+    seen += joined
+    return Observations(included, seen, seen.sum(1, keepdims=True, dtype=np.float64))
+
+
+@pytest.mark.parametrize(("epsilon", "canaries"), [(0.5, 65_536), (1.0, 24_000), (3.0, 12_000)])
+def test_three_fifths_of_the_claim_are_proved_and_a_lie_is_refuted(epsilon: float, canaries: int) -> None:
+    """At 99%, with half of the command's canaries or fewer; half the noise is refuted even at ε 0.5."""
+    stated = plan(epsilon)
+    claimed = stated.spent().epsilon_pld  # type: ignore[union-attr]
+    found = lower_bound(stated, drawn(stated, canaries, stated.noise_multiplier), claimed, 0.99)
+    assert 0.6 * claimed < found.of("likelihood") <= claimed
+    assert not found.refutes_the_claim
+    assert 0 < found.of("one_run_fdp") < found.of("likelihood")
+    weaker = drawn(stated, canaries, stated.noise_multiplier / 2)
+    assert lower_bound(stated, weaker, claimed, SURE).refutes_the_claim
+
+
+class HalfTheNoise(Plan):
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        noise = super().release([torch.zeros_like(part) for part in total])
+        return tuple((part / self.expected_cohort).float() + n / 2 for part, n in zip(total, noise, strict=True))
+
+
+class NoiseReplayed(Plan):
+    """One draw of noise for all rounds of all runs, as a saved generator would have it."""
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        if not REPLAYED:
+            REPLAYED.append(super().release([torch.zeros_like(part) for part in total]))
+        return tuple((part / self.expected_cohort).float() + n for part, n in zip(total, REPLAYED[0], strict=True))
+
+
+REPLAYED: list[tuple[Tensor, ...]] = []
+
+
+def rounds_of_the_default_run(kind: type[Plan]) -> LowerBound:
+    """An audit of the real plan: 30 rounds with the q, z, C and K of the default run, claimed as they are."""
+    shipped = plan(0.5)
+    clip = EnsembleClip(0.35, "flat", 1, 2)
+    short = kind(2940, "trajectory", shipped.sampler, clip, shipped.noise_multiplier, 30, DELTA)
+    return audit_mechanism(short, canaries=2048, runs=20, confidence=SURE)
+
+
+def test_the_real_plan_is_audited_at_the_shipped_epsilon_of_a_round() -> None:
+    found = rounds_of_the_default_run(Plan)
+    assert not found.refutes_the_claim
+    assert found.canaries == 2048 * 20
+    assert [bound.name for bound in found.bounds] == list(ASSUMPTIONS)
+
+
+@pytest.mark.parametrize("kind", [HalfTheNoise, NoiseReplayed])
+def test_a_broken_plan_is_refuted_at_the_shipped_epsilon_of_a_round(kind: type[Plan]) -> None:
+    assert rounds_of_the_default_run(kind).refutes_the_claim
+
+
+def test_a_canary_that_is_not_clipped_is_refuted_at_the_shipped_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EnsembleClip, "factors", lambda self, squares: torch.ones_like(squares))
+    assert rounds_of_the_default_run(Plan).refutes_the_claim
+
+
+def test_a_bound_passes_the_truth_as_often_as_it_may_and_no_more() -> None:
+    """Exactly: the least number of right guesses that proves more than the truth has that probability or less."""
+    stated, size, error = plan(1.0, q=1.0, rounds=1), 4000, 0.0125
+    family = Family.of(stated)
+    truth = stated.spent().epsilon_pld  # type: ignore[union-attr]
+    accuracy = float(ndtr(0.5 / stated.noise_multiplier))
+    assert (1 + family.curve(stated.noise_multiplier).total_variation) / 2 == pytest.approx(accuracy, abs=1e-4)
+
+    def passes(right: int) -> bool:
+        scores = np.where(np.arange(size) < right, 1.0, -1.0)
+        return bounds._by_accuracy(family, np.ones(size, dtype=bool), scores, 1 - error) > truth
+
+    low, high = int(accuracy * size), size
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if passes(middle) else (middle, high)
+    assert error / 5 < stats.binom.sf(high - 1, size, accuracy) <= error
+
+
+def test_the_bounds_of_one_report_share_its_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+    monkeypatch.setattr(bounds, "_by_accuracy", lambda *rest: given.append(rest[-1]) or 0.0)
+    monkeypatch.setattr(bounds, "_by_one_run", lambda *rest: given.append(rest[-1]) or 0.0)
+    monkeypatch.setattr(bounds, "_by_rates", lambda *rest: given.append(rest[-1]) or ("likelihood", 0.0, 0.0))
+    stated = plan(1.0)
+    lower_bound(stated, drawn(stated, 256, stated.noise_multiplier), 1.0, 0.96)
+    assert given == pytest.approx([0.99] * 3)
+
+
+def test_a_report_names_what_every_bound_assumes() -> None:
+    stated = plan(1.0)
+    found = lower_bound(stated, drawn(stated, 1024, stated.noise_multiplier), 1.0, 0.95)
+    assert {bound.name: bound.assumes for bound in found.bounds} == dict(ASSUMPTIONS)
+    assert found.epsilon == max(found.of(name) for name in ASSUMPTIONS)
+
+
+def test_enough_runs_see_131072_canaries_or_what_fits_in_memory() -> None:
+    assert enough_runs(plan(1.0), 2048) == 64
+    assert enough_runs(plan(1.0, rounds=4000), 2000) == 5
+    assert enough_runs(plan(1.0), 1_000_000) == 1
