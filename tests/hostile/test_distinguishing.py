@@ -1,8 +1,8 @@
 """A distinguishing attack through the public `train`: many small runs with and without one unit.
 
 The attacker knows everything but whether the unit is there: the others' rows, every release, the settings. Each round
-she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of right
-answers bounds from below the total variation of the two laws, which the claim bounds from above (δ(0), independent
+she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of
+right answers bounds from below the total variation of the two laws, which the claim bounds from above (δ(0), independent
 accountant).
 """
 
@@ -22,7 +22,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.training.training import train
 from tests.hostile import numpy_round
 from tests.hostile.fft_accountant import Release, composed
-from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Rows, as_numpy, data, plan, setup
+from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, as_numpy, data, plan, setup
 
 UNITS, ROWS, Q, Z, ROUNDS, RATE, HIDDEN = 2, 1, 0.9, 1.1, 2, 0.5, (3,)
 RUNS, FEW, SURE = 500, 150, 1 - 1e-5
@@ -44,7 +44,7 @@ class Found:
 
 
 def total_variation() -> float:
-    """δ(0) of the claim, rounded up, by the independent accountant; the other order of the neighbours gives the same."""
+    """δ(0) of the claim, rounded up, by the independent accountant; both orders of the neighbours have it."""
     return composed([Release(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True, removed=True).delta(0.0)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.training.training import train
 from tests.hostile import numpy_round
-from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Replayed, Watched, Rows, as_numpy, data, plan, setup
+from tests.hostile.setting import HIGH, LOW, MOMENTUM, NORM, Replayed, Rows, Watched, as_numpy, data, plan, setup
 
 Q, Z, ROUNDS, BATCH, EPOCHS, RATE, HIDDEN = 0.6, 0.1, 4, 8, 3, 0.1, (7, 5)
 AGREES = 5e-7

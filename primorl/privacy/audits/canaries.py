@@ -15,7 +15,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from primorl.privacy.audits.bounds import LowerBound, Observations, lower_bound
