@@ -2,8 +2,8 @@
 
 The attacker knows everything but whether the unit is there: the others' rows, every release, the settings. Each round
 she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of
-right answers bounds from below the total variation of the two laws, which the claim bounds from above (δ(0), independent
-accountant).
+right answers bounds from below the total variation of the two laws. The claim bounds it from above: δ(0), by the
+independent accountant.
 """
 
 import math
