@@ -1,8 +1,8 @@
 """Bounds of the mechanism's audit beside the claim: ``python -m benchmarks.privacy.audits --repeats 5``.
 
 The default run's q, T and C with the noise of ε 0.5, 1 and 3; each audit as ``primorl audit mechanism`` makes it. Then
-the same claims of a mechanism with half the noise, which must be refuted, and many smaller audits, which count how often
-a bound passes a true claim. Results: benchmarks/results/audits.json.
+the same claims of a mechanism with half the noise, which must be refuted, and many smaller audits, which count how
+often a bound passes a true claim. Results: benchmarks/results/audits.json.
 """
 
 import argparse

@@ -77,7 +77,7 @@ def plan(kind: type[Plan], units: int, layers: int, *, q: float, z: float, round
 
 @dataclass
 class Rows:
-    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]`` rows, none if it is out."""
+    """Units of 2 observations and 1 action; unit u has the first ``sizes[u]`` of ``[U, M, 3]`` rows."""
 
     sizes: Tensor
     inputs: Tensor

@@ -1,9 +1,9 @@
 """A distinguishing attack through the public `train`: many small runs with and without one unit.
 
 The attacker knows everything but whether the unit is there: the others' rows, every release, the settings. Each round
-she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of right
-answers bounds from below the total variation of the two laws, which the claim bounds from above (δ(0), independent
-accountant).
+she computes the unit's update in NumPy, projects the release on it and sums up log-likelihood ratios. The share of
+right answers bounds from below the total variation of the two laws. The claim bounds it from above: δ(0), by the
+independent accountant.
 """
 
 import math
@@ -44,7 +44,7 @@ class Found:
 
 
 def total_variation() -> float:
-    """δ(0) of the claim, rounded up, by the independent accountant; the other order of the neighbours gives the same."""
+    """δ(0) of the claim, rounded up, by the independent accountant; both orders of the neighbours have it."""
     return composed([Release(Q, Z, ROUNDS)], step=1e-3, points=1 << 15, up=True, removed=True).delta(0.0)
 
 

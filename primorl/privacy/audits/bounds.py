@@ -1,7 +1,7 @@
 """Lower bounds on ε from what the releases show about canaries.
 
-One report holds several bounds. Together they fail with probability 1 - confidence: each of n is made at (1 - confidence)/n
-(Bonferroni), so that their largest is a bound as well.
+One report holds several bounds. Together they fail with probability 1 - confidence: each of n is made at
+(1 - confidence)/n (Bonferroni), so that their largest is a bound as well.
 """
 
 import math
@@ -79,9 +79,9 @@ class LowerBound:
       log(canaries/8).
     - ``gaussian``: the ε of the largest noise multiplier under which the rates could have been as good (at most four
       times smaller than the plan's). With q = 1 it is the bound by Gaussian DP of Nasr et al. 2023 (arXiv 2302.07956).
-    - ``likelihood``: the same from the share of right guesses of the likelihood ratio of the plan as stated. Statistic
-      and threshold are fixed beforehand, so no canary is needed to choose them. No other test is better against the
-      stated plan, and this bound comes nearest to the claim.
+    - ``likelihood``: the same from the share of right guesses by the likelihood ratio of the plan as stated, half of
+      them "in". No canary is needed to choose anything. No other statistic is better against the stated plan, and this
+      bound comes nearest to the claim.
     - ``one_run_fdp``: the same by Mahloujifar et al. 2024 (arXiv 2410.22235), from the highest and lowest likelihoods.
 
     Attributes:
@@ -151,8 +151,13 @@ def f_dp_bound(family: Family, canaries: int, made: int, right: int, confidence:
 
 
 def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confidence: float) -> float:
-    """From the right guesses of "in" where the ratio is positive: each is right with at most (1 + δ(0))/2."""
-    right = int(np.count_nonzero((likelihood > 0) == included))
+    """From the right guesses of "in" where the ratio is above the median of all.
+
+    The best guess, by the posterior, is right with probability (1 + δ(0))/2, independently for each canary. Given the
+    releases, no other guess is right more probably, whatever it makes of them; so the number of right ones is at most
+    binomial although the median depends on all. (A threshold of 0 suits the stated noise only.)
+    """
+    right = int(np.count_nonzero((likelihood > np.median(likelihood)) == included))
     accuracy, _ = clopper_pearson_bounds(right, len(included), 1 - 2 * (1 - confidence))  # one end is used
     return family.lower_bound(lambda curve: bool(2 * accuracy - 1 > curve.total_variation))
 

@@ -109,12 +109,12 @@ def refutes_trade_off(
 ) -> bool:
     """Whether so many right guesses refute f-DP (Mahloujifar, Melis and Chaudhuri 2024, arXiv 2410.22235).
 
-    If they were as probable as ``significance``: let r_i be the probability that a random canary is guessed right and at
-    least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
+    If they were as probable as ``significance``: let r_i be the probability that a random canary is guessed right and
+    at least i guesses are right, and h_i that it is guessed wrong and at least i are right. With its coin turned, a
     right guess is a wrong one and one guess fewer is right, so f-DP says h_(i-1) ≥ ``least``(r_i). Exactly i right
     guesses add to both in the ratio i : r - i, so r_(i-1) follows from h_(i-1). Where r_0 + h_0 would pass the share
-    of canaries that is guessed, the assumption was wrong. As the (ε, δ) bound above, it needs fair and independent coins
-    alone: canaries may depend on each other given the output.
+    of canaries that is guessed, the assumption was wrong. As the (ε, δ) bound above, it needs fair and independent
+    coins alone: canaries may depend on each other given the output.
 
     Args:
         least: the least rate of false alarms of a test of given power: the inverse of 1 - f, increasing.

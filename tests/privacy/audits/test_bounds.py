@@ -106,12 +106,16 @@ def test_a_bound_passes_the_truth_as_often_as_it_may_and_no_more() -> None:
     assert (1 + family.curve(stated.noise_multiplier).total_variation) / 2 == pytest.approx(accuracy, abs=1e-4)
 
     def passes(right: int) -> bool:
-        scores = np.where(np.arange(size) < right, 1.0, -1.0)
-        return bounds._by_accuracy(family, np.ones(size, dtype=bool), scores, 1 - error) > truth
+        included = np.arange(size) % 2 == 0  # half are guessed in, and each swap makes two guesses wrong
+        scores = np.where(included, 1.0, -1.0) + np.linspace(0, 1e-3, size)
+        wrong = (size - right) // 2
+        scores[np.flatnonzero(included)[:wrong]] *= -1
+        scores[np.flatnonzero(~included)[:wrong]] *= -1
+        return bounds._by_accuracy(family, included, scores, 1 - error) > truth
 
-    low, high = int(accuracy * size), size
-    while high - low > 1:
-        middle = (low + high) // 2
+    low, high = int(accuracy * size) // 2 * 2, size
+    while high - low > 2:
+        middle = (low + high) // 4 * 2
         low, high = (low, middle) if passes(middle) else (middle, high)
     assert error / 5 < stats.binom.sf(high - 1, size, accuracy) <= error
 
