@@ -268,8 +268,8 @@ def _check_statement(folder: Path, statement: Statement, void_ok: bool) -> None:
     for key, number in zip(("epsilon", "epsilon_rdp"), numbers, strict=True):
         if not _covers(getattr(statement, key), number):
             raise PipelineError(f"{path}: {key}: less than the accountant makes of the event in the same file")
-    if statement.private and (key := understated(statement)) is not None:
-        raise PipelineError(f"{path}: {key}: promises more than the accountant makes of the event in the same file")
+    if statement.private and (figure := understated(statement)) is not None:
+        raise PipelineError(f"{path}: {figure}: promises more than the accountant makes of the event in the same file")
 
 
 def _given(folder: Path, key: str, value: Value | None) -> Value:
