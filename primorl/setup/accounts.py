@@ -177,7 +177,7 @@ def open_public(manifest: Manifest, version: Version, partitions: Path) -> UnitS
         PipelineError: a file is missing or broken, or the rows are not of these units under this project's secret.
     """
     info = manifest.info
-    found = Membership(project_secret(), info.dataset, by_rows=info.duplicates == "refuse")
+    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
     store = UnitStore.open(partitions / "public", found.update)
     if found.to_bytes() != version.public:
         raise PipelineError(

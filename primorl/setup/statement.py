@@ -27,6 +27,7 @@ def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> 
         statement,
         termination=termination,
         public_units=manifest.public_units,
+        trajectories_per_person=manifest.info.trajectories_per_person,
         settings_origin={key: params.origins[key] for key in params.suggested()},
     )
 
@@ -49,6 +50,8 @@ def _assumptions(manifest: Manifest) -> list[str]:
     if info.horizon is not None:
         by_whom = "as declared or by the environment" if simulated else "as declared"
         assumptions.append(f"episodes of at most {info.horizon} steps, {by_whom}")
+    if info.trajectories_per_person is not None:
+        assumptions.append(f"at most {info.trajectories_per_person} trajectories of one person, as declared")
     if info.termination == NONE:
         assumptions.append("that no episode terminates")
     elif info.termination in RULES:
