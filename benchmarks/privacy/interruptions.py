@@ -47,7 +47,7 @@ def main() -> None:
     memory = Path("/dev/shm")  # a kill needs no disk that syncs; a save's cost is measured on the disk
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name,
-        tempfile.TemporaryDirectory(dir=Path.cwd(), prefix=".interruptions-") as disk,
+        tempfile.TemporaryDirectory(prefix="interruptions-") as disk,
     ):
         places = Places(Path(name))
         with postgresql.server(programs) as server:
