@@ -13,7 +13,8 @@ from primorl.commands import audit, frontier, ledger, plan
 from primorl.evaluation.wording import account, guarantee
 from primorl.privacy.accounting.epsilon import Spent, compose, training_event
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
-from primorl.privacy.audits.canaries import LowerBound
+from primorl.privacy.audits.bounds import LowerBound
+from primorl.privacy.ledger.account import Account, Total
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.project.errors import PipelineError
@@ -31,6 +32,15 @@ def numbers(text: str, before: str) -> Iterator[Decimal]:
         yield Decimal(found.replace(",", ""))
 
 
+def summed(epsilon: float) -> str:
+    """What `primorl ledger show` says of a version on which so much was spent."""
+    account: Any = SimpleNamespace(total=lambda delta: Total(epsilon, epsilon, epsilon, delta, 1))
+    params: Any = SimpleNamespace(privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA)))
+    some: Any = SimpleNamespace(fingerprint="d473" * 16, units=9, unit="person")
+    own: Any = [SimpleNamespace(dataset="small", time="2026-11-20T00:00:00+00:00")]
+    return "\n".join(ledger._summary(1, some, account, own, params))
+
+
 def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
     """By output: its text with ε, and the word that stands before the number."""
     spent = Spent(epsilon, epsilon, DELTA)
@@ -45,24 +55,24 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
     settings: Any = SimpleNamespace(units=lambda: None, params=None, manifest=None)
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
-    stub: Any = SimpleNamespace(spent_on=lambda *_: spent, sharing=lambda _: [1])
-    params: Any = SimpleNamespace(privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA)))
-    some: Any = SimpleNamespace(fingerprint="d473" * 16, units=9, unit="person")
     made = card(
         STATEMENT | {"epsilon": epsilon, "groups": [{"units": 2, "epsilon": epsilon}]},
         ledger={"epsilon": epsilon, "records": [RECORD | {"day": "2026-11-20", "epsilon": epsilon}]},
     )
-    spending = "\n".join(ledger._summary(stub, some, "small", params))
+    spending = summed(epsilon)
+    found: Any = SimpleNamespace(
+        claimed=epsilon, delta=DELTA, confidence=0.95, bounds=[SimpleNamespace(name="any", epsilon=0.0, assumes="-")]
+    )
     return {
         "plan": ("\n".join(plan._text(settings, asked)), "ε"),
         "plan, by RDP": ("\n".join(plan._text(settings, asked)), r"\("),
         "summary": (guarantee(summary), "ε"),
         "account": (account(summary | {"spent_on_dataset": charged}), "ε"),
         "ledger": (spending.splitlines()[1], "ε"),
-        "ledger, by RDP": (spending.splitlines()[1], "RDP"),
+        "ledger, fixed beforehand": (spending.splitlines()[1], r"\("),
         "card": (made.markdown().split("## For the expert")[0], "ε"),
         "card, groups": (made.markdown(), "ε is"),
-        "audit": (audit._bounds([("claimed", epsilon)], DELTA, 0.95), "claimed"),
+        "audit": (audit._bounds(found), "claimed"),
     }
 
 
@@ -78,10 +88,7 @@ def test_every_printed_epsilon_is_at_least_the_true_one(epsilon: float) -> None:
 
 @pytest.mark.parametrize("epsilon", AWKWARD)
 def test_what_is_left_is_never_more_than_there_is(epsilon: float) -> None:
-    stub: Any = SimpleNamespace(spent_on=lambda *_: Spent(epsilon, epsilon, DELTA), sharing=lambda _: [1])
-    params: Any = SimpleNamespace(privacy=SimpleNamespace(budget=SimpleNamespace(epsilon=BUDGET, delta=DELTA)))
-    some: Any = SimpleNamespace(fingerprint="d473" * 16, units=9, unit="person")
-    (left,) = numbers("\n".join(ledger._summary(stub, some, "small", params)), "left")
+    (left,) = numbers(summed(epsilon), "left")
     assert left <= max(Decimal(0), Decimal(repr(BUDGET)) - Decimal(repr(epsilon)))
     assert Decimal(left_of(BUDGET, epsilon)) == left
 
@@ -106,10 +113,11 @@ def test_a_refusal_rounds_to_the_safe_side(tmp_path: Path, multiplier: float) ->
 
 
 def test_the_advice_and_the_alarm_of_an_audit_round_to_the_safe_side() -> None:
-    text = advice([], training_event(0.1, 2.34567891, 150), Budget(0.5, DELTA))
+    text = advice(Account(()), training_event(0.1, 2.34567891, 150), Budget(0.5, DELTA))
     assert "rounds with this noise_multiplier 2.34567:" in text
+    bound: Any = SimpleNamespace(epsilon=1.23456)
     found = LowerBound.__new__(LowerBound)
-    for name, value in (("epsilon", 1.23456), ("epsilon_gaussian", 0.1), ("claimed", 0.50000001), ("delta", DELTA)):
+    for name, value in (("bounds", (bound,)), ("claimed", 0.50000001), ("delta", DELTA)):
         object.__setattr__(found, name, value)
     with pytest.raises(PipelineError, match=r"ε is at least 1\.23 and 0\.501 is claimed"):
         audits.refuse(found)

@@ -1,5 +1,7 @@
 """Whether the figures of a statement (profile, groups, attacks, replace-one) are those of its own event."""
 
+import math
+from collections.abc import Sequence
 from functools import partial
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
@@ -23,8 +25,8 @@ def understated(statement: Statement) -> str | None:
     assert statement.epsilon is not None
     assert statement.delta is not None
     event = event_from_json(statement.event)
-    tolerance = _ROUNDING if statement.accountant == Accountant(**ACCOUNTANT) else _TOLERANCE
-    covers = partial(_covers, tolerance)
+    same = statement.accountant == Accountant(**ACCOUNTANT)
+    covers = partial(_covers, _ROUNDING if same else _TOLERANCE)
     found = figures(event, statement.delta)
     if not covers(statement.epsilon_replace_one, found.epsilon_replace_one):
         return "epsilon_replace_one"
@@ -37,17 +39,25 @@ def understated(statement: Statement) -> str | None:
         for attack, (_, power) in zip(statement.attacks, found.attacks, strict=True)
     ):
         return "attacks"
-    epsilons = [point.epsilon for point in statement.profile]
-    if len(epsilons) != len(found.profile) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
-        return "profile"
-    if epsilons:
-        known = deltas(event, statement.epsilon, epsilons)
-        for point, delta in zip(statement.profile, known, strict=True):
-            # Its own point is ε and δ of the statement: ε is the accountant's, to its last digit.
-            own = (point.epsilon, point.delta) == (statement.epsilon, statement.delta)
-            if not own and not covers(point.delta, delta):
-                return "profile"
-    return None
+    return None if _profile_holds(statement, found.profile, same=same) else "profile"
+
+
+def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]], *, same: bool) -> bool:
+    """Whether the pairs are those that the accountant finds; one of another version makes them on another grid."""
+    stated = [(point.epsilon, point.delta) for point in statement.profile]
+    epsilons = [epsilon for epsilon, _ in stated]
+    if len(stated) != len(found) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
+        return False
+    if same or not stated:
+        return all(
+            math.isclose(mine, its, rel_tol=_ROUNDING)
+            for point, known in zip(stated, found, strict=True)
+            for mine, its in zip(point, known, strict=True)
+        )
+    assert statement.epsilon is not None
+    known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
+    own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
+    return all(point == own or _covers(_TOLERANCE, point[1], delta) for point, delta in zip(stated, known, strict=True))
 
 
 def _covers(tolerance: float, stated: float | None, accounted: float | None) -> bool:

@@ -28,7 +28,7 @@ from primorl.project.files import write_json
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.training_project import write_partitions
-from tests.privacy.ledger.ledgers import DELTA, execute, request, version
+from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, version
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, snapshot
 
@@ -75,7 +75,13 @@ def charged(params: Params, units: Version | None = None, name: str = "dynamics"
         "unit": units.unit,
         "units": units.units,
         "dataset_fingerprint": units.fingerprint,
-        "spent_on_dataset": {"epsilon": spent, "epsilon_rdp": spent, "delta": DELTA, "charges": count},
+        "spent_on_dataset": {
+            "epsilon": spent,
+            "epsilon_fixed": spent,
+            "epsilon_rdp": spent,
+            "delta": DELTA,
+            "charges": count,
+        },
     }
     write_json(Path("models") / name / "privacy.json", statement)
     return charge.id
@@ -186,7 +192,7 @@ def test_a_repair_records_again_what_the_models_name(project: Params, capsys: py
         (again,) = ledger.charges()
     assert (again.id, again.state, again.stage, again.identity) == (charge, "reserved", "repair", "")
     charged(project)
-    assert spent(project) == compose([EVENT] * 2, DELTA).epsilon_pld
+    assert spent(project) == adaptive(*[EVENT] * 2)
 
 
 @pytest.mark.parametrize("what", ["of other data", "of more charges than are named", "without an event"])
@@ -254,7 +260,7 @@ def test_a_head_that_knows_more_is_kept_when_the_loss_is_accepted(
     (kept,) = Path(".primorl").glob("ledger.head.before-*")
     assert kept.read_bytes() == head
     assert primorl(capsys, "ledger", "verify")[0] == 0
-    assert spent(project) == compose([EVENT] * 2, DELTA).epsilon_pld
+    assert spent(project) == adaptive(*[EVENT] * 2)
 
 
 def test_no_command_that_reads_heals_the_head(project: Params, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,8 @@ def entry(**changes: Any) -> MinariDataset:
         "source": "minari",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {},

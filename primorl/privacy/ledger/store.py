@@ -219,13 +219,15 @@ class Store:
         for _ in range(_CREATE_ATTEMPTS):
             inspector = sa.inspect(self._engine)
             missing = [table for table in _tables.sorted_tables if not inspector.has_table(table.name)]
-            if not missing and self._schema_number() is not None:
+            numbered = _schema not in missing and self._schema_number() is not None
+            if not missing and numbered:
                 return
             # Two processes may begin at once: PostgreSQL then fails one of them in spite of IF NOT EXISTS.
             with suppress(IntegrityError, ProgrammingError), self._engine.begin() as connection:
                 for table in missing:
                     connection.execute(sa.schema.CreateTable(table, if_not_exists=True))
-                connection.execute(sa.insert(_schema), {"number": SCHEMA})
+                if not numbered:
+                    connection.execute(sa.insert(_schema), {"number": SCHEMA})
             time.sleep(random.SystemRandom().uniform(0, 0.05))
         raise PipelineError(
             f"ledger {self.shown}: its tables cannot be created; the user needs the right to create them"

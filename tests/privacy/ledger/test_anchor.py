@@ -125,7 +125,7 @@ def test_records_without_a_head_are_read_and_added_to_by_nobody(tmp_path: Path) 
     assert len(opened(url, tmp_path).export()) == 2
     for write in (
         lambda it: it.reserve(request(version("xy")), None),
-        lambda it: it.take(charge.id, 0),
+        lambda it: it.take(charge.id, "0", "token"),
         lambda it: it.commit(charge.id),
         lambda it: it.abort(charge.id, "diverged"),
     ):

@@ -101,6 +101,8 @@ def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> 
         "source": "d4rl",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {},

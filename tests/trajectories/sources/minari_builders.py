@@ -117,6 +117,8 @@ def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any
         "source": "minari",
         "environment": None,
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {},

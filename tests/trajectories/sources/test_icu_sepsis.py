@@ -29,6 +29,8 @@ def entry(observation: str = "centres", environment: str | None = None, **change
         "source": "icu-sepsis",
         "environment": environment or ENVIRONMENTS[observation],  # type: ignore[index]
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {"duplicates": "allow"},

@@ -22,6 +22,8 @@ def entry(environment: str = ENVIRONMENT, **changes: Any) -> PropofolDataset:
         "source": "propofol",
         "environment": environment,
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": 200,
         "termination": "learned",
         "ingestion": {},

@@ -28,6 +28,8 @@ def entry(environment: str | None, **changes: Any) -> ReplayDataset:
         "source": "replay",
         "environment": environment,
         "unit": "trajectory",
+        "population": "tests",
+        "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {},
