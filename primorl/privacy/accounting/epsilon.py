@@ -16,8 +16,6 @@ Relation = Literal["zero_out_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
 RELATION_NAME: Literal["zero_out_one"] = "zero_out_one"
 ACCOUNTANT = {"name": "dp_accounting.pld.PLDAccountant", "version": version("dp-accounting")}
-_MOST_MECHANISMS = 40  # that are composed one by one
-_PRECISIONS = (0.002, 0.005, 0.01, 0.02, 0.05)
 LARGEST_TIGHT = 1000.0  # beyond, a PLD takes minutes and gigabytes to say that nothing is guaranteed
 
 
@@ -140,9 +138,8 @@ def _accountant(
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
     """ε at ``delta`` of everything that ``events`` did to the same people, one after another.
 
-    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Where there are more
-    than 40, similar ones are merged to the less private side, which may lift ε by some percent. Nothing at all costs 0;
-    one event without a guarantee makes the whole infinite.
+    Equal mechanisms are merged before composing, so ten runs of one plan cost as much time as one. Nothing at all costs
+    0; one event without a guarantee makes the whole infinite.
     """
     rounds: dict[dp_event.DpEvent, int] = {}
     for event in _flat(events):
@@ -152,34 +149,8 @@ def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation
         rounds[inner] = rounds.get(inner, 0) + count
     if not rounds:
         return Spent(0.0, 0.0, delta)
-    merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*each) for each in _few(rounds).items()])
+    merged = dp_event.ComposedDpEvent([dp_event.SelfComposedDpEvent(*each) for each in rounds.items()])
     return spent(merged, delta, rounds=sum(rounds.values()), relation=relation)
-
-
-def _few(rounds: dict[dp_event.DpEvent, int]) -> dict[dp_event.DpEvent, int]:
-    """At most `_MOST_MECHANISMS` mechanisms, if possible, which together are no less than those given."""
-    for precision in _PRECISIONS:
-        if len(rounds) <= _MOST_MECHANISMS:
-            break
-        fewer: dict[dp_event.DpEvent, int] = {}
-        for event, count in rounds.items():
-            rounded = _less_private(event, precision)
-            fewer[rounded] = fewer.get(rounded, 0) + count
-        rounds = fewer
-    return rounds
-
-
-def _less_private(event: dp_event.DpEvent, precision: float) -> dp_event.DpEvent:
-    """The same mechanism with less noise and a larger sampling probability, each off by ``precision`` at most."""
-    match event:
-        case dp_event.GaussianDpEvent():
-            lower = math.floor(math.log(event.noise_multiplier) / precision)
-            return dp_event.GaussianDpEvent(min(event.noise_multiplier, math.exp(lower * precision)))
-        case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()):
-            q = event.sampling_probability
-            upper = min(1.0, max(q, math.exp(math.ceil(math.log(q) / precision) * precision)))
-            return dp_event.PoissonSampledDpEvent(upper, _less_private(event.event, precision))
-    return event
 
 
 def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:

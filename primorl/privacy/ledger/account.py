@@ -15,6 +15,8 @@ from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, tot
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.requests import Budget
 
+_MOST_DIFFERENT = 24
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -49,7 +51,8 @@ class Total:
     Attributes:
         epsilon: by the privacy filter (`primorl.privacy.accounting.privacy_filter`): a budget of this size would have
             granted exactly these charges, however each was chosen.
-        epsilon_fixed: by PLD: it holds if all settings were fixed before the first result was seen.
+        epsilon_fixed: by PLD: it holds if all settings were fixed before the first result was seen. Where more than 24
+            different events were charged, PLD takes long, and the filter's stands here too.
         epsilon_rdp: the same by RDP, at the filter's orders.
         delta: δ of all.
         charges: how many there are.
@@ -142,6 +145,6 @@ def fixed_epsilon(event: dp_event.DpEvent, delta: float) -> float:
 
 @functools.lru_cache(maxsize=4096)
 def _composed(counted: tuple[tuple[dp_event.DpEvent, int], ...], delta: float) -> float:
-    if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted):
+    if any(isinstance(event, dp_event.NonPrivateDpEvent) for event, _ in counted) or len(counted) > _MOST_DIFFERENT:
         return math.inf
     return compose([event for event, count in counted for _ in range(count)], delta).epsilon_pld
