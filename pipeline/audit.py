@@ -5,6 +5,7 @@ import sys
 from pipeline.runner import run_stage
 from primorl.attacks.figure import draw_bounds
 from primorl.config.params import Params
+from primorl.privacy.accounting.rounding import at_most
 from primorl.project.files import replaced_file, write_json
 from primorl.project.paths import AUDIT_FIGURE, AUDIT_REPORT
 from primorl.setup import audits
@@ -35,7 +36,7 @@ def body(params: Params, run: StageRun) -> None:
                 for audit, found in (("mechanism", mechanism), ("one run", one_run))
                 for bound in found.bounds
             },
-            f"Lower bounds on ε at δ = {mechanism.delta:g}, all together at {100 * audits.CONFIDENCE:.6g}%",
+            f"Lower bounds on ε at δ = {at_most(mechanism.delta)}, all together at {100 * audits.CONFIDENCE:.6g}%",
         )
     audits.log_mechanism(run, mechanism)
     audits.log_one_run(run, one_run)

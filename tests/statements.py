@@ -23,10 +23,10 @@ PRIVATE = Statement(
     clipping="flat",
     termination="none",
     charge="5f0c1d2e",
-    spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_rdp=2.75, delta=1e-5, charges=3),
+    spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3),
 ).to_json()
 NOT_PRIVATE = (
     Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
-    .with_payment("feedbeef", SpentOnDataset(epsilon=None, epsilon_rdp=None, delta=1e-5, charges=1))
+    .with_payment("feedbeef", SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1))
     .to_json()
 )

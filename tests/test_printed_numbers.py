@@ -127,13 +127,14 @@ def test_the_frontier_rounds_to_the_safe_side() -> None:
     point = frontier.Point(
         sampling_probability=0.1234567,
         rounds=3,
-        noise_multiplier=2.99999,
-        noise_per_coordinate=0.1,
+        noise_multiplier=2.34501,
+        noise_per_coordinate=0.10001,
         unit_updates=1.0,
         transitions=None,
         current=False,
     )
-    assert "2.999 " in frontier.table([point])
+    assert "2.346 " in frontier.table([point]), "who types it must not get less noise than the target needs"
+    assert " 0.101 " in frontier.table([point])
     assert "0.1235 " in frontier.table([point])
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.accounting.rounding import at_least, at_most
 
 
 def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: str) -> None:
@@ -24,7 +24,7 @@ def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: 
     axes.barh(rows, list(bounds.values()), height=0.5, color=colors)
     reach = 1.25 * max(claimed, *bounds.values())
     for row, value in zip(rows, bounds.values(), strict=True):
-        axes.annotate(f"{value:.2f}", (value, row), xytext=(4, 0), textcoords="offset points", va="center")
+        axes.annotate(at_least(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
     axes.axvline(claimed, color="black", linestyle="--", linewidth=1)
     axes.annotate(
         f"claimed {at_most(claimed)}", (claimed, 1), xytext=(4, -4), textcoords=("offset points", "offset points"),

@@ -1,5 +1,6 @@
 """``primorl audit``."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
@@ -185,7 +186,7 @@ def _bounds(found: "LowerBound | OneRun") -> str:
     claimed = found.claimed
     cells = [("claimed", "none" if claimed is None else at_most(claimed), "", "")]
     for bound in found.bounds:
-        share = f"{bound.epsilon / claimed:.0%}" if claimed else ""
+        share = f"{math.floor(100 * bound.epsilon / claimed)}%" if claimed else ""
         cells.append((f"lower bound: {bound.name}", at_least(bound.epsilon), share, bound.assumes))
     header = (f"ε at δ = {at_most(found.delta)}", "", "of the claim", "assumes")
     table = rendered(header, cells, right=("", "of the claim"))

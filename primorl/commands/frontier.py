@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from primorl.commands.printing import rendered
-from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
 _COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
@@ -91,7 +91,7 @@ def table(points: Sequence[Point]) -> str:
 
 
 def _rows(points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
-    """One row a point, and an empty row between different numbers of rounds."""
+    """One row a point, an empty row between different numbers of rounds. The needed noise is rounded up."""
     last = points[0].rounds
     for point in points:
         if point.rounds != last:
@@ -100,8 +100,8 @@ def _rows(points: Sequence[Point]) -> Iterator[tuple[str, ...]]:
         yield (
             str(point.rounds),
             at_most(point.sampling_probability, 4),
-            "-" if point.noise_multiplier is None else at_least(point.noise_multiplier, 4),
-            _figure(point.noise_per_coordinate, ".3g"),
+            "-" if point.noise_multiplier is None else at_most(point.noise_multiplier, 4),
+            "-" if point.noise_per_coordinate is None else at_most(point.noise_per_coordinate),
             _figure(point.unit_updates, ".3g"),
             _figure(point.transitions, ".3g"),
             "◄ in use" if point.current else "",

@@ -118,9 +118,10 @@ def _shown(epsilon: float) -> str:
 
 
 def _text(settings: Settings, asked: Asked) -> Iterator[str]:
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.privacy.accounting.rounding import at_least, at_most
 
-    spent, replaced = asked.spent("zero_out_one"), asked.spent("replace_one")
+    spent, replaced = asked.spent(RELATION_NAME), asked.spent("replace_one")
     yield (
         f"sampling probability {at_most(asked.sampling_probability, 6)}, noise multiplier "
         f"{at_least(asked.noise_multiplier, 6)}, {asked.rounds} rounds, at δ {at_most(asked.delta, 6)}:"

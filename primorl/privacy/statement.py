@@ -71,12 +71,13 @@ class SpentOnDataset:
         "ε of all charges on the same units together, by the adaptive filter: holds however later runs were chosen "
         "after looking at earlier results. `null`: no guarantee is left.",
     ]
-    epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
+    epsilon_fixed: Annotated[
+        _Epsilon | None,
+        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed beforehand.",
+    ]
+    epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three: `privacy.budget.delta`."]
     charges: Annotated[_Count, "Number of charges, this one included."]
-    epsilon_fixed: Annotated[
-        _Epsilon | None, "The same by the PLD accountant: holds if all settings were fixed beforehand."
-    ] = None
 
 
 @record

@@ -17,15 +17,13 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.project.records import printable
 from primorl.release.contents import LEDGER, ChargeRecord, LedgerStatement
-from primorl.release.stated_figures import understated
+from primorl.release.stated_figures import ROUNDING, TOLERANCE, understated
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 
 Value = TypeVar("Value")
 
 OURS = Accountant(**accounting.ACCOUNTANT)
 MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
-_ROUNDING = 1e-9  # of ε, between two machines with one version of the accountant: sums in another order
-_TOLERANCE = 1e-3  # of ε, for an accountant of another version, whose grid may be finer
 
 
 def figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float | None]:
@@ -48,7 +46,7 @@ def check_statement(path: Path, statement: Statement) -> None:
     delta = given(path, "delta", statement.delta)
     largest = max(delta, given(path, "spent_on_dataset", statement.spent_on_dataset).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
-        raise PipelineError(f"{path}: delta: {largest:g} is not below one over the units, and void does not say so")
+        raise PipelineError(f"{path}: delta: {largest!r} is not below one over the units, and void does not say so")
     for place, query in enumerate(statement.queries):
         if query.what not in query_types():
             raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
@@ -110,7 +108,7 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: State
     events = [_as_one_unit_sees(record) for record in ledger.records]
     account = given(of, "spent_on_dataset", statement.spent_on_dataset)
     if ledger.delta != account.delta:
-        raise PipelineError(f"{path}: delta: found {ledger.delta:g}, allowed is {account.delta:g}, as in {of.name}")
+        raise PipelineError(f"{path}: delta: found {ledger.delta!r}, allowed is {account.delta!r}, as in {of.name}")
     for key, number in figures(events, ledger.delta).items():
         _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
     if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
@@ -144,15 +142,15 @@ def _refuse_other_accountant(path: Path, found: Accountant) -> None:
 def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
     """Refuse an ε (None: infinite) that is not what the accountant makes of the events in the same file.
 
-    The same version makes the same figure. One of another version may be higher, and lower by `_TOLERANCE`.
+    The same version makes the same figure. One of another version may be higher, and lower by `TOLERANCE`.
     """
     same = by.accountant == OURS
     if stated is None or accounted is None:
         agrees = stated is None and (accounted is None or not same)
     elif same:
-        agrees = math.isclose(stated, accounted, rel_tol=_ROUNDING, abs_tol=1e-12)
+        agrees = math.isclose(stated, accounted, rel_tol=ROUNDING, abs_tol=1e-12)
     else:
-        agrees = accounted <= stated * (1 + _TOLERANCE)
+        agrees = accounted <= stated * (1 + TOLERANCE)
     if not agrees:
         less = accounted is None or (stated is not None and stated < accounted)
         version = "" if same else f" by version {printable(by.accountant.version)}"

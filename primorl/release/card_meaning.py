@@ -30,7 +30,7 @@ def meaning(statement: Mapping[str, Any], units: str) -> Section:
     points = [
         f"An attack studies this bundle and names {units} that it takes to have been in the data. The table bounds "
         "every attack, whatever its computing power and whatever else it knows.",
-        "Who guesses without the bundle finds as large a share as she wrongly names.",
+        "Blind guessing finds the same share that it wrongly names.",
     ]
     if statement["void"]:
         points.insert(0, "None of this may be relied on: see what is void.")

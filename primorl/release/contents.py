@@ -67,9 +67,10 @@ class LedgerStatement:
         "guarantee is left.",
     ]
     epsilon_fixed: Annotated[
-        _Epsilon | None, "The same by the PLD accountant: it holds if all settings were fixed beforehand."
+        _Epsilon | None,
+        "The smaller of the PLD accountant's ε and the filter's: it holds if all settings were fixed beforehand.",
     ]
-    epsilon_rdp: Annotated[_Epsilon | None, "The same by the RDP accountant."]
+    epsilon_rdp: Annotated[_Epsilon | None, "The same by RDP at the privacy filter's orders."]
     delta: Annotated[_Delta, "δ of all three."]
     charges: Annotated[_Count, "Number of charges."]
     records: Annotated[tuple[ChargeRecord, ...], "The charges, oldest first."]

@@ -16,7 +16,7 @@ def render(folder: Path) -> dict[str, str]:
     They name the digest of every file that they speak of.
 
     Raises:
-        PipelineError: the figures in the files are none that a card can state.
+        PipelineError: a card cannot state these figures.
     """
     files = [name for name in sorted({*FILES, STARTS} - {*CARDS}) if (folder / name).exists()]
     try:

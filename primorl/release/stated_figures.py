@@ -9,8 +9,8 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.statement import Accountant, Statement
 
-_ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
-_TOLERANCE = 1e-3  # the same for an accountant of another version
+ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
+TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 
 
 def understated(statement: Statement) -> str | None:
@@ -26,7 +26,7 @@ def understated(statement: Statement) -> str | None:
     assert statement.delta is not None
     event = event_from_json(statement.event)
     same = statement.accountant == Accountant(**ACCOUNTANT)
-    covers = partial(_covers, _ROUNDING if same else _TOLERANCE)
+    covers = partial(_covers, ROUNDING if same else TOLERANCE)
     found = figures(event, statement.delta)
     if not covers(statement.epsilon_replace_one, found.epsilon_replace_one):
         return "epsilon_replace_one"
@@ -50,14 +50,14 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]], *
         return False
     if same or not stated:
         return all(
-            math.isclose(mine, its, rel_tol=_ROUNDING)
+            math.isclose(mine, its, rel_tol=ROUNDING)
             for point, known in zip(stated, found, strict=True)
             for mine, its in zip(point, known, strict=True)
         )
     assert statement.epsilon is not None
     known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
     own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
-    return all(point == own or _covers(_TOLERANCE, point[1], delta) for point, delta in zip(stated, known, strict=True))
+    return all(point == own or _covers(TOLERANCE, point[1], delta) for point, delta in zip(stated, known, strict=True))
 
 
 def _covers(tolerance: float, stated: float | None, accounted: float | None) -> bool:

@@ -20,6 +20,7 @@ from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership, population_digest
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.schema import DatasetInfo
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
 _L = TypeVar("_L", bound=Ledger)
@@ -109,9 +110,8 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
         PipelineError: ``units.bin`` or ``public_units.bin`` is missing, or is of another partition.
     """
     info = manifest.info
-    several = info.unit != "trajectory" or info.population not in ("", info.dataset)  # digests of a trajectory
-    members = _digests(partitions / "units.bin", manifest.private_units, several)
-    public = _digests(partitions / "public_units.bin", manifest.public_units, several)
+    members = _digests(partitions / "units.bin", manifest.private_units, info)
+    public = _digests(partitions / "public_units.bin", manifest.public_units, info)
     return Version(
         info.dataset_fingerprint,
         info.unit,
@@ -165,7 +165,7 @@ def budget(params: Params, manifest: Manifest) -> Budget | None:
     declared = params.privacy.budget
     if declared.delta >= 1 / manifest.private_units:
         raise PipelineError(
-            f"params.yaml: privacy.budget.delta: found {declared.delta:g}, allowed is below "
+            f"params.yaml: privacy.budget.delta: found {declared.delta!r}, allowed is below "
             f"1/{manifest.private_units}, one over the number of units: at it everything would seem to cost nothing"
         )
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
@@ -221,11 +221,16 @@ def open_private(
     return store
 
 
-def _digests(file: Path, units: int, several: bool) -> bytes:
-    """The digests of ``units`` units: two of a trajectory, and more where a unit may have ``several``."""
+def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
+    """The digests of ``units`` units (see `Membership`).
+
+    A trajectory has two, or three within a population of another name than the dataset's. A unit of another kind has
+    at least as many.
+    """
     content = file.read_bytes() if file.exists() else b""
-    least = 2 * DIGEST_BYTES * units
-    if len(content) < least or (len(content) > least and not several) or len(content) % DIGEST_BYTES:
+    least = (2 if info.population in ("", info.dataset) else 3) * DIGEST_BYTES * units
+    too_many = info.unit == "trajectory" and len(content) > least
+    if len(content) < least or too_many or len(content) % DIGEST_BYTES:
         raise PipelineError(
             f"{file}: missing, or not of {units} units as manifest.json says; run {REMAKE} to make it again"
         )

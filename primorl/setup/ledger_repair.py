@@ -3,12 +3,14 @@
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 from primorl.config.params import Params, Reading
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.ledger import Ledger, Request, Version
-from primorl.privacy.ledger.repairing import BrokenLedger
+from primorl.privacy.ledger.repairing import BrokenLedger, Disagreement
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
@@ -34,7 +36,8 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
         accept_loss: go on although something is lost that cannot be recorded again.
 
     Raises:
-        PipelineError: the records are broken, or something is lost and ``accept_loss`` is false; nothing was written.
+        PipelineError: the records are broken, something is lost and ``accept_loss`` is false, or the ledger would
+            refuse what is to be recorded again; nothing was written.
     """
     head, wrong, known = home() / LEDGER_HEAD, None, Counter[str]()
     found = begun(params, BrokenLedger)
@@ -47,7 +50,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
             wrong, missing = ledger.disagreement(), losses(ledger)
             known.update(charge.dataset_fingerprint for charge in ledger.charges())
     if wrong is not None:
-        yield f"{head}: {wrong}: records that were cut off at the end would go unnoticed"
+        yield f"{head}: {wrong.says}: records that were cut off at the end would go unnoticed"
     if wrong is None and not missing:
         yield "nothing to repair: the head fits the records, and they have every charge that a model names"
         return
@@ -58,7 +61,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     more = _unnamed(missing, known)
     if more:
         yield f"the same statements count {more} more charge(s) on the same units, which no file names"
-    if not accept_loss and (lost or more or (wrong is not None and wrong.startswith("knows"))):
+    if not accept_loss and (lost or more or (wrong is not None and wrong.records_lost)):
         raise PipelineError(f"ledger: {_ASK}")
     yield from _written(params, head, wrong, again, lost, present)
 
@@ -79,25 +82,34 @@ def _told(missing: Sequence[Loss], again: Sequence[Loss], present: tuple[Manifes
 
 def _written(
     params: Params | Reading,
-    head: object,
-    wrong: str | None,
+    head: Path,
+    wrong: Disagreement | None,
     again: Sequence[Loss],
     lost: Sequence[Loss],
     present: tuple[Manifest, Version] | None,
 ) -> Iterator[str]:
+    requests = {}
+    for loss in again:
+        assert present is not None
+        requests[loss.charge] = _request(loss.statement, *present, params.privacy.budget.delta)
     with closing(open_ledger(params, BrokenLedger, read_only=False)) as ledger:
+        for request in requests.values():
+            ledger.check(request)  # before anything is written
         if wrong is not None:
             kept = ledger.renew_head()
             yield f"{head}: begun anew" + ("" if kept is None else f"; the previous one is kept as {kept.name}")
         ledger.record_repair(
-            {"head": wrong, "lost": [_recorded(loss) for loss in lost], "again": [loss.charge for loss in again]}
+            {
+                "head": None if wrong is None else wrong.says,
+                "lost": [_recorded(loss) for loss in lost],
+                "again": list(requests),
+            }
         )
         yield f"recorded: this repair{f', and {len(lost)} charge(s) as lost' if lost else ''}"
     with closing(open_ledger(params, Ledger, read_only=False)) as ledger:
-        for loss in again:
-            assert present is not None
-            ledger.reserve(_request(loss.statement, *present, params.privacy.budget.delta), None, loss.charge)
-            yield f"recorded again: charge {loss.charge}"
+        for charge, request in requests.items():
+            ledger.reserve(request, None, charge)
+            yield f"recorded again: charge {charge}"
         yield f"repaired: {ledger.verify()} records, and {head} knows the last of them"
 
 
@@ -157,12 +169,21 @@ def _spent(said: Mapping[str, Any]) -> str:
     if not said:
         return ""
     epsilon, spent = said.get("epsilon"), said.get("spent_on_dataset")
-    own = "without a guarantee" if epsilon is None else f"ε {epsilon} at δ {said.get('delta')}"
+    own = "without a guarantee" if epsilon is None else f"ε {_shown(epsilon)} at δ {_shown(said.get('delta'))}"
     whole = ""
     if isinstance(spent, dict):
-        total = "no finite ε" if spent.get("epsilon") is None else f"ε {spent['epsilon']} at δ {spent.get('delta')}"
+        total = (
+            "no finite ε"
+            if spent.get("epsilon") is None
+            else f"ε {_shown(spent['epsilon'])} at δ {_shown(spent.get('delta'))}"
+        )
         whole = f"; {spent.get('charges')} charge(s) on these units until then, {total} in all"
     return f" ({own}, of {said.get('units')} units: {said.get('unit')}{whole})"
+
+
+def _shown(stated: Any) -> str:
+    """A number of a statement, which may be damaged, rounded up."""
+    return at_most(stated, 4) if type(stated) in (int, float) else "unknown"
 
 
 def _recorded(loss: Loss) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
         head: whether to check the head.
 
     Raises:
-        PipelineError: it has not; says what to do.
+        PipelineError: the head or a charge is missing; says what to do.
     """
     found = losses(ledger)
     if found:

@@ -194,7 +194,7 @@ def _clipped_updates(
     workspace: Workspace,
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
-    batches = _in_company(batches)
+    batches = _with_idle_unit(batches)
     steps, units, rows = batches.weights.shape
     if steps == 0 or units == 0:
         return [
@@ -230,7 +230,7 @@ def _clipped_updates(
     return clip.finish([layer.moved for layer in layers])
 
 
-def _in_company(batches: LocalBatches) -> LocalBatches:
+def _with_idle_unit(batches: LocalBatches) -> LocalBatches:
     """The same batches; with an idle second unit where there is one: products of one matrix take another way."""
     if batches.weights.shape[1] != 1:
         return batches

@@ -10,6 +10,7 @@ import sqlite3
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from primorl.project import restoration
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup.accounts import dataset_version, project_ledger
+from primorl.trajectories.identity.membership import DIGEST_BYTES
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, version
@@ -193,6 +195,38 @@ def test_a_repair_records_again_what_the_models_name(project: Params, capsys: py
     assert (again.id, again.state, again.stage, again.identity) == (charge, "reserved", "repair", "")
     charged(project)
     assert spent(project) == adaptive(*[EVENT] * 2)
+
+
+def test_a_repair_that_the_ledger_would_refuse_writes_nothing(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before, the head and the record of the repair were written already."""
+    charged(project)
+    forget_ledger()
+    Path("models").rename("away")
+    published = replace(version("pqr"), public=data().members)
+    with closing(project_ledger(project)) as ledger:
+        ledger.reserve(request(published, EVENT), None)
+    Path("away").rename("models")
+    before = snapshot(Path())
+    status, _, err = primorl(capsys, "ledger", "repair")
+    assert status == 1
+    assert "the private split holds units that earlier runs used as public" in err
+    assert snapshot(Path()) == before
+
+
+def test_within_a_population_of_another_name_a_trajectory_has_three_digests(project: Params) -> None:
+    """Before, a file with two of them passed, and was found out after the charge."""
+    folder = Path("data/partitions")
+    manifest = Manifest.load(folder / "manifest.json")
+    other = replace(manifest, info=replace(manifest.info, population="people"))
+    with pytest.raises(PipelineError, match=r"units\.bin: missing, or not of 6 units"):
+        dataset_version(other, folder)
+    for name, units in (("units.bin", manifest.private_units), ("public_units.bin", manifest.public_units)):
+        (folder / name).write_bytes((folder / name).read_bytes() + bytes(DIGEST_BYTES * units))
+    assert dataset_version(other, folder).units == 6
+    with pytest.raises(PipelineError, match=r"units\.bin: missing, or not of 6 units"):
+        dataset_version(manifest, folder)
 
 
 @pytest.mark.parametrize("what", ["of other data", "of more charges than are named", "without an event"])

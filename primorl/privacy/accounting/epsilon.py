@@ -158,6 +158,13 @@ def _flat(events: Iterable[dp_event.DpEvent]) -> Iterator[dp_event.DpEvent]:
         yield from _flat(event.events) if isinstance(event, dp_event.ComposedDpEvent) else (event,)
 
 
+def releases(event: dp_event.DpEvent) -> int:
+    """How many releases an event consists of; it sets how fine the PLD's grid must be."""
+    if isinstance(event, dp_event.ComposedDpEvent):
+        return sum(map(releases, event.events))
+    return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
+
+
 def grid_interval(event: dp_event.DpEvent, epsilon: float, rounds: int) -> float:
     """Width of the PLD's grid: over-reports ε by 1% at most, unless that took more than some 100,000 points."""
     if epsilon == 0:

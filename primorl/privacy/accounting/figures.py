@@ -12,7 +12,7 @@ from functools import lru_cache
 import numpy as np
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, compose
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, compose, releases
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.rounding import rounded_up
 from primorl.project.files import finite
@@ -69,7 +69,7 @@ def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> l
     It is the larger one of both directions: a unit in the data against zeros, and zeros against the unit. Values below
     1e-10 are raised to it, since rounding in the accountant's convolution could carry them below the truth.
     """
-    accountant = accountant_near(event, near, _releases(event))
+    accountant = accountant_near(event, near, releases(event))
     found = np.atleast_1d(accountant.get_delta(list(epsilons)))
     return [float(delta) for delta in np.clip(found, _LEAST_DELTA, 1.0)]
 
@@ -106,12 +106,3 @@ def posterior(prior: float, rate: float, power: float) -> float:
         power: β, its true positive rate.
     """
     return prior * power / (prior * power + (1 - prior) * rate)
-
-
-def _releases(event: dp_event.DpEvent) -> int:
-    match event:
-        case dp_event.ComposedDpEvent():
-            return sum(map(_releases, event.events))
-        case dp_event.SelfComposedDpEvent():
-            return int(event.count)
-    return 1

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from dp_accounting import dp_event, pld
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, RELATION, grid_interval, rdp_values
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, RELATION, grid_interval, rdp_values, releases
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
@@ -121,7 +121,7 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     rough = _rough_epsilon(event)
     if rough > LARGEST_TIGHT:
         return math.inf
-    accountant = pld.PLDAccountant(RELATION, grid_interval(event, rough / 2, _releases(event))).compose(event)
+    accountant = pld.PLDAccountant(RELATION, grid_interval(event, rough / 2, releases(event))).compose(event)
     profiles = [_Profile.of(pmf) for pmf in (accountant._pld._pmf_remove, accountant._pld._pmf_add)]
 
     def covers(mean: float) -> bool:
@@ -197,12 +197,6 @@ class _Profile:
 def _rough_epsilon(event: dp_event.DpEvent) -> float:
     """About ε at `_ROUGH_DELTA`: it sets how fine the PLD's grid must be."""
     return Cost(renyi=rdp_values(event, ORDERS)).renyi_epsilon(_ROUGH_DELTA)
-
-
-def _releases(event: dp_event.DpEvent) -> int:
-    if isinstance(event, dp_event.ComposedDpEvent):
-        return sum(map(_releases, event.events))
-    return int(event.count) if isinstance(event, dp_event.SelfComposedDpEvent) else 1
 
 
 def total(costs: Sequence[Cost]) -> Cost:

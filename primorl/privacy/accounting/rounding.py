@@ -1,6 +1,7 @@
 """Numbers for people, rounded to the safe side: no line may promise more than the accountant.
 
-`at_most` is for what is spent and what an attack may reach, `at_least` for what is left and for noise.
+`at_most` is for what is spent and what an attack may reach, `at_least` for what is left and for
+the noise that a plan has. Noise that is needed for an ε, and that people type, is rounded up.
 """
 
 import math

@@ -75,8 +75,7 @@ class LowerBound:
 
     ``bounds`` holds, all read at ``delta``:
 
-    - ``guesses``: from the rates of right and wrong guesses alone (Clopper-Pearson). At 95% it cannot pass about
-      log(canaries/8).
+    - ``guesses``: from the rates of right and wrong guesses alone (Clopper-Pearson).
     - ``gaussian``: the ε of the largest noise multiplier under which the rates could have been as good (at most four
       times smaller than the plan's). With q = 1 it is the bound by Gaussian DP of Nasr et al. 2023 (arXiv 2302.07956).
     - ``likelihood``: the same from the share of right guesses by the likelihood ratio of the plan as stated, half of

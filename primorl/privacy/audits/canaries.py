@@ -26,7 +26,7 @@ _EXCESS = 10.0
 # Coordinates of every piece that hold the contributions of ordinary units.
 _SPARE = 16
 _FEWEST = 128  # canaries of all runs together; fewer are too few to choose a statistic
-_ENOUGH = 131_072  # at which an ε of 0.5 is proved to nine tenths
+_ENOUGH = 131_072  # at which an ε of 0.5 is proved to four fifths
 _MOST_SEEN = 40_000_000  # numbers kept, canaries times rounds
 
 

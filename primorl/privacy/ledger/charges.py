@@ -185,10 +185,10 @@ def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore
 def _resumed(
     ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S], locks: ExitStack
 ) -> Payment[S] | None:
-    """What can be gone on with; None if there is nothing.
+    """The payment to resume; None if there is none.
 
     Raises:
-        PipelineError: there is something, and it cannot be gone on with here, or another process works on it.
+        PipelineError: an open charge cannot be resumed here, or another process works on it.
     """
     refusals = []
     for charge in _paid(ledger, identity):

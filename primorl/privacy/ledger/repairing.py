@@ -2,15 +2,30 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from primorl.privacy.ledger.anchor import BEGUN, Head
-from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.ledger.ledger import Ledger, Request
+from primorl.privacy.ledger.refusals import refuse_published, refuse_unbounded
 from primorl.project.errors import PipelineError
 
 _ATTEMPTS = 20  # each is lost only to another process that writes a record at the same moment
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """What is wrong with a ledger's head.
+
+    Attributes:
+        says: in words, after the head's name.
+        records_lost: whether it proves that records are gone; a head that is missing or damaged proves nothing.
+    """
+
+    says: str
+    records_lost: bool
 
 
 class BrokenLedger(Ledger):
@@ -29,7 +44,7 @@ class BrokenLedger(Ledger):
         whole = f"ledger {self._store.shown}: {count} records, each as it was written"
         return f"{whole}; the last is of {last['time']}: {last['kind']}"
 
-    def disagreement(self) -> str | None:
+    def disagreement(self) -> Disagreement | None:
         """What is wrong with the head; None if it is the last record's, or that of an earlier one.
 
         Raises:
@@ -39,14 +54,32 @@ class BrokenLedger(Ledger):
         try:
             known = self._anchor.read()
         except PipelineError:
-            return "damaged"
+            return Disagreement("damaged", records_lost=False)
         if known is None:
-            return "not there" if count else None
+            return Disagreement("not there", records_lost=False) if count else None
         if known.sequence > count:
-            return f"knows of {known.sequence} records, of which the last {known.sequence - count} are lost"
+            lost = known.sequence - count
+            return Disagreement(
+                f"knows of {known.sequence} records, of which the last {lost} are lost", records_lost=True
+            )
         if known != BEGUN and self._history.chain.hashes[known.sequence - 1] != known.hash:
-            return f"knows another record {known.sequence}, of another ledger or of another past of this one"
+            return Disagreement(
+                f"knows another record {known.sequence}, of another ledger or of another past of this one",
+                records_lost=True,
+            )
         return None
+
+    def check(self, request: Request) -> None:
+        """Check that `Ledger.reserve` would grant ``request`` without a budget; nothing is written.
+
+        Raises:
+            Refused: it would not.
+            PipelineError: the records themselves are broken.
+        """
+        self._refresh()
+        roster = self._directory.placed(request.version)
+        refuse_published(request, roster, self._directory)
+        refuse_unbounded(request, self._account(request.version, roster))
 
     def renew_head(self) -> Path | None:
         """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.

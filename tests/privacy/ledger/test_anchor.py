@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from primorl.privacy.ledger.anchor import Anchor, Head
-from primorl.privacy.ledger.repairing import BrokenLedger
+from primorl.privacy.ledger.repairing import BrokenLedger, Disagreement
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import SECRET, execute, opened, request, version
 
@@ -146,7 +146,7 @@ def test_a_ledger_that_others_share_is_joined_by_a_repair(tmp_path: Path) -> Non
     with pytest.raises(PipelineError, match="`primorl ledger repair`"):
         opened(url, elsewhere).reserve(request(version("ab")), None)
     joining = BrokenLedger.open(url, secret=SECRET, anchor=elsewhere / "ledger.head")
-    assert joining.disagreement() == "not there"
+    assert joining.disagreement() == Disagreement("not there", records_lost=False)
     assert joining.renew_head() is None
     joining.record_repair({"lost": []})
     opened(url, elsewhere).reserve(request(version("ab")), None)
@@ -161,7 +161,8 @@ def test_a_repair_names_what_the_head_knows_and_keeps_it(tmp_path: Path) -> None
     before = path.read_bytes()
     execute(url, "DELETE FROM ledger_records WHERE sequence = 3")
     broken = BrokenLedger.open(url, secret=SECRET, anchor=path)
-    assert broken.disagreement() == "knows of 3 records, of which the last 1 are lost"
+    lost = "knows of 3 records, of which the last 1 are lost"
+    assert broken.disagreement() == Disagreement(lost, records_lost=True)
     assert ": 2 records, each as it was written; the last is of 2" in broken.describe()
     assert path.read_bytes() == before
     kept = broken.renew_head()
@@ -172,9 +173,12 @@ def test_a_repair_names_what_the_head_knows_and_keeps_it(tmp_path: Path) -> None
     assert opened(url, tmp_path).lost().keys() == {"feedbeef"}
     assert opened(url, tmp_path).verify() == 3
     path.write_text(json.dumps({"sequence": 2, "hash": "a" * 64}))
-    assert "knows another record 2" in str(broken.disagreement())
+    other = broken.disagreement()
+    assert other is not None
+    assert other.says.startswith("knows another record 2")
+    assert other.records_lost
     path.write_text("torn")
-    assert broken.disagreement() == "damaged"
+    assert broken.disagreement() == Disagreement("damaged", records_lost=False)
     execute(url, "UPDATE ledger_records SET body = '{}' WHERE sequence = 2")
     with pytest.raises(PipelineError, match="record 2: its content"):
         BrokenLedger.open(url, secret=SECRET, anchor=path).renew_head()
