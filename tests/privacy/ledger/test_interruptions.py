@@ -154,7 +154,7 @@ def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_pat
         with pytest.raises(PipelineError, match=r"ledger.head: the ledger's head cannot be written \(No space left"):
             place.work()
     assert [charge.state for charge in place.charged] == (["reserved"] if begun else [])
-    assert len(list(place.checkpoints.glob("*.safetensors"))) == int(begun)
+    assert place.checkpoint.exists()
     judge(place)
     assert place.released == [1, 2, 3]
 
