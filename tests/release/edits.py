@@ -107,14 +107,14 @@ def key_edits(original: Path) -> Iterator[Edit]:
     for name in JSON:
         content = read_json(original / name)
         for path, value in leaves(content):
-            if _is_sampled(name, path):
+            if is_sampled(name, path):
                 yield f"{name}: {path[0]}: {path[1:]}: changed", setting(name, path, another(value))
         for path in keys(content):
-            if _is_sampled(name, path):
+            if is_sampled(name, path):
                 yield f"{name}: {path[0]}: {path[1:]}: removed", setting(name, path, None, remove=True)
 
 
-def _is_sampled(name: str, path: tuple[Any, ...]) -> bool:
+def is_sampled(name: str, path: tuple[Any, ...]) -> bool:
     """All but most entries of the curves; the policy's copy of the statement is compared as a whole."""
     if path[0] in _CURVES and len(path) > 1:
         return path[1] % 3 == 0 and name != POLICY[2]

@@ -7,6 +7,7 @@ _TRAINING = "tests/training/test_training.py"
 _CHECKPOINT = "tests/training/test_checkpoint.py"
 _STAGE = "tests/pipeline/test_train_model.py"
 _PAID = "tests/pipeline/test_train_model_payment.py"
+_RESUMED = "tests/pipeline/test_train_model_resumption.py"
 _LEDGER = "tests/privacy/ledger/test_ledger.py"
 _CHAIN = "tests/privacy/ledger/test_chain.py"
 _RACES = "tests/privacy/ledger/test_races.py"
@@ -186,6 +187,7 @@ PAYMENT = [
         "another draw that was asked for is not made",
         (
             _PAID,
+            _RESUMED,
             _STAGE,
         ),
     ),
@@ -211,7 +213,7 @@ CRASHES = [
         "now = replace(now, started=now.started + 1)",
         "now = replace(now, started=now.done + 1)",
         "rounds that died are made up for: more run than were paid",
-        (_TRAINING, _PAID, _STAGE),
+        (_TRAINING, _PAID, _RESUMED, _STAGE),
     ),
     Bug(
         "resume-announced-too-late",
@@ -260,6 +262,7 @@ CRASHES = [
         "weights without a guarantee are kept and restored",
         (
             _PAID,
+            _RESUMED,
             _STAGE,
         ),
     ),

@@ -6,6 +6,7 @@ _PROCESSES = "tests/training/test_distributed.py"
 _WORKERS = "tests/setup/test_launcher.py"
 _STAGE = "tests/pipeline/test_train_model.py"
 _PAID = "tests/pipeline/test_train_model_payment.py"
+_RESUMED = "tests/pipeline/test_train_model_resumption.py"
 _RELEASE = "tests/release/test_release.py"
 _RECEIVED = "tests/release/test_received_bundle.py"
 _CARD = "tests/release/test_card.py"
@@ -23,6 +24,7 @@ RELEASE = [
         (
             _STAGE,
             _PAID,
+            _RESUMED,
         ),
     ),
     Bug(
