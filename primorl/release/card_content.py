@@ -125,8 +125,8 @@ def _spent(ledger: Mapping[str, Any]) -> Section:
     runs = _count(ledger["charges"], "run")
     if ledger["epsilon"] is None:
         total = (
-            f"{runs} used these data, one without a guarantee among them: the results of all of them together would "
-            "promise nothing."
+            f"{runs} used these data, one without a guarantee or without a declared bound among them: the results of "
+            "all of them together would promise nothing."
         )
     else:
         total = (

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from primorl.config.params import Params, Reading
 from primorl.evaluation.summary import STATED, Summary
 from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.ledger.ledger import Charge
 from primorl.privacy.statement import Statement
 from primorl.project import paths
@@ -22,7 +23,7 @@ from primorl.project.files import file_sha256, finite, home, read_json, replaced
 from primorl.project.paths import CONSENT, LOCK, MODELS, PARTITIONS, RAW, SUMMARY, TRAJECTORIES, WITHDRAWALS
 from primorl.project.records import write_record
 from primorl.release import bundle, signature
-from primorl.release.accounted import OURS, figures
+from primorl.release.accounted import OURS
 from primorl.release.contents import (
     EVALUATION,
     FILES,
@@ -157,7 +158,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
         ledger.verify()
         refuse_losses(ledger)
         account = ledger.account(version)
-    total = account.total(delta)
+    total = total_of(account.events, delta)  # again by this version's accountant, as whoever checks the bundle does
     own = next((charge for charge in account.charges if charge.id == statement.charge), None)
     if own is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
@@ -177,7 +178,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
                 id=charge.id,
                 stage=charge.stage,
                 event=charge.event,
-                epsilon=figures([event_from_json(charge.event)], charge.delta)["epsilon"],
+                epsilon=finite(fixed_epsilon(event_from_json(charge.event), charge.delta)),
                 delta=charge.delta,
                 state=charge.state,
                 day=charge.time[:10],
@@ -193,6 +194,11 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
 
 def _made(charge: Charge) -> dict[str, str]:
     """The digests that a charge was recorded with: those of the files that are here, if it made them."""
+    if not charge.made and charge.stage == "repair":
+        raise PipelineError(
+            f"{MODELS / MODEL[0]}: charge {charge.id}: a repair of the ledger recorded it again and does not know its "
+            "files; bring the ledger's backup, or train again, which is charged"
+        )
     if not charge.made:
         raise PipelineError(
             f"{MODELS / MODEL[0]}: charge {charge.id}: the ledger has no digest of what it made: found state "

@@ -18,7 +18,7 @@ from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
 from primorl.setup.losses import refuse_losses
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
-from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership
+from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership, population_digest
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
@@ -113,7 +113,13 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
     members = _digests(partitions / "units.bin", manifest.private_units, several)
     public = _digests(partitions / "public_units.bin", manifest.public_units, several)
     return Version(
-        info.dataset_fingerprint, info.unit, manifest.private_units, members, public, info.trajectories_per_person
+        info.dataset_fingerprint,
+        info.unit,
+        manifest.private_units,
+        members,
+        public,
+        trajectories_per_person=info.trajectories_per_person,
+        population=population_digest(project_secret(), info.population or info.dataset),
     )
 
 

@@ -122,7 +122,7 @@ def test_a_run_without_a_guarantee_is_null(ledger: Ledger, capsys: pytest.Captur
     assert last["epsilon"] is last["epsilon_total"] is None
     assert all(math.isfinite(entry["epsilon_total"]) for entry in before)
     assert primorl("show") == 0
-    assert "  spent: no finite ε, as a run without a guarantee is among them" in capsys.readouterr().out
+    assert "  spent: no finite ε: a run without a guarantee, or on another kind of unit" in capsys.readouterr().out
 
 
 def test_the_table_ends_with_what_is_spent_and_left(

@@ -154,7 +154,7 @@ def test_it_says_what_all_runs_spent_together() -> None:
         "with this one; 2026-11-23"
     )
     unbounded = points(card(ledger={"epsilon": None}), "What was spent")
-    assert "one without a guarantee among them" in unbounded
+    assert "one without a guarantee or without a declared bound among them" in unbounded
     assert "would promise nothing" in unbounded
 
 

@@ -15,8 +15,6 @@ from primorl.privacy.accounting.privacy_filter import UNBOUNDED, Cost, cost, tot
 from primorl.privacy.ledger.history import Charge
 from primorl.privacy.ledger.requests import Budget
 
-TRAJECTORY = "trajectory"
-
 
 @dataclass(frozen=True)
 class Entry:
@@ -33,9 +31,7 @@ class Entry:
     @property
     def event(self) -> dp_event.DpEvent:
         """What happened to so many units together; without a declared bound, nothing is guaranteed."""
-        if self.units is None:
-            return dp_event.NonPrivateDpEvent()
-        return grouped(event_from_json(self.charge.event), self.units)
+        return seen(event_from_json(self.charge.event), self.units)
 
     @property
     def cost(self) -> Cost:
@@ -112,20 +108,9 @@ class Account:
             yield entry.charge, _by_filter(costs, self.events[:1], delta) if number == 1 else costs.epsilon(delta)
 
 
-def units_of(unit: str, bound: int | None, charge: Charge) -> int | None:
-    """How many units of a charge one unit of an account may be; None: nobody declared it.
-
-    A trajectory belongs to one unit of any kind. Units of two kinds meet in trajectories: whoever has at most k of them
-    has at most k units of any kind. A name of a unit means the same in all entries of one population.
-
-    Args:
-        unit: of the account.
-        bound: the most trajectories of one person, as the account's version declares it.
-        charge: on the same or another kind of unit; its version may declare a bound as well.
-    """
-    if unit in (charge.unit, TRAJECTORY):
-        return 1
-    return max((each for each in (bound, charge.trajectories_per_person) if each is not None), default=None)
+def seen(event: dp_event.DpEvent, units: int | None) -> dp_event.DpEvent:
+    """What an event is for so many of its units together; None: nobody knows how many, so nothing is guaranteed."""
+    return dp_event.NonPrivateDpEvent() if units is None else grouped(event, units)
 
 
 def total_of(events: Sequence[dp_event.DpEvent], delta: float) -> Total:

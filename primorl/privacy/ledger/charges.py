@@ -13,6 +13,7 @@ from typing import Generic
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.account import total_of
 from primorl.privacy.ledger.checkpoint import (
     Checkpoint,
     Restore,
@@ -160,7 +161,7 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         version: whose units.
         delta: at which ε is read.
     """
-    total = ledger.account(version).total(delta)
+    total = total_of(ledger.account(version).events, delta)  # by the accountant that the statement names
     return SpentOnDataset(
         epsilon=finite(total.epsilon),
         epsilon_fixed=finite(total.epsilon_fixed),

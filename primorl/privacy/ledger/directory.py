@@ -34,10 +34,6 @@ class Directory:
             self.roster(sequence)
             self.segment(sequence)
 
-    def rosters(self) -> list[Roster]:
-        """Those of all versions, oldest first."""
-        return [self.roster(version) for version in self._history.versions]
-
     def placed(self, version: Version) -> Roster:
         """A version's digests among those of the versions that are there."""
         own, earlier = len(self._history.chain.hashes) + 1, list(self._history.versions)

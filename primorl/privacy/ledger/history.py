@@ -31,6 +31,7 @@ class Charge:
     dataset_fingerprint: str
     unit: str
     units: int
+    population: str | None
     trajectories_per_person: int | None
     stage: str
     event: dict[str, Any]
@@ -63,13 +64,15 @@ class Charge:
 class Registered:
     """A version without its members.
 
-    ``members_digest`` and ``public_digest`` name its digests; ``segment_digest`` and ``bits_digest`` hold what the
-    database has of its roster. The last three are None in records that are older than rosters.
+    ``population`` is a keyed digest of its name. ``members_digest`` and ``public_digest`` name its digests;
+    ``segment_digest`` and ``bits_digest`` hold what the database has of its roster. Records that are older than rosters
+    have ``members_digest`` alone.
     """
 
     fingerprint: str
     unit: str
     units: int
+    population: str | None
     trajectories_per_person: int | None
     members_digest: str
     public_digest: str | None
@@ -92,6 +95,7 @@ class History:
         self.version_of: dict[str, int] = {}  # by charge
         self.last_take: dict[str, str] = {}  # by charge: the token of its last resumption
         self._takes: Counter[str] = Counter()
+        self.marked: set[str] = set()  # charges whose first mark of progress was written with the reservation
         self.lost: dict[str, dict[str, Any]] = {}  # charges that a repair could not record again
 
     def extend(self, records: Sequence[Record]) -> None:
@@ -106,6 +110,7 @@ class History:
                     content["fingerprint"],
                     content["unit"],
                     content["units"],
+                    content.get("population"),
                     content.get("trajectories_per_person"),
                     content["members"],
                     content.get("public"),
@@ -114,6 +119,7 @@ class History:
                 )
             case "reserved":
                 self.version_of[content["charge"]] = content["version"]
+                self.marked |= {content["charge"]} if content.get("marked") else set()
                 self.charges[content["charge"]] = _reserved(content, self.versions[content["version"]])
             case "repaired":
                 self.lost |= {lost["charge"]: lost for lost in content["lost"]}
@@ -138,6 +144,7 @@ def _reserved(content: Mapping[str, Any], version: Registered) -> Charge:
         dataset_fingerprint=version.fingerprint,
         unit=version.unit,
         units=version.units,
+        population=version.population,
         trajectories_per_person=version.trajectories_per_person,
         stage=content["stage"],
         event=content["event"],

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT
 from primorl.privacy.accounting.privacy_filter import cost
-from primorl.privacy.ledger.account import Account, Entry, fixed_epsilon, units_of
+from primorl.privacy.ledger.account import Account, fixed_epsilon
 from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
 from primorl.privacy.ledger.chain import Chain
 from primorl.privacy.ledger.directory import Directory, one, packed
@@ -23,7 +23,8 @@ from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.refusals import refuse_beyond, refuse_published, refuse_second, refuse_unbounded
 from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Request, Version, written
 from primorl.privacy.ledger.roster import DIGEST_BYTES, Roster
-from primorl.privacy.ledger.store import Packed, Store
+from primorl.privacy.ledger.sharing import Sharing
+from primorl.privacy.ledger.store import Mark, Packed, Store
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
@@ -42,7 +43,7 @@ class Ledger:
     version D only if the privacy filter over every version that shares any unit with D, itself included, stays within
     (`Account.fits`); and a decision enters the chain only at the place it was made for, so nobody decides on a past
     that has moved on. Versions that share no unit compose in parallel. A charge on another kind of unit counts as often
-    as one unit may have units of it (`account.units_of`).
+    as one unit may have units of it (`sharing`).
 
     | case                                | what happens                                                        |
     |-------------------------------------|---------------------------------------------------------------------|
@@ -64,7 +65,7 @@ class Ledger:
         self._anchor = anchor
         self._history = History(Chain(secret, store.shown))
         self._directory = Directory(store, self._history)
-        self.progress = Progress(store, secret)
+        self.progress = Progress(store, secret, lambda charge: charge in self._history.marked)
 
     @classmethod
     def open(cls, url: str, *, secret: bytes, anchor: Path, read_only: bool = False) -> Self:
@@ -110,11 +111,12 @@ class Ledger:
             if charge_id is not None:
                 refuse_second(request, self._history)
             roster = self._directory.placed(request.version)
-            account = self._account(request.version, roster)
-            refuse_published(request, roster, self._directory)
-            refuse_unbounded(request, account)
+            account = self._sharing().account(request.version, roster)
+            others = self._sharing().other_kinds(request.version, roster)
+            refuse_published(request, roster, self._history, self._directory)
+            refuse_unbounded(request, account, others)
             if budget is not None:
-                refuse_beyond(budget, request, account)
+                refuse_beyond(budget, request, account, others)
             version, registration = self._registered(request.version, roster)
             reservation = {
                 "kind": "reserved",
@@ -131,9 +133,11 @@ class Ledger:
                 "accountant": ACCOUNTANT,
                 "git_commit": request.git_commit,
                 "mlflow_run": request.mlflow_run,
+                "marked": charge_id is not None,
             }
+            mark = None if charge_id is None else self.progress.first(charge)
             rosters = {version: packed(roster)} if registration else {}
-            if self._append([*registration, reservation], rosters):
+            if self._append([*registration, reservation], rosters, mark):
                 return self._history.charges[charge]
             _pause(attempt)
         raise self._busy()
@@ -195,25 +199,15 @@ class Ledger:
     def account(self, version: Version) -> Account:
         """Every charge on a version that shares a unit with this one (registered or not), oldest first."""
         self._refresh()
-        return self._account(version, self._directory.placed(version))
+        return self._sharing().account(version, self._directory.placed(version))
 
     def accounts(self) -> dict[int, tuple[Registered, Account]]:
         """The account of every version that was ever charged, by the sequence of its record, oldest first."""
         self._refresh()
         return {
-            sequence: (known, self._account(known, self._directory.roster(sequence)))
+            sequence: (known, self._sharing().account(known, self._directory.roster(sequence)))
             for sequence, known in self._history.versions.items()
         }
-
-    def account_of(self, charge_id: str) -> Account:
-        """The account that a charge was made to, as it stands now.
-
-        Raises:
-            PipelineError: no such charge.
-        """
-        self._refresh()
-        version = self._history.version_of[self._charge(charge_id).id]
-        return self._account(self._history.versions[version], self._directory.roster(version))
 
     def verify(self) -> int:
         """Read everything again and check it: hashes, order, the anchor, the members of every version. Write nothing.
@@ -227,6 +221,7 @@ class Ledger:
             PipelineError: names the first broken record and what is wrong with it.
         """
         self._history, self._directory = self._read_again()
+        self.progress.check(self._history.charges)
         return len(self._history.chain.hashes)
 
     def check_head(self) -> None:
@@ -294,7 +289,9 @@ class Ledger:
             _pause(attempt)
         raise self._busy()
 
-    def _append(self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed]) -> bool:
+    def _append(
+        self, contents: Sequence[Mapping[str, Any]], rosters: Mapping[int, Packed], mark: Mark | None = None
+    ) -> bool:
         """Write what was decided on the history as read; False if it has moved on, so that the caller decides again.
 
         The first record of all has its head on the disk before it; later ones want it there.
@@ -304,7 +301,7 @@ class Ledger:
             self.check_head()
         else:
             self._anchor.advance(BEGUN)
-        if not self._store.append(records, rosters):
+        if not self._store.append(records, rosters, mark):
             return False
         self._refresh()
         self._remember()
@@ -346,6 +343,7 @@ class Ledger:
             version.fingerprint,
             version.unit,
             version.units,
+            version.population,
             version.trajectories_per_person,
             chain.members_digest(version.members),
             chain.members_digest(version.public),
@@ -361,6 +359,7 @@ class Ledger:
             "fingerprint": version.fingerprint,
             "unit": version.unit,
             "units": version.units,
+            "population": version.population,
             "trajectories_per_person": version.trajectories_per_person,
             "members": wanted.members_digest,
             "public": wanted.public_digest,
@@ -369,12 +368,8 @@ class Ledger:
         }
         return len(chain.hashes) + 1, [record]
 
-    def _account(self, version: Version | Registered, roster: Roster) -> Account:
-        history = self._history
-        sharing = {v for v in history.versions if roster.shares("private", self._directory.roster(v), "private")}
-        charges = [charge for charge in history.charges.values() if history.version_of[charge.id] in sharing]
-        bound = version.trajectories_per_person
-        return Account(tuple(Entry(charge, units_of(version.unit, bound, charge)) for charge in charges))
+    def _sharing(self) -> Sharing:
+        return Sharing(self._history, self._directory)
 
     def _busy(self) -> PipelineError:
         return PipelineError(

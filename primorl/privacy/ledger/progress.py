@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+from collections.abc import Callable, Iterable
 
 from primorl.privacy.ledger.chain import canonical
 from primorl.privacy.ledger.store import Mark, Store
@@ -28,18 +29,37 @@ class Progress:
     | an older copy of the checkpoint               | its number is behind the mark: refused                    |
     | a copy resumes beside the living original     | the original stops before its next release                |
     | the mark was edited                           | its keyed digest does not hold: refused                   |
-    | the mark was removed                          | a checkpoint that was saved again needs one: refused      |
+    | the mark was removed                          | it is written with the reservation: refused               |
     | an old database and an old checkpoint of the  | not noticed, as with an old database and an old head      |
     | same moment                                   |                                                           |
 
     Args:
         store: has the marks.
         secret: the project's; the key of the marks is derived from it.
+        marked: whether a charge's mark was written with its reservation, as the chain says. Older charges have none.
     """
 
-    def __init__(self, store: Store, secret: bytes):
+    def __init__(self, store: Store, secret: bytes, marked: Callable[[str], bool]):
         self._store = store
+        self._marked = marked
         self._key = hmac.digest(secret, _PROGRESS, hashlib.sha256)
+
+    def first(self, charge: str) -> Mark:
+        """The mark of a new charge, to be written with its reservation: nobody works on it yet."""
+        return self._mark(charge, "", 0)
+
+    def check(self, charges: Iterable[str]) -> None:
+        """Check the marks of these charges.
+
+        Raises:
+            PipelineError: one was edited or removed.
+        """
+        marks = {mark.charge: mark for mark in self._store.marks()}
+        for mark in marks.values():
+            self._checked(mark)
+        for charge in charges:
+            if self._marked(charge) and charge not in marks:
+                raise self._broken(charge, "removed")
 
     def behind(self, charge: str, saves: int) -> bool:
         """Whether a checkpoint with this number of saves is an old copy.
@@ -68,7 +88,7 @@ class Progress:
         for _ in range(_ATTEMPTS):
             before = self._read(charge)
             if before is None and saves > 0:
-                raise self._broken(charge, "removed")
+                raise self._broken(charge, "removed")  # of a charge from before marks came with the reservation
             if before is not None and before.saves > saves:
                 return None
             if self._store.replace_progress(before, after):
@@ -91,8 +111,13 @@ class Progress:
 
     def _read(self, charge: str) -> Mark | None:
         mark = self._store.progress(charge)
-        if mark is not None and mark != self._mark(charge, str(mark.owner), mark.saves):
-            raise self._broken(charge, "edited")
+        if mark is None and self._marked(charge):
+            raise self._broken(charge, "removed")
+        return None if mark is None else self._checked(mark)
+
+    def _checked(self, mark: Mark) -> Mark:
+        if type(mark.saves) is not int or mark != self._mark(mark.charge, str(mark.owner), mark.saves):
+            raise self._broken(mark.charge, "edited")
         return mark
 
     def _mark(self, charge: str, owner: str, saves: int) -> Mark:

@@ -40,6 +40,7 @@ class Version:
         members: 16-byte keyed digests of the private units, in any order.
         public: the same of the public units. They are published: never again may one of them be private.
         trajectories_per_person: the most trajectories that one person has, as declared; None: nobody declared it.
+        population: keyed digest of the name of who the people are; None: nobody named it.
     """
 
     fingerprint: str
@@ -48,6 +49,7 @@ class Version:
     members: bytes
     public: bytes = b""
     trajectories_per_person: int | None = None
+    population: str | None = None
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,8 @@ class Store:
         with self._clear_errors(), self._engine.connect() as connection:
             return [Record(*row) for row in connection.execute(query)]
 
-    def append(self, records: Sequence[Record], rosters: Mapping[int, Packed]) -> bool:
-        """Add all records, and rosters by the sequence of their version's record, durably; or nothing.
+    def append(self, records: Sequence[Record], rosters: Mapping[int, Packed], mark: Mark | None = None) -> bool:
+        """Add all records, rosters by the sequence of their version's record, and a mark, durably; or nothing.
 
         Returns:
             False if another process has used one of the sequences first.
@@ -147,6 +147,8 @@ class Store:
                     for table, rows in ((_segments, segments), (_bits, bits)):
                         if rows:
                             connection.execute(sa.insert(table), rows)
+                    if mark is not None:
+                        connection.execute(sa.insert(_progress), asdict(mark))
             except IntegrityError:
                 return False
         return True
@@ -196,6 +198,13 @@ class Store:
         with self._clear_errors(), self._engine.connect() as connection:
             row = connection.execute(sa.select(_progress).where(_progress.c.charge == charge)).one_or_none()
         return None if row is None else Mark(*row)
+
+    def marks(self) -> list[Mark]:
+        """How far every charge has come."""
+        if _progress.name not in self._tables:
+            return []
+        with self._clear_errors(), self._engine.connect() as connection:
+            return [Mark(*row) for row in connection.execute(sa.select(_progress))]
 
     def replace_progress(self, before: Mark | None, after: Mark) -> bool:
         """Write ``after`` in the place of ``before`` (None: of nothing), durably; False if something else is there."""

@@ -91,6 +91,11 @@ class Membership:
         return digests
 
 
+def population_digest(secret: bytes, population: str) -> str:
+    """What a population is called in the ledger, for comparison only."""
+    return hashlib.blake2b(population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population").hexdigest()
+
+
 _Digester = Callable[[Iterable[bytes | memoryview]], bytes]
 
 

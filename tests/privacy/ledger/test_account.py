@@ -45,18 +45,21 @@ def test_charges_on_a_finer_unit_count_once_for_every_unit_that_a_person_has(led
     """What one stay's run reveals of a patient with four stays is that of four stays together."""
     ledger.reserve(request(stays(most=4), RUN), None)
     ledger.reserve(request(patients(most=4), RUN, identity="two"), None)
-    spent = ledger.account(patients()).total(DELTA)
+    spent = ledger.account(patients(most=4)).total(DELTA)
     events = [grouped(RUN, 4), RUN]
     assert spent.epsilon == pytest.approx(adaptive(*events), rel=1e-9)
-    assert spent.epsilon_fixed == compose(events, DELTA).epsilon_pld
+    assert spent.epsilon_fixed == pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
     assert spent.epsilon_fixed > 1.5 * compose([RUN, RUN], DELTA).epsilon_pld, "at face value it would be that"
 
 
 def test_a_stay_belongs_to_one_patient(ledger: Ledger) -> None:
-    """Seen from the finer unit, each charge counts once, whatever was declared."""
-    ledger.reserve(request(patients(), RUN), None)
+    """Seen from the finer unit, each charge counts once; from the coarser one, as often as was declared."""
+    ledger.reserve(request(patients(most=4), RUN), None)
     ledger.reserve(request(stays(), RUN, identity="two"), None)
     assert ledger.account(stays()).total(DELTA).epsilon_fixed == compose([RUN, RUN], DELTA).epsilon_pld
+    events = [RUN, grouped(RUN, 4)]
+    found = ledger.account(patients(most=4)).total(DELTA).epsilon_fixed
+    assert found == pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
 
 
 @pytest.mark.parametrize("budget", [None, Budget(1e6, DELTA)])
@@ -72,8 +75,30 @@ def test_without_a_bound_the_coarser_unit_is_refused(ledger: Ledger, budget: Bud
     assert ledger.account(patients()).epsilon(DELTA) == float("inf"), "nothing can be said, so nothing is promised"
 
 
-@pytest.mark.parametrize(("then", "now", "most"), [(4, None, 4), (None, 3, 3), (2, 3, 3), (3, 2, 3)])
-def test_the_larger_of_the_declared_bounds_holds(ledger: Ledger, then: int | None, now: int | None, most: int) -> None:
+def test_without_a_bound_the_finer_unit_is_refused_after_the_coarser(ledger: Ledger) -> None:
+    """In this order too, what a patient reveals could not be told any more."""
+    ledger.reserve(request(patients(), RUN), None)
+    with pytest.raises(PipelineError, match=r"found 'trajectory', and charge .* was made on unit 'patient'"):
+        ledger.reserve(request(stays(), RUN, identity="two"), None)
+    assert ledger.account(patients()).epsilon(DELTA) < 1
+
+
+def test_the_budget_holds_on_the_coarser_unit_whichever_comes_first(ledger: Ledger) -> None:
+    """A run on stays fits for a stay, and not for the patient whose four stays it trains on."""
+    budget = Budget(1.05 * adaptive(RUN, RUN), DELTA)
+    ledger.reserve(request(patients(most=4), RUN), budget)
+    with pytest.raises(BudgetExceeded, match=r"is spent for one patient \(1 charged\)"):
+        ledger.reserve(request(stays(most=4), RUN, identity="two"), budget)
+    enough = Budget(1.01 * adaptive(RUN, grouped(RUN, 4)), DELTA)
+    ledger.reserve(request(stays(most=4), RUN, identity="two"), enough)
+    assert ledger.account(patients(most=4)).epsilon(DELTA) <= enough.epsilon
+
+
+@pytest.mark.parametrize(("then", "now", "most"), [(4, None, None), (None, 3, 3), (2, 3, 3), (3, 2, 3)])
+def test_the_largest_declared_bound_holds_and_that_of_another_kind_alone_says_nothing(
+    ledger: Ledger, then: int | None, now: int | None, most: int | None
+) -> None:
+    """Declared for admissions, 1 may be true; it says nothing of how many a patient has."""
     ledger.reserve(request(stays(most=then), RUN), None)
     account = ledger.account(patients(most=now))
     assert [entry.units for entry in account.entries] == [most]
@@ -85,6 +110,51 @@ def test_the_budget_counts_them_so(ledger: Ledger) -> None:
     with pytest.raises(BudgetExceeded):
         ledger.reserve(request(patients(most=4), RUN, identity="two"), budget)
     ledger.reserve(request(stays(most=4), RUN, identity="two"), budget)
+
+
+CLINIC = "c" * 32
+
+
+def of(version_: Version, unit: str = "trajectory", population: str = CLINIC, most: int | None = 4) -> Version:
+    return replace(version_, unit=unit, population=population, trajectories_per_person=most)
+
+
+def test_other_kinds_of_units_of_one_population_share_people_without_a_common_digest(ledger: Ledger) -> None:
+    """Ids of other units differ, and so do the rows where a column was computed anew. The people are the same."""
+    admissions, people = of(version("abc"), "admission"), of(version("xyz"), "patient")
+    ledger.reserve(request(admissions, RUN), None)
+    ledger.reserve(request(people, RUN, identity="two"), None)
+    events = [grouped(RUN, 4), RUN]
+    found = ledger.account(people).total(DELTA).epsilon_fixed
+    assert found == pytest.approx(compose(events, DELTA).epsilon_pld, rel=1e-9)
+    assert ledger.account(of(version("xyz"), "patient", "d" * 32)).charges == ledger.account(people).charges[1:]
+    with pytest.raises(PipelineError, match="trajectories_per_person"):
+        ledger.reserve(request(of(version("uvw"), "person", most=None), RUN, identity="three"), None)
+
+
+def test_one_column_name_in_two_populations_is_two_kinds(ledger: Ledger) -> None:
+    """`id` names a visit in one table and a person in the other; equal rows show that they meet."""
+    ledger.reserve(request(of(version("abc"), "id", "1" * 32), RUN), None)
+    (entry,) = ledger.account(of(version("cde"), "id", "2" * 32)).entries
+    assert entry.units == 4
+    (entry,) = ledger.account(of(version("cde"), "id", "1" * 32)).entries
+    assert entry.units == 1
+
+
+def test_the_largest_bound_of_all_versions_on_these_people_counts(ledger: Ledger) -> None:
+    ledger.reserve(request(of(version("ab"), most=None), RUN), None)
+    ledger.reserve(request(of(version("abc", "1" * 64), "patient", most=8), RUN, identity="two"), None)
+    (first, _) = ledger.account(of(version("a", "2" * 64), "patient", most=2)).entries
+    assert first.units == 8
+
+
+def test_another_unit_is_refused_where_some_units_are_public(ledger: Ledger) -> None:
+    """A patient may be private where one of her admissions was public, and no digest tells."""
+    shown = replace(of(version("abc"), "admission"), public=version("xy").members)
+    ledger.reserve(request(shown, RUN), None)
+    with pytest.raises(PipelineError, match=r"found 'patient', and an earlier run on the same population had 'adm"):
+        ledger.reserve(request(of(version("uvw"), "patient"), RUN, identity="two"), None)
+    ledger.reserve(request(of(version("uvw"), "patient", "d" * 32), RUN, identity="two"), None)
 
 
 # Public and private

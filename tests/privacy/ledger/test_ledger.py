@@ -132,7 +132,7 @@ def test_a_charge_ends_once(one_file: Ledger) -> None:
         one_file.commit(failed)
     with pytest.raises(PipelineError, match=rf"charge {failed}: already aborted, it cannot be aborted"):
         one_file.abort(failed, "again")
-    for end in (one_file.commit, lambda unknown: one_file.abort(unknown, "why"), one_file.account_of):
+    for end in (one_file.commit, lambda unknown: one_file.abort(unknown, "why")):
         with pytest.raises(PipelineError, match="charge 1234: not in the ledger; `primorl ledger show`"):
             end("1234")
 
@@ -262,15 +262,15 @@ def test_a_version_in_between_pays_for_both_sides_and_joins_them_no_further(one_
     assert one_file.account(left).charges == [one, three]
     assert one_file.account(middle).charges == [one, two, three]
     assert one_file.account(right).charges == [two, three]
-    assert until(one_file, three) == [one, two, three]
-    assert until(one_file, two) == [two]  # what came later is not part of it
+    assert until(one_file, middle, three) == [one, two, three]
+    assert until(one_file, right, two) == [two]  # what came later is not part of it
     four = one_file.reserve(request(right), None)
-    assert until(one_file, four) == [two, three, four]
+    assert until(one_file, right, four) == [two, three, four]
 
 
-def until(ledger: Ledger, charge: Charge) -> list[Charge]:
-    """The charges of its account, up to this one."""
-    account = ledger.account_of(charge.id)
+def until(ledger: Ledger, on: Version, charge: Charge) -> list[Charge]:
+    """The charges of a version's account, up to this one."""
+    account = ledger.account(on)
     assert [each for each, _ in account.running(DELTA)] == account.charges
     return account.charges[: account.charges.index(charge) + 1]
 

@@ -296,10 +296,19 @@ def as_before(file: Path, resumed: int) -> None:
         write_checkpoint(file, found.state, charge=file.stem)
 
 
+_append = Ledger._append
+
+
+def _unmarked(self: Ledger, contents: Any, rosters: Any, mark: object = None) -> bool:
+    return _append(self, [{**each, "marked": False} if "marked" in each else each for each in contents], rosters)
+
+
 @pytest.mark.parametrize("resumed", [0, 2])
 def test_a_run_of_the_version_before_is_gone_on_with(place: Place, resumed: int) -> None:
     """No token, no progress, and resumptions that were counted. A copy of it is refused as before."""
-    killed_in_round(place, 2)
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(Ledger, "_append", _unmarked)
+        killed_in_round(place, 2)
     as_before(place.checkpoint, resumed)
     execute(place.url, "DROP TABLE ledger_progress")
     with closing(opened(place.url, place.folder)) as ledger:
@@ -320,6 +329,15 @@ def test_an_old_copy_of_the_version_before_is_refused(one_file: Place) -> None:
     killed_in_round(one_file, 2)
     as_before(one_file.checkpoint, 1)
     assert "an old copy" in refusal(one_file)
+
+
+def test_without_its_row_of_progress_no_checkpoint_is_believed(place: Place) -> None:
+    """The row comes with the reservation; without it, the first checkpoint put back would run every round again."""
+    killed_in_round(place, 1)
+    execute(place.url, "DELETE FROM ledger_progress")
+    assert "the row of charge" in refusal(place)
+    with closing(opened(place.url, place.folder)) as ledger, pytest.raises(PipelineError, match="was removed"):
+        ledger.verify()
 
 
 # Orphans

@@ -20,18 +20,18 @@ class Meeting(Ledger):
     together: Barrier
     waits = True
 
-    def _append(self, contents: Sequence[Mapping[str, Any]], members: Mapping[int, bytes]) -> bool:
+    def _append(self, contents: Sequence[Mapping[str, Any]], *others: Any) -> bool:
         if self.waits:
             self.waits = False
             self.together.wait(60)
-        return super()._append(contents, members)
+        return super()._append(contents, *others)
 
 
 class Careless(Meeting):
     """The twin: who finds its place taken writes what it had decided in the next."""
 
-    def _append(self, contents: Sequence[Mapping[str, Any]], members: Mapping[int, bytes]) -> bool:
-        while not super()._append(contents, members):
+    def _append(self, contents: Sequence[Mapping[str, Any]], *others: Any) -> bool:
+        while not super()._append(contents, *others):
             self._refresh()
         return True
 
