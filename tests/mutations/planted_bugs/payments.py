@@ -100,7 +100,7 @@ PAYMENTS = [
         "progress-without-key",
         "crash safety",
         "primorl/privacy/ledger/progress.py",
-        "if mark is not None and mark != self._mark(charge, str(mark.owner), mark.saves):",
+        "if type(mark.saves) is not int or mark != self._mark(mark.charge, str(mark.owner), mark.saves):",
         "if False:",
         "whoever can write the database can put an old checkpoint back",
         (_PAYING,),

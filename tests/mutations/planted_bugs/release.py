@@ -31,8 +31,8 @@ RELEASE = [
         "statement-without-the-ledger",
         "statement",
         "primorl/privacy/ledger/charges.py",
-        "total = ledger.account(version).total(delta)",
-        "from primorl.privacy.ledger.account import Account\n    total = Account(()).total(delta)",
+        "total = total_of(ledger.account(version).events, delta)",
+        "total = total_of([], delta)",
         "what was spent on the dataset is this run's alone",
         (
             _STAGE,
