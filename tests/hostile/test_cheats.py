@@ -16,7 +16,7 @@ from tests.hostile.project import again, changed, edit_parquet, inside, leaves, 
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
-# `verify` cannot notice its removal: ledgers of the first schema have none, and it is written again at the next opening.
+# A schema number that was removed is written again at the next opening, as for ledgers of the first schema.
 MAY_BE_ABSENT = "ledger_schema"
 
 
