@@ -7,14 +7,18 @@ and files of another format version are refused with one line each.
 Pydantic checks the types. It is imported when a file is read, so that the engine's modules can declare records.
 """
 
+import functools
 import json
 import re
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin, get_type_hints
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import parse_json, write_json
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
 
 _MOST_KEYS_NAMED = 5
 R = TypeVar("R")
@@ -91,7 +95,7 @@ def read_record(path: Path, kind: type[R], remedy: str = "run `dvc repro` to mak
 
 def parse_record(text: str, kind: type[R], path: Path, remedy: str = "run `dvc repro` to make it again") -> R:
     """`read_record` of a text that was read from ``path``."""
-    from pydantic import TypeAdapter, ValidationError
+    from pydantic import ValidationError
 
     content = parse_json(text, path)
     version = getattr(kind, "FORMAT", None)
@@ -102,11 +106,21 @@ def parse_record(text: str, kind: type[R], path: Path, remedy: str = "run `dvc r
             raise PipelineError(f"{path}: found format {named}, this version reads {version}; {remedy}")
     try:
         # From JSON, where strict checks take a list for a tuple.
-        return TypeAdapter(kind).validate_json(json.dumps(content))
+        unchecked: Any = kind
+        checked: R = _adapter(unchecked).validate_json(json.dumps(content))
     except ValidationError as wrong:
         keys = sorted({f"{printable('.'.join(map(str, error['loc'])))} ({_reason(error)})" for error in wrong.errors()})
         more = f" and {len(keys) - _MOST_KEYS_NAMED} more" if len(keys) > _MOST_KEYS_NAMED else ""
         raise PipelineError(f"{path}: not as declared: {', '.join(keys[:_MOST_KEYS_NAMED])}{more}; {remedy}") from None
+    return checked
+
+
+@functools.cache
+def _adapter(kind: Any) -> "TypeAdapter[Any]":
+    """Pydantic's checker of a record class; to make one takes far longer than to use it."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(kind)
 
 
 def printable(text: str) -> str:

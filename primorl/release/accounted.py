@@ -17,7 +17,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.project.records import printable
 from primorl.release.contents import LEDGER, ChargeRecord, LedgerStatement
-from primorl.release.stated_figures import ROUNDING, TOLERANCE, understated
+from primorl.release.stated_figures import ROUNDING, TOLERANCE, misstated
 from primorl.training import normaliser_query as _normaliser_query  # noqa: F401 - registers its query
 
 Value = TypeVar("Value")
@@ -74,10 +74,8 @@ def check_statement(path: Path, statement: Statement) -> None:
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
     for key, number in numbers.items():
         _refuse_unless_equal(path, key, getattr(statement, key), number, statement)
-    if statement.private and (promised := understated(statement)) is not None:
-        raise PipelineError(
-            f"{path}: {promised}: promises more than the accountant makes of the event in the same file"
-        )
+    if statement.private and (wrong := misstated(statement)) is not None:
+        raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file")
 
 
 def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: Statement) -> None:

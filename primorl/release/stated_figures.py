@@ -13,8 +13,10 @@ ROUNDING = 1e-9  # of each number, between two machines with one version of the 
 TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 
 
-def understated(statement: Statement) -> str | None:
-    """The first key of a private statement that is missing, or promises more than the accountant finds; None: none.
+def misstated(statement: Statement) -> str | None:
+    """The first key of a private statement that is missing, or is not what the accountant finds; None: none.
+
+    The same version of the accountant makes the same numbers. One of another version may be higher, and hardly lower.
 
     Args:
         statement: whose ``event`` and ``epsilon`` were checked before.
@@ -26,16 +28,16 @@ def understated(statement: Statement) -> str | None:
     assert statement.delta is not None
     event = event_from_json(statement.event)
     same = statement.accountant == Accountant(**ACCOUNTANT)
-    covers = partial(_covers, ROUNDING if same else TOLERANCE)
+    agrees = _equal if same else partial(_covers, TOLERANCE)
     found = figures(event, statement.delta)
-    if not covers(statement.epsilon_replace_one, found.epsilon_replace_one):
+    if not agrees(statement.epsilon_replace_one, found.epsilon_replace_one):
         return "epsilon_replace_one"
     if [group.units for group in statement.groups] != [units for units, _ in found.groups] or not all(
-        covers(group.epsilon, epsilon) for group, (_, epsilon) in zip(statement.groups, found.groups, strict=True)
+        agrees(group.epsilon, epsilon) for group, (_, epsilon) in zip(statement.groups, found.groups, strict=True)
     ):
         return "groups"
     if [attack.false_positive_rate for attack in statement.attacks] != [rate for rate, _ in found.attacks] or not all(
-        covers(attack.true_positive_rate, power)
+        agrees(attack.true_positive_rate, power)
         for attack, (_, power) in zip(statement.attacks, found.attacks, strict=True)
     ):
         return "attacks"
@@ -50,7 +52,7 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]], *
         return False
     if same or not stated:
         return all(
-            math.isclose(mine, its, rel_tol=ROUNDING)
+            _equal(mine, its)
             for point, known in zip(stated, found, strict=True)
             for mine, its in zip(point, known, strict=True)
         )
@@ -58,6 +60,13 @@ def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]], *
     known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
     own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
     return all(point == own or _covers(TOLERANCE, point[1], delta) for point, delta in zip(stated, known, strict=True))
+
+
+def _equal(stated: float | None, accounted: float | None) -> bool:
+    """Whether two numbers (None: infinite) are the same up to rounding."""
+    if stated is None or accounted is None:
+        return stated is accounted
+    return math.isclose(stated, accounted, rel_tol=ROUNDING, abs_tol=1e-12)
 
 
 def _covers(tolerance: float, stated: float | None, accounted: float | None) -> bool:

@@ -4,24 +4,18 @@ Every test here failed, or could not be written, while an empty ``.primorl`` mea
 """
 
 import json
-import os
 import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from primorl.commands import main as cli
 from primorl.config.params import Params
-from primorl.privacy.accounting.epsilon import compose, training_event
-from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.ledger.ledger import Ledger, Version
 from primorl.project import restoration
 from primorl.project.errors import PipelineError
@@ -29,22 +23,13 @@ from primorl.project.files import write_json
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.identity.membership import DIGEST_BYTES
 from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.charging import EVENT, charged, data, primorl, settings
 from tests.pipeline.training_project import write_partitions
 from tests.privacy.ledger.ledgers import DELTA, adaptive, execute, request, version
-from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, snapshot
 
-EVENT = training_event(0.5, 4.0, 3)
 HEAD, DATABASE = Path(".primorl/ledger.head"), Path(".primorl/ledger.db")
 READING = (("ledger", "show"), ("ledger", "show", "--json"), ("ledger", "verify"), ("ledger", "export", "out.jsonl"))
-
-
-def settings(folder: Path, url: str | None = None) -> Params:
-    folder.mkdir(exist_ok=True)
-    raw = project_settings()
-    raw["ledger"]["url"] = url
-    raw["privacy"]["budget"] = {"epsilon": None, "delta": DELTA}
-    return write_settings(raw, folder)
 
 
 @pytest.fixture
@@ -55,45 +40,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     chosen = settings(tmp_path)
     write_partitions([episode(5, i) for i in range(6)], [episode(5, 100 + i) for i in range(2)])
     return chosen
-
-
-def data() -> Version:
-    return dataset_version(Manifest.load(Path("data/partitions/manifest.json")), Path("data/partitions"))
-
-
-def charged(params: Params, units: Version | None = None, name: str = "dynamics") -> str:
-    """Charge for a model, and leave its statement; return the charge's id."""
-    units = units or data()
-    with closing(project_ledger(params)) as ledger:
-        charge = ledger.reserve(request(units, EVENT), None)
-        ledger.commit(charge.id)
-        total = ledger.account(units).total(DELTA)
-        spent, count = total.epsilon, total.charges
-    statement = {
-        "charge": charge.id,
-        "epsilon": charge.epsilon,
-        "delta": DELTA,
-        "event": event_to_json(EVENT),
-        "unit": units.unit,
-        "units": units.units,
-        "dataset_fingerprint": units.fingerprint,
-        "spent_on_dataset": {
-            "epsilon": spent,
-            "epsilon_fixed": spent,
-            "epsilon_rdp": spent,
-            "delta": DELTA,
-            "charges": count,
-        },
-    }
-    write_json(Path("models") / name / "privacy.json", statement)
-    return charge.id
-
-
-def primorl(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    status = cli.main(list(words))
-    told = capsys.readouterr()
-    return status, told.out, told.err
 
 
 def forget_ledger() -> None:
@@ -322,59 +268,6 @@ def _hash_of(sequence: int) -> str:
     with closing(sqlite3.connect(DATABASE)) as database:
         rows = database.execute("SELECT hash FROM ledger_records WHERE sequence = ?", (sequence,))
         return str(rows.fetchone()[0])
-
-
-def as_auditor(action: Callable[[], int]) -> int:
-    """Do something in a process without the rights of this user, if it is root, whom no mode holds back."""
-    child = os.fork()
-    if child == 0:
-        try:
-            if os.geteuid() == 0:
-                os.setegid(65534)
-                os.seteuid(65534)
-            os._exit(action())
-        except BaseException as wrong:
-            print(repr(wrong), flush=True)
-            os._exit(99)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
-@pytest.fixture
-def outside(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder that other users can reach, which pytest's own are not."""
-    folder = Path(tempfile.mkdtemp(prefix="primorl-auditor-"))
-    folder.chmod(0o755)
-    monkeypatch.delenv("DVC_ROOT", raising=False)
-    monkeypatch.chdir(folder)
-    yield folder
-    for path in [folder, *folder.rglob("*")]:
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    shutil.rmtree(folder)
-
-
-def test_who_may_only_read_can_verify_show_and_plan(outside: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """As an auditor has it. Nothing is created: no file, no lock, no journal."""
-    chosen = settings(outside)
-    write_partitions([episode(5, i) for i in range(6)], [episode(5, 100 + i) for i in range(2)])
-    charged(chosen)
-    for path in [*outside.rglob("*"), outside]:
-        path.chmod(0o555 if path.is_dir() else 0o444)
-    before = snapshot(outside)
-
-    def denied() -> int:
-        try:
-            Path(".primorl/probe").touch()
-        except PermissionError:
-            return 7
-        return 0
-
-    assert as_auditor(denied) == 7, "the twin: this process really may not write"
-    for words in (("ledger", "verify"), ("ledger", "show"), ("ledger", "show", "--json"), ("plan",)):
-        assert as_auditor(partial(cli.main, words)) == 0, capfd.readouterr()
-    out = capfd.readouterr().out
-    assert "the ledger is whole: 3 records" in out
-    assert "1 charge(s)" in out
-    assert snapshot(outside) == before
 
 
 def test_a_write_that_was_killed_is_undone_by_who_may_write(

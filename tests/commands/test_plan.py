@@ -23,7 +23,7 @@ from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.tiny_policy import write_partition
 from tests.privacy.accounting.test_epsilon import GOLDEN
-from tests.privacy.ledger.ledgers import request, version
+from tests.privacy.ledger.ledgers import adaptive, request, version
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import INFO, episode, table
 
@@ -59,6 +59,7 @@ def write_partitions() -> Version:
     data = version([str(i) for i in range(80)], INFO.dataset_fingerprint)
     write_json(Path("data/partitions/manifest.json"), Manifest(INFO, private_units=40, public_units=2).to_json())
     Path("data/partitions/units.bin").write_bytes(data.members)
+    Path("data/partitions/public_units.bin").write_bytes(version(["p", "q", "r", "s"]).members)
     return data
 
 
@@ -213,7 +214,7 @@ def test_text_says_what_was_spent_and_what_is_left(capsys: pytest.CaptureFixture
     ledger.close()
 
     def together(z: float, rounds: int) -> float:
-        return accounting.compose([earlier, accounting.training_event(1.0, z, rounds)], 1e-5).epsilon_pld
+        return adaptive(earlier, accounting.training_event(1.0, z, rounds))
 
     text = said(capsys)
     assert "small: ε 1.2 spent at δ 1e-05, in 1 charge(s)" in text

@@ -148,7 +148,7 @@ def changed(value: Any) -> Any:
     if isinstance(value, int):
         return value + 1
     if isinstance(value, float):
-        return value * 0.99
+        return value * 0.99 if value else 1e-3
     if isinstance(value, bytes):
         return value[:-1] + bytes([value[-1] ^ 1])
     # A digit, so that what is JSON stays JSON.

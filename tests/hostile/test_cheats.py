@@ -16,6 +16,8 @@ from tests.hostile.project import again, changed, edit_parquet, inside, leaves, 
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]
+# A schema number that was removed is written again at the next opening, as for ledgers of the first schema.
+MAY_BE_ABSENT = "ledger_schema"
 
 
 @pytest.fixture(scope="module")
@@ -43,11 +45,10 @@ def test_every_value_row_and_order_of_the_ledger_is_guarded() -> None:
     unnoticed = []
     assert primorl("ledger", "verify")[0] == 0
     for name, (columns, rows) in project.tables().items():
-        if "version" in name and len(rows) == len(columns) == 1:
-            continue  # the schema's own number
         cheats: dict[str, list[tuple[Any, ...]]] = {}
         for at, row in enumerate(rows):
-            cheats[f"{name}: row {at} removed"] = [*rows[:at], *rows[at + 1 :]]
+            if name != MAY_BE_ABSENT:
+                cheats[f"{name}: row {at} removed"] = [*rows[:at], *rows[at + 1 :]]
             for column, value in enumerate(row):
                 if value is not None and (not isinstance(value, str) or any(letter.isdigit() for letter in value)):
                     edited = (*row[:column], changed(value), *row[column + 1 :])
@@ -142,17 +143,6 @@ def test_the_same_partition_is_trained_on_again() -> None:
     assert [charge["state"] for charge in shown()] == ["committed"] * 2
 
 
-# Numbers of a bundle that only a signature guards: whoever edits them and renews the manifest is not found out. ε, δ,
-# sampling, noise and rounds are not among them. Shorten the list, never extend it.
-UNCHECKED = {
-    "dynamics/privacy.json": {"clipping_norm", "units", "public_units", "spent_on_dataset"},
-    "dynamics/config.json": {"log_variance_low", "log_variance_high", "reward_low", "reward_high", "engine_version"}
-    | {"public_loss"},
-    "ledger-statement.json": {"delta", "records"},
-    "policy/config.json": {"epochs"},
-}
-
-
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A project with a public split, and its bundle; both read only."""
@@ -200,7 +190,7 @@ def test_every_number_of_a_bundle_is_checked(sound: dict[str, Path], tmp_path: P
             for copy in copies:
                 (bundle / copy).write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
             renew(bundle)
-            if path[0] not in UNCHECKED.get(name, ()) and not refused("release", "--check", str(bundle)):
+            if not refused("release", "--check", str(bundle)):
                 accepted.append((name, path, value))
         for copy in copies:
             (bundle / copy).write_text(text, encoding="utf-8")

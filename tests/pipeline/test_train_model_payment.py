@@ -1,6 +1,5 @@
-"""How `train_model` pays: charged before private data is read, resumed after a kill, never paid twice."""
+"""How `train_model` pays: charged before private data is read, and never paid twice."""
 
-import json
 import math
 import re
 import shutil
@@ -16,12 +15,10 @@ from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.ledger import charges
-from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.project.files import locked
 from primorl.setup import reporting
 from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.training import PublicEvaluation
@@ -36,6 +33,7 @@ from tests.pipeline.training_project import (
     with_changes,
     write_partitions,
 )
+from tests.privacy.ledger.ledgers import adaptive
 from tests.trajectories.builders import INFO, episode, snapshot, table
 from tests.units import training_setup
 
@@ -44,10 +42,10 @@ def with_seed(params: Params, seed: int) -> Params:
     return replace(params, seed=seed)
 
 
-def limited(params: Params, runs: float) -> Params:
+def limited(params: Params, runs: int) -> Params:
     """``params`` under a budget that allows ``runs`` of them."""
     event = accounting.training_event(0.5, 1.0, 4)
-    fits, beyond = (accounting.compose([event] * n, 1e-3).epsilon_pld for n in (runs, runs + 1))
+    fits, beyond = (adaptive(*[event] * n, delta=1e-3) for n in (runs, runs + 1))
     return with_changes(params, privacy={"budget": {"epsilon": (fits + beyond) / 2, "delta": 1e-3}})
 
 
@@ -131,74 +129,6 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
     assert [charge.state for charge in charged(data)] == ["committed", "reserved"]
 
 
-class KilledError(BaseException):
-    """Stands for a kill: no handler of the stage may see it."""
-
-
-def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Let the process die in its release number ``at``."""
-    release, count = Plan.release, 0
-
-    def once(self: Plan, total: Any) -> Any:
-        nonlocal count
-        count += 1
-        if count == at:
-            raise KilledError
-        return release(self, total)
-
-    monkeypatch.setattr(Plan, "release", once)
-
-
-def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One charge, one ε; the round that died is lost from the reservation and is not made up for."""
-    dying(monkeypatch, 3)
-    with pytest.raises(KilledError):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved"]
-    assert not OUTPUT.exists()
-    run = trained(data)
-    (charge,) = charged(data)
-    assert charge.state == "committed"
-    assert statement()["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
-    assert statement()["rounds"] == 4
-    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
-    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
-
-
-def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def killed(self: Any, charge: str, made: Any) -> None:
-        raise KilledError
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Ledger, "commit", killed)
-        with pytest.raises(KilledError):
-            trained(data)
-    first = snapshot(Path("models"))
-    trained(data)
-    assert snapshot(Path("models")) == first
-    assert [charge.state for charge in charged(data)] == ["committed"]
-
-
-def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another draw, as the error says, trains anew, and both reservations stay spent."""
-    with monkeypatch.context() as patched:
-        dying(patched, 2)
-        with pytest.raises(KilledError):
-            trained(data)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(PipelineError, match=rf"{file.name}: not a checkpoint of this run, or damaged; .* privacy.draw"):
-        trained(data)
-    assert len(charged(data)) == 1
-    file.unlink()
-    with pytest.raises(PipelineError, match=rf"{file.name}: not there, and charge .* privacy.draw"):
-        trained(data)
-    assert len(charged(data)) == 1
-    trained(with_changes(data, privacy={"draw": 1}))
-    assert [charge.state for charge in charged(data)] == ["reserved", "committed"]
-    assert statement()["spent_on_dataset"]["charges"] == 2
-
-
 def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> None:
     """Another split of a dataset has the dataset's fingerprint, and is another model all the same."""
     trained(data)
@@ -206,35 +136,6 @@ def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> No
     write_partitions([episode(1 + 7 * i % 30, 50 + i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     trained(data)
     assert [charge.state for charge in charged(data)] == ["committed", "committed"]
-
-
-def test_a_finished_model_whose_checkpoint_is_gone_is_not_paid_for_again(data: Params) -> None:
-    """Asked for in so many words (another draw) it is."""
-    trained(data)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    file.rename("kept")
-    with pytest.raises(PipelineError, match=rf"{file.name}: not there, and charge .* privacy.draw") as refused:
-        trained(data)
-    assert "\n" not in str(refused.value)
-    assert len(charged(data)) == 1
-    Path("kept").rename(file)
-    trained(data)
-    assert len(charged(data)) == 1
-    trained(with_changes(data, privacy={"draw": 1}))
-    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
-
-
-def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, 2)
-        with pytest.raises(KilledError):
-            trained(data)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    with locked(file.with_suffix(".lock")), pytest.raises(PipelineError, match="another process works on charge"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved"]
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
 
 
 def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
@@ -298,70 +199,6 @@ def test_a_model_that_learned_something_is_kept(data: Params) -> None:
     privacy = {"rounds": 150, "clipping_norm": 5.0}
     trained(with_changes(data, privacy=privacy, dynamics={**learning, "variant": "no_privacy"}))
     assert Path("models/dynamics/config.json").exists()
-
-
-def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, at)
-        with pytest.raises(KilledError):
-            trained(data)
-
-
-def test_a_copy_of_a_checkpoint_is_gone_on_with_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on two machines with one ledger, or from a backup: the second copy is refused, and nothing is paid."""
-    kill_in_round(data, monkeypatch, 2)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    copy = file.read_bytes()
-    kill_in_round(data, monkeypatch, 1)  # taken up once, and dead again
-    newest = file.read_bytes()
-    file.write_bytes(copy)
-    with pytest.raises(PipelineError, match=rf"{file.name}: an old copy, and charge .* privacy.draw"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved"]
-    file.write_bytes(newest)
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
-
-
-def test_a_checkpoint_from_a_backup_runs_no_round_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody resumed in between: the ledger's count of the rounds tells that it is old."""
-    copies = []
-    release = Plan.release
-
-    def backed_up(self: Plan, total: Any) -> Any:
-        (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-        copies.append((file, file.read_bytes()))
-        if len(copies) == 3:
-            raise KilledError
-        return release(self, total)
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Plan, "release", backed_up)
-        with pytest.raises(KilledError):
-            trained(data)
-    watched: list[str] = []
-    watch_private(monkeypatch, lambda: watched.append("opened"))
-    for file, copy in copies[:2]:
-        file.write_bytes(copy)
-        with pytest.raises(PipelineError, match=rf"{file.name}: an old copy, and charge .* privacy.draw"):
-            trained(data)
-    assert watched == []
-    file, newest = copies[2]
-    file.write_bytes(newest)
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
-    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
-
-
-def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    kill_in_round(data, monkeypatch, 2)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    copy = file.read_bytes()
-    trained(data)
-    file.write_bytes(copy)
-    with pytest.raises(PipelineError, match="has paid for exactly this result"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
 
 
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:

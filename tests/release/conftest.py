@@ -1,10 +1,18 @@
+import functools
 import shutil
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
+from dp_accounting import dp_event
 
 from primorl.config import params
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.ledger.ledger import Request, Version
 from primorl.release.making import release
+from primorl.setup.accounts import project_ledger
+from tests.release.bundles import made
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
 
 
@@ -39,3 +47,26 @@ def received(released: Path, tmp_path: Path) -> Path:
     """A copy of the bundle, as somebody may have changed it on its way."""
     shutil.copytree(released, tmp_path / "received")
     return tmp_path / "received"
+
+
+@pytest.fixture(scope="session")
+def original(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A bundle of data that a failed run of an earlier version has used, too; read only."""
+    folder = tmp_path_factory.mktemp("edited") / "project"
+    shutil.copytree(trained, folder)
+    with inside(folder):
+        chosen = params.load(Path("params.yaml"))
+        shared = Version("5" * 64, "trajectory", 1, Path("data/partitions/units.bin").read_bytes()[:32])
+        rounds = dp_event.SelfComposedDpEvent(dp_event.PoissonSampledDpEvent(1.0, dp_event.GaussianDpEvent(9.0)), 2)
+        request = Request(shared, "other", "audit", "7" * 64, rounds, 1e-3, None, None)
+        with closing(project_ledger(chosen)) as ledger:
+            ledger.abort(ledger.reserve(request, None).id, "")
+        return made().absolute()
+
+
+@pytest.fixture(scope="module")
+def accounted_once() -> Iterator[None]:
+    """Hundreds of edits leave the mechanism as it is: its ε is computed for one of them."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(Training, "spent", functools.cache(Training.spent))
+        yield

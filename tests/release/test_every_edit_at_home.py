@@ -15,7 +15,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release.recorded import check_outputs
 from tests.release.bundles import made
-from tests.release.test_every_edit import Edit, another, in_tensor, leaves, setting
+from tests.release.edits import Edit, another, in_tensor, leaves, setting
 
 SUMMARY = "metrics/summary.json"
 TENSORS = ("models/dynamics/model.safetensors", "models/policy/policy.safetensors")

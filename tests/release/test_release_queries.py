@@ -13,6 +13,7 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.figures import figures
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
@@ -66,12 +67,20 @@ def edit(folder: Path, change: Callable[[dict], None]) -> None:  # type: ignore[
 
 
 def forget_queries(folder: Path) -> None:
-    """As if nothing had been asked: ε and event of the rounds alone."""
+    """As if nothing had been asked: event, ε and every figure of the rounds alone."""
 
     def change(content: dict) -> None:  # type: ignore[type-arg]
         run = accounting.Training(1.0, 4.0, 3)
+        found = figures(run.event, 1e-3)
         content["queries"] = []
         content["event"] = event_to_json(run.event)
+        content["epsilon_replace_one"] = found.epsilon_replace_one
+        for key, names in (
+            ("profile", ("epsilon", "delta")),
+            ("groups", ("units", "epsilon")),
+            ("attacks", ("false_positive_rate", "true_positive_rate")),
+        ):
+            content[key] = [dict(zip(names, point, strict=True)) for point in getattr(found, key)]
         content["epsilon"], content["epsilon_rdp"] = run.spent(1e-3).epsilon_pld, run.spent(1e-3).epsilon_rdp
 
     edit(folder, change)

@@ -1,4 +1,4 @@
-"""A statement whose figures promise more than its event is found out, key by key."""
+"""A statement whose figures are not those of its event is found out, key by key."""
 
 from dataclasses import replace
 from typing import Any
@@ -10,7 +10,7 @@ from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint, Statement
 from primorl.project.files import read_json, write_json
-from primorl.release.stated_figures import understated
+from primorl.release.stated_figures import misstated
 from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
@@ -35,11 +35,11 @@ def statement(tmp_path_factory: pytest.TempPathFactory) -> Statement:
 
 
 def test_the_accountants_own_figures_pass(statement: Statement) -> None:
-    assert understated(statement) is None
+    assert misstated(statement) is None
 
 
-def lower(points: tuple[Any, ...], place: int, key: str) -> tuple[Any, ...]:
-    changed = replace(points[place], **{key: 0.9 * getattr(points[place], key)})
+def scaled(points: tuple[Any, ...], place: int, key: str, factor: float = 0.9) -> tuple[Any, ...]:
+    changed = replace(points[place], **{key: factor * getattr(points[place], key)})
     return (*points[:place], changed, *points[place + 1 :])
 
 
@@ -47,17 +47,20 @@ def lower(points: tuple[Any, ...], place: int, key: str) -> tuple[Any, ...]:
     ("key", "change"),
     [
         ("epsilon_replace_one", lambda s: 0.9 * s.epsilon_replace_one),
-        ("groups", lambda s: lower(s.groups, 1, "epsilon")),
+        ("groups", lambda s: scaled(s.groups, 1, "epsilon")),
         ("groups", lambda s: s.groups[:2]),
         ("groups", lambda _: ()),
-        ("attacks", lambda s: lower(s.attacks, 2, "true_positive_rate")),
+        ("attacks", lambda s: scaled(s.attacks, 2, "true_positive_rate")),
         ("attacks", lambda _: ()),
-        ("profile", lambda s: lower(s.profile, 0, "delta")),
-        ("profile", lambda s: lower(s.profile, 4, "epsilon")),
-        ("profile", lambda s: lower(s.profile, 10, "delta")),
+        ("profile", lambda s: scaled(s.profile, 0, "delta")),
+        ("profile", lambda s: scaled(s.profile, 4, "epsilon")),
+        ("profile", lambda s: scaled(s.profile, 10, "delta")),
         ("profile", lambda s: s.profile[1:]),
         ("profile", lambda _: ()),
+        ("epsilon_replace_one", lambda s: 1.001 * s.epsilon_replace_one),
+        ("groups", lambda s: scaled(s.groups, 1, "epsilon", 1.001)),
+        ("attacks", lambda s: scaled(s.attacks, 2, "true_positive_rate", 1.001)),
     ],
 )
-def test_a_figure_that_promises_more_is_named(statement: Statement, key: str, change: Any) -> None:
-    assert understated(replace(statement, **{key: change(statement)})) == key
+def test_a_figure_that_is_not_the_accountants_is_named(statement: Statement, key: str, change: Any) -> None:
+    assert misstated(replace(statement, **{key: change(statement)})) == key

@@ -22,7 +22,7 @@ def entry(**changes: Any) -> MinariDataset:
         "source": "minari",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
-        "population": "tests",
+        "population": "small",
         "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",

@@ -114,6 +114,8 @@ def test_the_manifest_says_public_things_only(ingested: pa.Table) -> None:
         "dataset",
         "environment",
         "unit",
+        "population",
+        "trajectories_per_person",
         "spaces",
         "horizon",
         "termination",

@@ -78,8 +78,10 @@ class BrokenLedger(Ledger):
         """
         self._refresh()
         roster = self._directory.placed(request.version)
-        refuse_published(request, roster, self._directory)
-        refuse_unbounded(request, self._account(request.version, roster))
+        refuse_published(request, roster, self._history, self._directory)
+        sharing = self._sharing()
+        account = sharing.account(request.version, roster)
+        refuse_unbounded(request, account, sharing.other_kinds(request.version, roster))
 
     def renew_head(self) -> Path | None:
         """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.

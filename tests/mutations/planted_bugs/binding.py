@@ -4,6 +4,7 @@ from tests.mutations.planted_bugs.bug import Bug
 
 _BINDING = "tests/release/test_binding.py"
 _EDITS = "tests/release/test_every_edit.py"
+_RENEWED = "tests/release/test_renewed_edits.py"
 _AT_HOME = "tests/release/test_every_edit_at_home.py"
 _SIGNATURE = "tests/release/test_signature.py"
 _CHAIN, _ACCOUNTED = "primorl/release/provenance.py", "primorl/release/accounted.py"
@@ -62,7 +63,7 @@ BINDING = [
         "        if found != made:\n",
         "        if False:\n",
         "a card says another ε than the statement",
-        (_EDITS, "tests/release/test_received_bundle.py"),
+        (_EDITS, _RENEWED, "tests/release/test_received_bundle.py"),
     ),
     Bug(
         "release-small-understatement",
@@ -71,7 +72,7 @@ BINDING = [
         "rel_tol=ROUNDING, abs_tol=1e-12)",
         "rel_tol=TOLERANCE)",
         "an ε that is 0.1% too low is believed",
-        (_EDITS,),
+        (_EDITS, _RENEWED),
     ),
     Bug(
         "release-records-believed",
@@ -80,7 +81,7 @@ BINDING = [
         '        _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)\n',
         "        assert alone is not None\n",
         "the ε of single charges is not accounted again",
-        (_EDITS,),
+        (_EDITS, _RENEWED),
     ),
     Bug(
         "release-nan-bounds",
@@ -89,7 +90,7 @@ BINDING = [
         "    if not bool(value.isfinite().all()):\n",
         "    if False:\n",
         "NaN and infinity leave in scales and bounds",
-        (_EDITS,),
+        (_EDITS, _RENEWED),
     ),
     Bug(
         "release-swapped-bounds",
@@ -98,7 +99,7 @@ BINDING = [
         "        if bool(((low > high) if equal else (low >= high)).any()):\n",
         "        if False:\n",
         "bounds that are swapped leave",
-        (_EDITS,),
+        (_EDITS, _RENEWED),
     ),
     Bug(
         "release-overflowing-weights",
@@ -107,7 +108,7 @@ BINDING = [
         "    if not largest <= _LARGEST:\n",
         "    if False:\n",
         "weights whose outputs are not finite leave",
-        (_EDITS,),
+        (_EDITS, _RENEWED),
     ),
     Bug(
         "release-signature-unverified",

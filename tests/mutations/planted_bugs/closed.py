@@ -5,6 +5,7 @@ from tests.mutations.planted_bugs.bug import Bug
 _ANCHOR = "tests/privacy/ledger/test_anchor.py"
 _SHARED = "tests/privacy/ledger/test_shared.py"
 _LOSSES = "tests/commands/test_ledger_losses.py"
+_READ = "tests/commands/test_ledger_read_only.py"
 _STAGE = "tests/pipeline/test_train_model_losses.py"
 _RELEASE = "tests/release/test_release_losses.py"
 
@@ -31,8 +32,8 @@ CLOSED = [
         "closed-reading-heals-the-head",
         "ledger",
         "primorl/privacy/ledger/ledger.py",
-        "        self._history = self._read_again()\n",
-        "        self._history = self._read_again()\n        self._remember()\n",
+        "        self._history, self._directory = self._read_again()\n        self.progress",
+        "        self._history, self._directory = self._read_again()\n        self._remember()\n        self.progress",
         "`verify` and `release` write a new head, and call a cut ledger whole",
         (_ANCHOR, _LOSSES, _RELEASE),
     ),
@@ -106,7 +107,7 @@ CLOSED = [
         "            if not read_only:\n                self._create_tables()\n",
         "            self._create_tables()\n            if not read_only:\n                pass\n",
         "to look at a ledger needs the right to create its tables",
-        (_SHARED, _LOSSES),
+        (_SHARED, _LOSSES, _READ),
     ),
     Bug(
         "closed-clone-cannot-verify",

@@ -7,6 +7,7 @@ _TRAINING = "tests/training/test_training.py"
 _CHECKPOINT = "tests/training/test_checkpoint.py"
 _STAGE = "tests/pipeline/test_train_model.py"
 _PAID = "tests/pipeline/test_train_model_payment.py"
+_RESUMED = "tests/pipeline/test_train_model_resumption.py"
 _LEDGER = "tests/privacy/ledger/test_ledger.py"
 _CHAIN = "tests/privacy/ledger/test_chain.py"
 _RACES = "tests/privacy/ledger/test_races.py"
@@ -15,45 +16,45 @@ PAYMENT = [
     Bug(
         "ledger-each-run-alone",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "wanted = composed([*earlier, request.event], budget.delta).epsilon_pld",
-        "wanted = composed([request.event], budget.delta).epsilon_pld",
+        "primorl/privacy/ledger/account.py",
+        "by_filter = (self.cost + cost(event)).epsilon(delta)",
+        "by_filter = cost(event).epsilon(delta)",
         "the budget is compared with the run's own ε",
         (_LEDGER,),
     ),
     Bug(
         "ledger-aborted-is-free",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "if history.version_of[charge.id] in versions]",
-        'if history.version_of[charge.id] in versions and charge.state != "aborted"]',
+        "primorl/privacy/ledger/sharing.py",
+        "if self._history.version_of[each.id] in sharing]",
+        'if self._history.version_of[each.id] in sharing and each.state != "aborted"]',
         "what was aborted is not counted",
         (_LEDGER,),
     ),
     Bug(
         "ledger-open-is-free",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "if history.version_of[charge.id] in versions]",
-        'if history.version_of[charge.id] in versions and charge.state != "reserved"]',
+        "primorl/privacy/ledger/sharing.py",
+        "if self._history.version_of[each.id] in sharing]",
+        'if self._history.version_of[each.id] in sharing and each.state != "reserved"]',
         "what died after its reservation is not counted",
         (_LEDGER,),
     ),
     Bug(
         "ledger-equal-versions-only",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "if members.share(self._members_of(version))}",
-        "if members is self._members_of(version)}",
+        "primorl/privacy/ledger/sharing.py",
+        'roster.shares(\n                "private", self._directory.roster(sequence), "private"\n            ):',
+        "(\n                known.fingerprint == version.fingerprint\n            ):",
         "another version of the data begins with a full budget",
         (_LEDGER,),
     ),
     Bug(
         "ledger-one-shared-unit-passes",
         "ledger",
-        "primorl/privacy/ledger/members.py",
-        "agree = np.flatnonzero(inside & (other._first[np.where(inside, start, 0)] == self._first))",
-        "agree = np.flatnonzero(inside & (other._first[np.where(inside, start, 0)] == self._first))[1:]",
+        "primorl/privacy/ledger/roster.py",
+        "bool((mine[segment] & bits).any())",
+        "bool(np.unpackbits(mine[segment] & bits).sum() > 1)",
         "versions that have one unit in common share no spending",
         (_LEDGER,),
     ),
@@ -105,9 +106,9 @@ PAYMENT = [
     Bug(
         "ledger-members-unchecked",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "if history.chain.members_digest(members) != history.versions[version].members_digest:",
-        "if False:",
+        "primorl/privacy/ledger/directory.py",
+        "if content is None or self._history.chain.members_digest(content) != digest:",
+        "if content is None:",
         "edited members let a version look like one that shares nobody",
         (_CHAIN,),
     ),
@@ -123,8 +124,8 @@ PAYMENT = [
     Bug(
         "ledger-publishes-the-private",
         "ledger",
-        "primorl/privacy/ledger/ledger.py",
-        "if any(public.share(self._members_of(sequence)) for sequence in self._history.versions):",
+        "primorl/privacy/ledger/refusals.py",
+        'if roster.shares("public", earlier, "private"):',
         "if False:",
         "units that were charged for as private may become public",
         (_LEDGER, _PAID, _STAGE),
@@ -186,6 +187,7 @@ PAYMENT = [
         "another draw that was asked for is not made",
         (
             _PAID,
+            _RESUMED,
             _STAGE,
         ),
     ),
@@ -211,7 +213,7 @@ CRASHES = [
         "now = replace(now, started=now.started + 1)",
         "now = replace(now, started=now.done + 1)",
         "rounds that died are made up for: more run than were paid",
-        (_TRAINING, _PAID, _STAGE),
+        (_TRAINING, _PAID, _RESUMED, _STAGE),
     ),
     Bug(
         "resume-announced-too-late",
@@ -260,6 +262,7 @@ CRASHES = [
         "weights without a guarantee are kept and restored",
         (
             _PAID,
+            _RESUMED,
             _STAGE,
         ),
     ),

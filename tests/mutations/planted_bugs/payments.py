@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.bug import Bug
 
 _PAYING = "tests/privacy/ledger/test_paying.py"
+_ORPHANS = "tests/privacy/ledger/test_orphans.py"
 _INTERRUPTED = "tests/privacy/ledger/test_interruptions.py"
 
 PAYMENTS = [
@@ -100,7 +101,7 @@ PAYMENTS = [
         "progress-without-key",
         "crash safety",
         "primorl/privacy/ledger/progress.py",
-        "if mark is not None and mark != self._mark(charge, str(mark.owner), mark.saves):",
+        "if type(mark.saves) is not int or mark != self._mark(mark.charge, str(mark.owner), mark.saves):",
         "if False:",
         "whoever can write the database can put an old checkpoint back",
         (_PAYING,),
@@ -148,7 +149,7 @@ PAYMENTS = [
         "        if has_begun(file):\n",
         "        if False:\n",
         "a ledger that lost its records is believed, and the proof of it is deleted",
-        (_PAYING,),
+        (_ORPHANS,),
     ),
     Bug(
         "orphan-deleted-too-early",
@@ -157,6 +158,6 @@ PAYMENTS = [
         "        if file.stem not in known:\n            file.unlink",
         "        if True:\n            file.unlink",
         "a reservation that the server commits late loses its checkpoint",
-        (_PAYING,),
+        (_ORPHANS,),
     ),
 ]

@@ -6,6 +6,7 @@ _PROCESSES = "tests/training/test_distributed.py"
 _WORKERS = "tests/setup/test_launcher.py"
 _STAGE = "tests/pipeline/test_train_model.py"
 _PAID = "tests/pipeline/test_train_model_payment.py"
+_RESUMED = "tests/pipeline/test_train_model_resumption.py"
 _RELEASE = "tests/release/test_release.py"
 _RECEIVED = "tests/release/test_received_bundle.py"
 _CARD = "tests/release/test_card.py"
@@ -23,14 +24,15 @@ RELEASE = [
         (
             _STAGE,
             _PAID,
+            _RESUMED,
         ),
     ),
     Bug(
         "statement-without-the-ledger",
         "statement",
         "primorl/privacy/ledger/charges.py",
-        "total = ledger.account(version).total(delta)",
-        "from primorl.privacy.ledger.account import Account\n    total = Account(()).total(delta)",
+        "total = total_of(ledger.account(version).events, delta)",
+        "total = total_of([], delta)",
         "what was spent on the dataset is this run's alone",
         (
             _STAGE,

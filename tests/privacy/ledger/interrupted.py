@@ -10,6 +10,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from primorl.privacy.ledger.charges import pay_or_resume
 from primorl.privacy.ledger.checkpoint import DataclassState
 from primorl.privacy.ledger.ledger import Budget, Charge
 from primorl.project import files
+from primorl.project.errors import PipelineError
 from tests.privacy.ledger.ledgers import DELTA, GAUSSIAN, opened, request, version
 
 ROUNDS = 3
@@ -99,6 +101,31 @@ class Place:
         with closing(opened(self.url, self.folder)) as book:
             book.verify()
             return book.charges()
+
+
+class KilledError(BaseException):
+    """Stands for a kill."""
+
+
+def dying_in(round_: int) -> Callable[[int], None]:
+    def each(now: int) -> None:
+        if now == round_:
+            raise KilledError
+
+    return each
+
+
+def killed_in_round(place: Place, round_: int) -> None:
+    with pytest.raises(KilledError):
+        place.work(dying_in(round_))
+
+
+def refusal(place: Place) -> str:
+    with pytest.raises(PipelineError) as refused:
+        place.work()
+    said = str(refused.value)
+    assert "\n" not in said
+    return said
 
 
 def in_fork(body: Callable[[], object]) -> int:

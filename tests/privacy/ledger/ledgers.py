@@ -41,9 +41,9 @@ def request(
     )
 
 
-def adaptive(*events: dp_event.DpEvent) -> float:
+def adaptive(*events: dp_event.DpEvent, delta: float = DELTA) -> float:
     """ε of these events by the privacy filter."""
-    return total([cost(event) for event in events]).epsilon(DELTA)
+    return total([cost(event) for event in events]).epsilon(delta)
 
 
 def execute(url: str, *statements: str, **values: object) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from primorl.privacy.ledger.anchor import Anchor, Head
+from primorl.privacy.ledger.anchor import BEGUN, Anchor, Head
 from primorl.privacy.ledger.store import Store
 from primorl.project.errors import PipelineError
 from tests.privacy.ledger import postgresql
@@ -138,18 +138,22 @@ def test_a_lost_answer_of_the_ledger_costs_nothing(ledger_url: str, tmp_path: Pa
     assert place.released == [1, 2, 3]
 
 
-def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_path: Path) -> None:
-    """The ledger is elsewhere and has the reservation; its head cannot be written here."""
+@pytest.mark.parametrize("begun", [False, True], ids=["before the reservation", "after it"])
+def test_a_disk_that_is_full_for_the_head_costs_nothing(ledger_url: str, tmp_path: Path, begun: bool) -> None:
+    """The ledger is elsewhere: without a first head here nothing is reserved; then it has the reservation."""
     place = Place(ledger_url, tmp_path)
+    write = Anchor._write
 
     def full(self: Anchor, head: Head) -> None:
+        if begun and head == BEGUN:
+            return write(self, head)
         raise OSError(28, "No space left on device")
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Anchor, "_write", full)
         with pytest.raises(PipelineError, match=r"ledger.head: the ledger's head cannot be written \(No space left"):
             place.work()
-    assert [charge.state for charge in place.charged] == ["reserved"]
+    assert [charge.state for charge in place.charged] == (["reserved"] if begun else [])
     assert place.checkpoint.exists()
     judge(place)
     assert place.released == [1, 2, 3]
