@@ -66,7 +66,7 @@ def _equal(stated: float | None, accounted: float | None) -> bool:
     """Whether two numbers (None: infinite) are the same up to rounding."""
     if stated is None or accounted is None:
         return stated is accounted
-    return math.isclose(stated, accounted, rel_tol=ROUNDING, abs_tol=1e-12)
+    return math.isclose(stated, accounted, rel_tol=ROUNDING)
 
 
 def _covers(tolerance: float, stated: float | None, accounted: float | None) -> bool:

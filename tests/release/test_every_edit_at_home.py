@@ -13,9 +13,12 @@ from safetensors.torch import load_file
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
+from primorl.release.contents import MODEL
 from primorl.release.recorded import check_outputs
 from tests.release.bundles import made
-from tests.release.edits import Edit, another, in_tensor, leaves, setting
+from tests.release.edits import Edit, another, in_tensor, is_sampled, leaves, setting
+
+pytestmark = pytest.mark.usefixtures("accounted_once")
 
 SUMMARY = "metrics/summary.json"
 TENSORS = ("models/dynamics/model.safetensors", "models/policy/policy.safetensors")
@@ -69,7 +72,8 @@ def edits_before_release() -> Iterator[Edit]:
         for path, value in leaves(read_json(Path(file))):
             yield f"{file}: {path[0]}", setting(file, path, another(value))
     for path, value in leaves(read_json(Path(STATEMENTS[0]))):
-        yield f"statements: {path[0]}", everywhere(path, another(value))
+        if is_sampled(MODEL[2], path):
+            yield f"statements: {path[0]}", everywhere(path, another(value))
     for path, value in leaves(read_json(Path(SUMMARY))):
         yield f"{SUMMARY}: {path[0]}", setting(SUMMARY, path, another(value))
 

@@ -73,7 +73,7 @@ _runs = st.builds(
 )
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(runs=st.lists(_runs, min_size=1, max_size=4))
 def test_the_filter_is_never_below_what_settings_fixed_beforehand_come_to(runs: list[Training]) -> None:
     """Choosing late can only cost more. Costs add up in any order."""
