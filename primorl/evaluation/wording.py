@@ -21,5 +21,7 @@ def account(summary: Mapping[str, Any]) -> str:
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
     text = f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} when the model was made"
-    fixed = spent.get("epsilon_fixed")
-    return text if fixed is None else f"{text} (ε = {at_most(fixed)} if all settings were fixed beforehand)"
+    fixed = spent["epsilon_fixed"]
+    if spent["charges"] == 1 or fixed is None:  # nothing was there to be looked at
+        return text
+    return f"{text} (ε = {at_most(fixed)} if all settings were fixed beforehand)"

@@ -287,7 +287,7 @@ def test_the_summary_fits_on_a_screen() -> None:
 
 
 def test_the_account_is_rounded_up_and_says_when_nothing_is_guaranteed_any_more() -> None:
-    spent = {"epsilon": 1.2301, "delta": 1e-5, "charges": 1}
+    spent = {"epsilon": 1.2301, "epsilon_fixed": 1.2301, "delta": 1e-5, "charges": 1}
     assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge when the model was made"
     unlimited = {"spent_on_dataset": spent | {"epsilon": None, "charges": 2}}
     assert account(unlimited) == "no guarantee left: a run without one is among 2 charges"
