@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from primorl.commands.folders import given_path
-from primorl.project.paths import LEDGER_HEAD
+from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
     from primorl.config.params import Reading
@@ -141,12 +141,17 @@ def _check(params: "Reading", ledger: "Ledger") -> str | None:
     """What is to be said beside the records: of a ledger that others share, this project may have no head yet.
 
     Raises:
-        PipelineError: the ledger lacks a charge that a file of the project names, or the project's own has no head.
+        PipelineError: the ledger lacks a charge that a file of the project names, the project's own has no head, or the
+            partitions were made under another secret.
     """
     from primorl.project.files import home
+    from primorl.setup.accounts import check_secret
     from primorl.setup.losses import refuse_losses
+    from primorl.trajectories.storage.manifest import Manifest
 
     refuse_losses(ledger, head=params.ledger.url is None)
+    if MANIFEST.exists():
+        check_secret(Manifest.load(MANIFEST), PARTITIONS)
     if ledger.charges() and not (home() / LEDGER_HEAD).exists():
         return (
             f"{home() / LEDGER_HEAD}: this project has none yet, so a cut at the end of the records would go unnoticed "

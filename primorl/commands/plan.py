@@ -151,7 +151,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
     from primorl.privacy.ledger.ledger import Budget
-    from primorl.setup.accounts import begun_ledger, dataset_version
+    from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
     from primorl.setup.losses import losses
 
     ledger = begun_ledger(params)
@@ -162,6 +162,7 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
         if not lost:
             yield "nothing was charged to this dataset yet: no ledger was begun"
         return
+    check_secret(manifest, PARTITIONS)  # under another one the ledger would recognise nobody
     with closing(ledger):
         account = ledger.account(dataset_version(manifest, PARTITIONS))
     declared = params.privacy.budget

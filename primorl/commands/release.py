@@ -57,7 +57,7 @@ def _run(
         statement = bundle.check(directory, void_ok=void_ok, key=key)
     else:
         statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
-    done = "sound" if check else "made and checked"
+    done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
     print(f"{directory}: {done}; {guarantee(statement.to_json())}")
     if check and key is not None:
         print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
