@@ -46,15 +46,6 @@ AUDITS = [
         (_BOUNDS,),
     ),
     Bug(
-        "audit-fdp-forgets-the-coin",
-        "audits",
-        "primorl/privacy/audits/one_run.py",
-        "right = min(1.0, right + exactly / (guesses - exactly) * (more - wrong))",
-        "right = min(1.0, right + 2 * exactly / (guesses - exactly) * (more - wrong))",
-        "a wrong step of the recursion refutes what is true",
-        (_ONE_RUN,),
-    ),
-    Bug(
         "audit-one-sided-twice",
         "audits",
         "primorl/privacy/audits/bounds.py",

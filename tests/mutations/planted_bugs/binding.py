@@ -84,15 +84,6 @@ BINDING = [
         (_EDITS, _RENEWED),
     ),
     Bug(
-        "release-nan-bounds",
-        "release",
-        _SOUND,
-        "    if not bool(value.isfinite().all()):\n",
-        "    if False:\n",
-        "NaN and infinity leave in scales and bounds",
-        (_EDITS, _RENEWED),
-    ),
-    Bug(
         "release-swapped-bounds",
         "release",
         _SOUND,

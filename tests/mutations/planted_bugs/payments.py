@@ -107,15 +107,6 @@ PAYMENTS = [
         (_PAYING,),
     ),
     Bug(
-        "progress-may-be-removed",
-        "crash safety",
-        "primorl/privacy/ledger/progress.py",
-        "if before is None and saves > 0:",
-        "if False:",
-        "without its row every copy of a checkpoint counts as the newest",
-        (_PAYING,),
-    ),
-    Bug(
         "equal-runs-both-pay",
         "crash safety",
         "primorl/privacy/ledger/ledger.py",

@@ -323,3 +323,13 @@ def test_without_its_row_of_progress_no_checkpoint_is_believed(place: Place) -> 
     assert "the row of charge" in refusal(place)
     with closing(opened(place.url, place.folder)) as ledger, pytest.raises(PipelineError, match="was removed"):
         ledger.verify()
+
+
+def test_a_first_checkpoint_put_back_after_its_row_is_gone_is_refused(one_file: Place) -> None:
+    """It was saved once, so its own count tells nothing; that the row is gone does."""
+    with closing(opened(one_file.url, one_file.folder)) as ledger:
+        charge = ledger.reserve(request(DATA), None, new_charge_id())
+        assert ledger.progress.claim(charge.id, "somebody", 0) is not None
+        execute(one_file.url, "DELETE FROM ledger_progress")
+        with pytest.raises(PipelineError, match="was removed"):
+            ledger.progress.claim(charge.id, "somebody else", 0)
