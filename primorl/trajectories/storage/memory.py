@@ -57,6 +57,8 @@ class UnitStore:
         self._starts = unit_starts
         self._lengths = torch.diff(unit_starts, append=torch.tensor([len(places)]))
         self._trajectory_starts = trajectory_starts
+        self._begins = torch.zeros(len(places), dtype=torch.bool)
+        self._begins[trajectory_starts] = True
 
     @classmethod
     def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None, own: slice = EVERY) -> Self:
@@ -119,6 +121,15 @@ class UnitStore:
         """
         rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
         return self._gather(rows)
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        """Whether the chosen transitions each begin a trajectory, bool [U, M]; see `transitions`."""
+        rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
+        return self._begins[rows]
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        """With which probability the logged actions were chosen [U, M]; None: the log does not say."""
+        return None
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """All inputs [R, S + A] and targets [R, S + 2], as copies."""

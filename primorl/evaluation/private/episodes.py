@@ -1,0 +1,139 @@
+"""The logged trajectories of some privacy units, as padded tensors."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+BYTES_AT_ONCE = 32 << 20
+"""Rows of so many bytes are held at a time (`batches`); at least one unit."""
+
+
+class EpisodeSource(Protocol):
+    """Where evaluation gets trajectories from: it names units, the source hands out tensors."""
+
+    @property
+    def units(self) -> int:
+        """Number of units, K."""
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """Transitions of each unit, of all its trajectories: int64 ``[U]`` for int64 ``[U]``."""
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """Rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets ``[U, M, S + 2]``.
+
+        A target is the change of the observation, the reward, and whether the step terminated.
+        """
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        """Whether each of these rows begins a trajectory: bool ``[U, M]``."""
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        """With which probability the logged action was chosen there, ``[U, M]``; None where the log does not say."""
+
+
+@dataclass(frozen=True)
+class Episodes:
+    """All trajectories of U units, one after the other, padded to the longest unit. Sensitive.
+
+    What is padding is finite and belongs to the unit itself; every use must be masked by ``own``.
+
+    Attributes:
+        observation: ``[U, M, S]``, float64.
+        action: ``[U, M, A]``, float64; one-hot where actions are discrete.
+        reward: ``[U, M]``, float64.
+        following: the next observation, ``[U, M, S]``.
+        terminated: whether the step ended in a terminal state, bool ``[U, M]``.
+        step: number of the step within its trajectory, from 0, int64 ``[U, M]``.
+        begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
+        ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in padding.
+        own: whether the row is no padding, bool ``[U, M]``.
+        probability: of the logged action under the behaviour policy, ``[U, M]``; None where the log does not say.
+    """
+
+    observation: Tensor
+    action: Tensor
+    reward: Tensor
+    following: Tensor
+    terminated: Tensor
+    step: Tensor
+    begins: Tensor
+    ends: Tensor
+    own: Tensor
+    probability: Tensor | None = None
+
+    @property
+    def units(self) -> int:
+        """U."""
+        return len(self.own)
+
+    @property
+    def trajectories(self) -> Tensor:
+        """Number of trajectories of each unit, int64 ``[U]``."""
+        return self.begins.sum(1)
+
+    @classmethod
+    def read(cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None) -> "Episodes":
+        """All rows of some units.
+
+        Args:
+            source: of the units.
+            units: indices, int64 ``[U]``, at least one.
+            device: where the tensors go; None: the CPU.
+        """
+        lengths = source.lengths(units)
+        steps = torch.arange(int(lengths.max())).expand(len(units), -1)
+        own = steps < lengths[:, None]
+        steps = steps.where(own, 0)  # padding repeats a row of the unit's own
+        inputs, targets = source.transitions(units, steps)
+        begins = source.begins(units, steps) & own
+        begins[:, 0] = True
+        place = torch.arange(own.shape[1]).expand_as(own)
+        step = place - place.where(begins, 0).cummax(1).values
+        ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)
+        size = targets.shape[-1] - 2
+        inputs, targets = inputs.double(), targets.double()
+        observation = inputs[..., :size]
+        probability = source.behaviour_probabilities(units, steps)
+        parts = (
+            observation,
+            inputs[..., size:],
+            targets[..., size],
+            observation + targets[..., :size],
+            targets[..., size + 1] > 0,
+            step.where(own, 0),
+            begins,
+            ends,
+            own,
+            None if probability is None else probability.double(),
+        )
+        return cls(*(None if part is None else part.to(device) for part in parts))  # type: ignore[arg-type]
+
+
+def batches(
+    source: EpisodeSource, units: Tensor, *, row_bytes: int, bytes_at_once: int = BYTES_AT_ONCE
+) -> Iterator[Tensor]:
+    """Cut unit indices into portions whose padded rows fit a bound on memory.
+
+    Neighbours in length share a portion, so that there is little padding.
+
+    Args:
+        source: of the units.
+        units: indices, int64 ``[U]``; may be empty.
+        row_bytes: what one row takes while it is worked on.
+        bytes_at_once: the bound; one unit is worked on in any case.
+
+    Yields:
+        Indices, int64.
+    """
+    lengths, order = source.lengths(units).sort()
+    ordered = units[order]
+    first, rows = 0, max(1, bytes_at_once // row_bytes)
+    while first < len(ordered):
+        last = first + 1
+        while last < len(ordered) and (last + 1 - first) * int(lengths[last]) <= rows:
+            last += 1
+        yield ordered[first:last]
+        first = last

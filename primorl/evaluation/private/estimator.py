@@ -1,0 +1,226 @@
+"""Estimators: what each asks of the private units, what that costs, and what it says."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes, EpisodeSource, batches
+from primorl.evaluation.private.problem import Problem
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+
+Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
+"""Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """One number that an estimator says.
+
+    Attributes:
+        estimator: its name.
+        of: whose.
+        what: such as ``mean return``, ``quantile 0.5`` or ``reward error, 20 steps ahead``.
+        value: the number.
+        ci95: its 95% interval; None where the estimator has none.
+        covers: what the interval covers, in a few words.
+        bias: what may be wrong beside that, in one sentence.
+    """
+
+    estimator: str
+    of: Of
+    what: str
+    value: float
+    ci95: tuple[float, float] | None
+    covers: str
+    bias: str
+
+
+@dataclass(frozen=True)
+class EvaluationState:
+    """What an estimator carries from one release to the next. All of it is released, so it may be written down.
+
+    Attributes:
+        values: tensors, by name: public ones at first, then what was made from releases.
+        answers: to the plan's queries, which are asked after the rounds; empty before they are known.
+        started: rounds that began, or may have begun. They are spent.
+        done: rounds whose releases are in ``values``.
+        asked: the queries were asked, or may have been.
+        finished: nothing is left to release.
+    """
+
+    values: Mapping[str, Tensor]
+    answers: Mapping[str, Tensor] = field(default_factory=dict)
+    started: int = 0
+    done: int = 0
+    asked: bool = False
+    finished: bool = False
+
+    @property
+    def lost(self) -> bool:
+        """Whether the queries were asked and their answers are gone. The same charge cannot ask them again."""
+        return self.asked and not self.answers
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds as tensors."""
+        return {f"values.{name}": value for name, value in self.values.items()} | {
+            f"answers.{name}": answer for name, answer in self.answers.items()
+        }
+
+    def facts(self) -> dict[str, Any]:
+        """The counts, as strict JSON."""
+        return {"started": self.started, "done": self.done, "asked": self.asked, "finished": self.finished}
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "EvaluationState":
+        """Rebuild the state from a checkpoint's `tensors` and `facts`."""
+        parts: dict[str, dict[str, Tensor]] = {"values": {}, "answers": {}}
+        for name, tensor in tensors.items():
+            kind, _, own = name.partition(".")
+            parts[kind][own] = tensor
+        return cls(parts["values"], parts["answers"], **facts)
+
+
+class Estimator(Protocol):
+    """One way to evaluate. Its settings are its fields; everything random but noise and cohorts follows the seed.
+
+    The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
+    values, what it returns is clipped by the plan's clip as one vector, and nothing else of it leaves.
+    """
+
+    name: ClassVar[str]
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).
+
+        Its clip is an `L2Clip`. Its queries, if any, are asked after the rounds.
+        """
+
+    def row_bytes(self, problem: Problem) -> int:
+        """What one logged row takes while `contributions` works on it."""
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """The values before the first round: public."""
+
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """What each unit contributes to a round, float64 ``[U, n]``; sensitive. The caller clips it."""
+
+    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """The values after round number ``done`` (from 0) released ``[n]``: post-processing."""
+
+    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """The sum of these units' contributions to a query of the plan, int64; sensitive."""
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+        """What the finished state says: post-processing."""
+
+
+def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, rounds: int = 1) -> float:
+    """The z at which ``rounds`` Poisson-sampled releases cost about one Gaussian release of mean μ.
+
+    By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)); at q = 1 and one round it
+    is exact to within 1/z², so there 1/μ is taken, which is exact. It only shares out a budget: ε is always computed
+    from the plan's event.
+    """
+    if sampling_probability == 1.0:
+        return math.sqrt(rounds) / gaussian_mean
+    return 1 / math.sqrt(math.log1p((gaussian_mean / sampling_probability) ** 2 / rounds))
+
+
+def run(
+    estimator: Estimator,
+    problem: Problem,
+    plan: Plan,
+    source: EpisodeSource,
+    state: EvaluationState | None = None,
+    *,
+    save_checkpoint: Callable[[EvaluationState], None] = lambda state: None,
+    on_round: Callable[[int], None] = lambda started: None,
+    device: torch.device | None = None,
+) -> EvaluationState:
+    """Run an estimator's rounds and ask its queries, or do what an interrupted run left.
+
+    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any private row is read for
+    it; so do the queries, all at once.
+
+    Args:
+        estimator: what to run.
+        problem: the question.
+        plan: of the estimator; draws cohorts and noise.
+        source: the private units.
+        state: of an earlier process; None: begin.
+        save_checkpoint: must have stored the state durably when it returns.
+        on_round: called after every round with the number of rounds spent.
+        device: where contributions are computed; None: the CPU.
+
+    Returns:
+        The finished state.
+
+    Raises:
+        ValueError: the source does not hold the number of units that the plan declares, or the answers are lost.
+    """
+    if source.units != plan.units:
+        raise ValueError("the number of private units differs from the one the plan declares")
+    now = state or EvaluationState(estimator.begin(problem))
+    while not now.finished and now.started < plan.rounds:
+        now = replace(now, started=now.started + 1)
+        save_checkpoint(now)
+        (released,) = plan.release((_sum(estimator, problem, plan, source, now.values, device),))
+        values = estimator.stepped(problem, now.values, released.cpu(), now.done)
+        now = replace(now, values=values, done=now.done + 1)
+        on_round(now.started)
+    if plan.queries and not now.answers:
+        if now.lost:
+            raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
+        now = replace(now, asked=True)
+        save_checkpoint(now)
+        answers = {
+            query.what: plan.answer(query, _total(estimator, problem, query.what, source, now.values, device))
+            for query in plan.queries
+        }
+        now = replace(now, answers=answers)
+    now = replace(now, finished=True)
+    save_checkpoint(now)
+    return now
+
+
+def _sum(
+    estimator: Estimator,
+    problem: Problem,
+    plan: Plan,
+    source: EpisodeSource,
+    values: Mapping[str, Tensor],
+    device: torch.device | None,
+) -> Tensor:
+    """The sum of a fresh cohort's clipped contributions, float64 ``[n]``. Sensitive."""
+    assert isinstance(plan.clip, L2Clip)
+    total: Tensor | None = None
+    cohort = plan.cohort()
+    for units in batches(source, cohort, row_bytes=estimator.row_bytes(problem)):
+        clipped = plan.clip.finish(estimator.contributions(problem, values, Episodes.read(source, units, device)))
+        total = clipped.sum(0) if total is None else total + clipped.sum(0)
+    if total is not None:
+        return total
+    none = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)  # an empty cohort releases pure noise
+    return torch.zeros_like(estimator.contributions(problem, values, none)[0])
+
+
+def _total(
+    estimator: Estimator,
+    problem: Problem,
+    query: str,
+    source: EpisodeSource,
+    values: Mapping[str, Tensor],
+    device: torch.device | None,
+) -> Tensor:
+    """A query's sum over all units, int64. Sensitive."""
+    total: Tensor | None = None
+    for units in batches(source, torch.arange(source.units), row_bytes=estimator.row_bytes(problem)):
+        part = estimator.query_total(problem, query, values, Episodes.read(source, units, device)).cpu()
+        total = part if total is None else total + part
+    assert total is not None, "a plan has at least one unit"
+    return total

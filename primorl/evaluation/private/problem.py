@@ -1,0 +1,134 @@
+"""What is evaluated: public facts, declared bounds, the released model and the policy. Holds nothing private."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+
+Act = Callable[[Tensor], Tensor]
+"""Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
+
+_FARTHEST = 5.0  # scales from the mean; standardised observations are held within
+
+
+@dataclass(frozen=True)
+class Problem:
+    """The question that all estimators answer: the value of a policy for the people in the data.
+
+    The value is the mean over units of the mean over the unit's trajectories of Σ_t γ^t r_t, t < ``horizon``: every
+    unit counts once, however many trajectories it has. Rewards are held within their declared bounds.
+
+    Everything here is public, declared or released, so using it costs nothing. Observations are held within the
+    declared bounds before anything is computed from them, which bounds all intermediate numbers: results of one unit
+    then depend on the other units of its batch by rounding errors of float64 at most, which the margin of `L2Clip`
+    covers (docs/evaluation.md).
+
+    Attributes:
+        units: K, private units.
+        unit: what one unit is.
+        delta: δ at which costs are stated.
+        horizon: most steps of a trajectory; None: not declared (then ``discount`` is below 1).
+        discount: γ in (0, 1].
+        observation_low: declared or public bounds, ``[S]``, finite.
+        observation_high: ``[S]``.
+        observation_mean: of the released model's normaliser, ``[S]``.
+        observation_scale: ``[S]``.
+        action_low: ``[A]``; 0 where actions are discrete.
+        action_high: ``[A]``; 1 where actions are discrete.
+        discrete_actions: whether actions are one-hot.
+        reward_low: least reward.
+        reward_high: greatest reward.
+        return_low: least return of a trajectory, as declared; at least what the rewards' bounds allow.
+        return_high: greatest return of a trajectory.
+        policy: the policy in question.
+        ensemble: the released model.
+        starts: first states that are public or released, ``[n, S]``, in the environment's units.
+        seed: of features and initial weights; public.
+    """
+
+    units: int
+    unit: str
+    delta: float
+    horizon: int | None
+    discount: float
+    observation_low: Tensor
+    observation_high: Tensor
+    observation_mean: Tensor
+    observation_scale: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    discrete_actions: bool
+    reward_low: float
+    reward_high: float
+    return_low: float
+    return_high: float
+    policy: Act
+    ensemble: GaussianEnsemble
+    starts: Tensor
+    seed: int = 0
+
+    @property
+    def observation_size(self) -> int:
+        """S."""
+        return len(self.observation_low)
+
+    @property
+    def action_size(self) -> int:
+        """A."""
+        return len(self.action_low)
+
+    @property
+    def effective_horizon(self) -> float:
+        """Σ_{t < horizon} γ^t: how many rewards a return is made of."""
+        steps = math.inf if self.horizon is None else self.horizon
+        if self.discount == 1.0:
+            return float(steps)
+        return (1 - self.discount**steps) / (1 - self.discount)
+
+    def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
+        """The same problem, a trajectory's return being held within ``declared``; None: what the rewards allow.
+
+        A trajectory may end early, so 0 is among what the rewards allow.
+        """
+        if declared is not None:
+            return replace(self, return_low=float(declared[0]), return_high=float(declared[1]))
+        low, high = self.reward_low * self.effective_horizon, self.reward_high * self.effective_horizon
+        return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
+
+    def standardised(self, observation: Tensor) -> Tensor:
+        """``[.., S]`` in the environment's units to float64 within ±5: bounded, finite and standardised."""
+        low, high, mean, scale = (
+            part.double().to(observation.device)
+            for part in (self.observation_low, self.observation_high, self.observation_mean, self.observation_scale)
+        )
+        held = observation.double().nan_to_num(nan=0.0).clamp(low, high)
+        return ((held - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+
+    def centred(self, action: Tensor) -> Tensor:
+        """``[.., A]``: actions in a box to float64 within ±1, one-hot actions as they are."""
+        low, high = (part.double().to(action.device) for part in (self.action_low, self.action_high))
+        held = action.double().nan_to_num(nan=0.0).clamp(low, high)
+        return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
+
+    def time_left(self, step: Tensor) -> Tensor:
+        """Share of the horizon that is left at a step, float64 within [0, 1]; ones where no horizon is declared."""
+        if self.horizon is None:
+            return torch.ones_like(step, dtype=torch.float64)
+        return (1 - step.double() / self.horizon).clamp(0, 1)
+
+    def reward(self, reward: Tensor) -> Tensor:
+        """Rewards held within their declared bounds."""
+        return reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
+
+    def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
+        """Whether the value of the next state counts: neither a terminal state nor the end of the horizon, bool."""
+        return ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
+
+    def actions(self, observation: Tensor) -> Tensor:
+        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units."""
+        flat = observation.reshape(-1, self.observation_size).float()
+        return self.policy(flat).double().view(*observation.shape[:-1], self.action_size)

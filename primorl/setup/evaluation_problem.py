@@ -1,0 +1,88 @@
+"""The `Problem` of private evaluation, from the released model, policy and manifest. Reads no private byte."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.problem import Act, Problem
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+_STARTS = 4096  # drawn from the released first states
+
+
+def evaluation_problem(
+    manifest: Manifest,
+    model: Path,
+    policy: Act,
+    public: UnitStore,
+    *,
+    delta: float,
+    discount: float,
+    return_bounds: Sequence[float] | None,
+    seed: int,
+) -> Problem:
+    """The question that the estimators answer.
+
+    Args:
+        manifest: of the partitions.
+        model: folder of the released model.
+        policy: the one in question.
+        public: the public split, whose first states are used where there are any.
+        delta: δ at which costs are stated.
+        discount: γ.
+        return_bounds: declared bounds of a trajectory's return; None: what the rewards' bounds allow.
+        seed: of features and initial weights.
+
+    Raises:
+        PipelineError: neither a horizon nor a discount bounds the return, or the model is missing or broken.
+    """
+    info = manifest.info
+    if info.horizon is None and discount == 1.0:
+        raise PipelineError(
+            f"datasets/{info.dataset}.yaml: horizon: not declared, while evaluation.private.discount is 1, so nothing "
+            "bounds a return; declare a horizon, or set a discount below 1"
+        )
+    ensemble = GaussianEnsemble.load(model, torch.device("cpu"))
+    bounds, size = ensemble.bounds, ensemble.architecture.observation_size
+    problem = Problem(
+        units=manifest.private_units,
+        unit=info.unit,
+        delta=delta,
+        horizon=info.horizon,
+        discount=discount,
+        observation_low=bounds.observation_low,
+        observation_high=bounds.observation_high,
+        observation_mean=ensemble.normaliser.input_mean[:size],
+        observation_scale=ensemble.normaliser.input_scale[:size],
+        action_low=bounds.action_low,
+        action_high=bounds.action_high,
+        discrete_actions=info.spaces.discrete_actions,
+        reward_low=bounds.reward_low,
+        reward_high=bounds.reward_high,
+        return_low=0.0,
+        return_high=0.0,
+        policy=policy,
+        ensemble=ensemble,
+        starts=_starts(model, public, seed),
+        seed=seed,
+    )
+    return problem.with_return_bounds(return_bounds)
+
+
+def act_of(policy: DeterministicPolicy) -> Act:
+    """One exported policy as estimators ask it."""
+    return lambda observation: policy.act(observation[None])[0]
+
+
+def _starts(model: Path, public: UnitStore, seed: int) -> Tensor:
+    """First states of the public split; if nothing is public, drawn from the released start model."""
+    if public.units > 0:
+        return public.first_observations()
+    return StartModel.load(model, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))
