@@ -30,13 +30,14 @@ PRIVATE = (
     "models/mopo",
 )
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
-DOORS = {"train_model", "optimize_mopo"}
+DOORS = {"train_model", "optimize_mopo", "evaluate_private"}
 RELEASED = (
     "models/dynamics",
     "models/policy",
     "data/partitions/public",
     "data/partitions/manifest.json",
     "metrics/seconds",
+    "metrics/private_evaluation.json",
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
 EDGES = (
@@ -53,7 +54,7 @@ EDGES = (
 CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
 EDGE_KEYS = ("privacy.budget",)  # what may be spent, not what is trained
-ALONE = ("privacy.budget.", "privacy.draw.", "dynamics.variant.", "partition.public.")
+ALONE = ("privacy.budget.", "privacy.draw.", "evaluation.private.draw.", "dynamics.variant.", "partition.public.")
 METHODS = {"of", "entropy_of"}
 
 

@@ -43,6 +43,10 @@ class PublicFile(Block):
     file: InnerPath
 
 
+Estimators = dict[Literal["behaviour", "model_check"], Epsilon]
+"""ε of each estimator that is asked, at `privacy.delta`."""
+
+
 def _kind_of_public(value: Any) -> str:
     keys = value if isinstance(value, dict) else vars(value) if isinstance(value, Block) else ()
     return "by file" if "file" in keys else "by column"
@@ -141,12 +145,30 @@ class Policy(SacConfig, Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class PrivateEvaluation(Block):
+    """What is asked of the private units about the policy and the model; every estimator is charged.
+
+    Attributes:
+        estimators: ε of each, by name; empty: nothing is asked.
+        discount: γ of the value.
+        return_bounds: bounds of a trajectory's return; None: what the rewards' bounds allow.
+        draw: numbers the draws of the noise, as `Privacy.draw` does.
+    """
+
+    estimators: Estimators
+    discount: Annotated[float, Within(gt=0, le=1)]
+    return_bounds: Range | None
+    draw: NaturalInt
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluation(Block):
-    """Episodes in the true environment."""
+    """Episodes in the true environment, and what is asked of the private units."""
 
     episodes: AtLeastTwo
     epoch_episodes: AtLeastTwo
     seed: Seed
+    private: PrivateEvaluation
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,6 +31,7 @@ PAIRS = (("privacy.target_epsilon", "privacy.noise_multiplier"), ("partition.pub
 _ALONE = {  # decided in params.yaml alone, with the reason
     "privacy.budget": "all runs share it",
     "privacy.draw": "another draw is paid for",
+    "evaluation.private.draw": "another draw is paid for",
     "dynamics.variant": "whether a run is private must be seen in params.yaml",
     "partition.public": "who consented must be seen in params.yaml",
 }

@@ -26,6 +26,7 @@ MODELS = Path("models")
 MODEL, POLICY, MOPO = MODELS / "dynamics", MODELS / "policy", MODELS / "mopo"
 SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
+PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
 AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"

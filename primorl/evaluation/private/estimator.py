@@ -51,6 +51,7 @@ class EvaluationState:
         done: rounds whose releases are in ``values``.
         asked: the queries were asked, or may have been.
         finished: nothing is left to release.
+        about: digest of the model and the policy that the question is about; empty where it is about neither.
     """
 
     values: Mapping[str, Tensor]
@@ -59,6 +60,7 @@ class EvaluationState:
     done: int = 0
     asked: bool = False
     finished: bool = False
+    about: str = ""
 
     @property
     def lost(self) -> bool:
@@ -72,8 +74,8 @@ class EvaluationState:
         }
 
     def facts(self) -> dict[str, Any]:
-        """The counts, as strict JSON."""
-        return {"started": self.started, "done": self.done, "asked": self.asked, "finished": self.finished}
+        """Everything else, as strict JSON."""
+        return {name: value for name, value in vars(self).items() if name not in ("values", "answers")}
 
     @classmethod
     def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "EvaluationState":
@@ -93,6 +95,8 @@ class Estimator(Protocol):
     """
 
     name: ClassVar[str]
+    about: ClassVar[tuple[Literal["model", "policy"], ...]]
+    """What the question is about beside the data: another model or policy makes it another question."""
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).
@@ -139,7 +143,7 @@ def run(
     state: EvaluationState | None = None,
     *,
     save_checkpoint: Callable[[EvaluationState], None] = lambda state: None,
-    on_round: Callable[[int], None] = lambda started: None,
+    on_round: Callable[[int], object] = lambda started: None,
     device: torch.device | None = None,
 ) -> EvaluationState:
     """Run an estimator's rounds and ask its queries, or do what an interrupted run left.

@@ -111,12 +111,7 @@ class Ledger:
             if charge_id is not None:
                 refuse_second(request, self._history)
             roster = self._directory.placed(request.version)
-            account = self._sharing().account(request.version, roster)
-            others = self._sharing().other_kinds(request.version, roster)
-            refuse_published(request, roster, self._history, self._directory)
-            refuse_unbounded(request, account, others)
-            if budget is not None:
-                refuse_beyond(budget, request, account, others)
+            self._refuse(request, budget, roster)
             version, registration = self._registered(request.version, roster)
             reservation = {
                 "kind": "reserved",
@@ -141,6 +136,19 @@ class Ledger:
                 return self._history.charges[charge]
             _pause(attempt)
         raise self._busy()
+
+    def dry_run(self, request: Request, budget: Budget | None) -> None:
+        """Raise what `reserve` would raise for this request now, and write nothing: for work charged in parts."""
+        self._refresh()
+        self._refuse(request, budget, self._directory.placed(request.version))
+
+    def _refuse(self, request: Request, budget: Budget | None, roster: Roster) -> None:
+        sharing = self._sharing()
+        account, others = sharing.account(request.version, roster), sharing.other_kinds(request.version, roster)
+        refuse_published(request, roster, self._history, self._directory)
+        refuse_unbounded(request, account, others)
+        if budget is not None:
+            refuse_beyond(budget, request, account, others)
 
     def last_take(self, charge_id: str) -> str:
         """The token under which a charge was resumed last (`take`); `NEVER_RESUMED` if it was not."""

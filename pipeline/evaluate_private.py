@@ -1,0 +1,72 @@
+"""Stage: what the private units say about the policy and the model; charged, and idle unless estimators are named."""
+
+import sys
+
+from pipeline.runner import run_stage
+from primorl.config.params import Params, plain
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.statement import Statement
+from primorl.project.files import file_sha256
+from primorl.project.paths import (
+    EVALUATION_FIGURE,
+    MANIFEST,
+    MODEL,
+    PARTITIONS,
+    POLICY,
+    PRIVATE_EVALUATION,
+)
+from primorl.setup.estimators import asked_for, free_estimates
+from primorl.setup.evaluation_files import evaluation_record, nothing_asked, write_evaluation
+from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.partitions import Partitions
+from primorl.setup.private_evaluation import Subject, paid_evaluation
+from primorl.tracking import StageRun
+from primorl.trajectories.storage.manifest import Manifest
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Pay, ask, then write ``metrics/private_evaluation.json`` with the privacy statements.
+
+    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
+    before the private partition is opened.
+    """
+    chosen = params.evaluation.private
+    if not chosen.estimators or params.dynamics.variant == "mopo":
+        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params, Manifest.load(MANIFEST)))
+        return
+    partitions = Partitions.open(PARTITIONS)
+    run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
+    problem = evaluation_problem(
+        partitions.manifest,
+        MODEL,
+        act_of(DeterministicPolicy.load(POLICY)),
+        partitions.public,
+        delta=params.privacy.delta,
+        discount=chosen.discount,
+        return_bounds=chosen.return_bounds,
+        seed=params.seed,
+    )
+    subject = Subject(
+        model_charge=Statement.read(MODEL).charge,
+        model_sha256=file_sha256(MODEL / "model.safetensors"),
+        policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+    )
+    asked = asked_for(chosen, problem)
+    free = free_estimates(problem)
+    with paid_evaluation(params, problem, asked, partitions, subject, run) as paid:
+        record = evaluation_record(params, problem, partitions, subject, paid, free)
+        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)
+        for each in paid.paid:
+            name = each.asked.estimator.name
+            paid.commit(each.charge, {f"private_evaluation: {name}": record.digest(name)})
+    for answer in record.values():
+        run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
+    for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):
+        run.artifact(file)
+    if record.total is not None and record.total.epsilon is not None:
+        run.metric("epsilon_in_all", record.total.epsilon)
+
+
+if __name__ == "__main__":
+    description = "Ask the private units how good the policy is and how wrong the model; charged to the ledger."
+    sys.exit(run_stage("evaluate_private", description, body))

@@ -1,0 +1,101 @@
+"""The figure of a private evaluation: values with their intervals, how returns are spread, how wrong the model is."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.privacy.accounting.rounding import at_most
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_COLOURS = {"behaviour": "C7", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
+_WHOSE = {"behaviour": "today", "policy": "policy", "random": "random actions", "zero_action": "zero action"}
+
+
+def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
+    """Draw the answers as a PNG: a forest plot of the values, and a panel for each histogram and for the model's error.
+
+    Args:
+        path: the file to write.
+        record: what is drawn.
+    """
+    from matplotlib.figure import Figure
+
+    values, errors = record.values(), [answer for answer in record.estimates if answer.of == "model"]
+    if not record.estimates:
+        figure = Figure(figsize=(7, 1.5), dpi=120)
+        figure.text(0.5, 0.5, "Nothing was asked: evaluation.private.estimators is empty.", ha="center", va="center")
+        figure.savefig(path, format="png", metadata={"Software": None})
+        return
+    panels = 1 + bool(record.histograms) + bool(errors)
+    figure = Figure(figsize=(7, 1.6 + 0.34 * len(values) + 2.6 * (panels - 1)), dpi=120, layout="constrained")
+    heights = [0.34 * len(values) + 0.8, *[2.6] * (panels - 1)]
+    axes = figure.subplots(panels, 1, height_ratios=heights, squeeze=False)[:, 0]
+    _forest(axes[0], values)
+    if record.histograms:
+        _histogram(axes[1], record)
+    if errors:
+        _errors(axes[-1], errors, record.verdict)
+    figure.suptitle(f"{record.dataset}: {_price(record)}", fontsize=11)
+    figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _price(record: PrivateEvaluation) -> str:
+    total = record.total
+    if total is None or total.epsilon is None:
+        return "no guarantee is left for the people in the data"
+    charges = f"{total.charges} charge{'s' if total.charges != 1 else ''}"
+    return f"ε = {at_most(total.epsilon)} in all, δ = {at_most(total.delta)} per {record.unit} ({charges})"
+
+
+def _forest(axes: "Axes", values: tuple[Answer, ...]) -> None:
+    for place, answer in enumerate(reversed(values)):
+        low, high = answer.ci95 or (answer.value, answer.value)
+        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
+        free = answer.epsilon is None
+        axes.errorbar(
+            [answer.value],
+            [place],
+            xerr=None if answer.ci95 is None else spread,
+            color=_COLOURS[answer.of],
+            marker="o" if free else "D",
+            markerfacecolor="white" if free else None,
+            markersize=6,
+            capsize=3,
+            linestyle="none",
+        )
+        if answer.of == "behaviour":
+            axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)])
+    axes.set_ylim(-0.6, len(values) - 0.4)
+    axes.set_xlabel(
+        "mean return per unit, 95% interval (open circle: by the released model, costs nothing)", fontsize=9
+    )
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(answer: Answer) -> str:
+    price = "free" if answer.epsilon is None else f"ε {at_most(answer.epsilon)}"
+    return f"{_WHOSE.get(answer.of, answer.of)}, {answer.estimator} ({price})"
+
+
+def _histogram(axes: "Axes", record: PrivateEvaluation) -> None:
+    histogram = record.histograms[0]
+    axes.stairs(histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5)
+    axes.set_xlabel(histogram.what)
+    axes.set_ylabel("share of the units")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _errors(axes: "Axes", errors: list[Answer], verdict: str | None) -> None:
+    for place, answer in enumerate(reversed(errors)):
+        low, high = answer.ci95 or (answer.value, answer.value)
+        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
+        axes.errorbar([answer.value], [place], xerr=spread, color="C1", marker="s", capsize=3, linestyle="none")
+    axes.set_yticks(range(len(errors)), [answer.what for answer in reversed(errors)], fontsize=8)
+    axes.set_xlabel("error in the private data, in public scales")
+    axes.set_title("" if verdict is None else verdict, fontsize=9, wrap=True)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)

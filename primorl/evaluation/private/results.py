@@ -1,0 +1,88 @@
+"""``metrics/private_evaluation.json``: what the private units were asked, what they said, and what that cost."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Annotated, ClassVar, Literal
+
+from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.project.records import Hexadecimal, Line, read_record, record, to_json, write_record
+from primorl.project.values import Within
+
+MEAN_RETURN = "mean return"
+"""`Answer.what` of the value of a policy."""
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "model_sha256", "policy_sha256")
+
+
+@record
+class Answer:
+    """One number that an estimator says."""
+
+    estimator: Annotated[Line, "Name of the estimator."]
+    of: Annotated[
+        Literal["behaviour", "policy", "random", "zero_action", "model"],
+        "Whose: of those who made the log, of the policy, of a baseline; `model`: how wrong the model is.",
+    ]
+    what: Annotated[Line, "What the number is; `mean return` for a value."]
+    value: Annotated[float, "The number."]
+    ci95: Annotated[tuple[float, float] | None, "Its 95% interval; `null`: the estimator has none."]
+    covers: Annotated[Line, "What the interval covers."]
+    bias: Annotated[Line, "What may be wrong beside that."]
+    epsilon: Annotated[Annotated[float, Within(ge=0)] | None, "ε of the estimator's charge; `null`: it costs nothing."]
+    delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."]
+
+
+@record
+class Histogram:
+    """Shares of the units by one number, with noise taken into account; for the figure."""
+
+    estimator: Annotated[Line, "Name of the estimator."]
+    what: Annotated[Line, "What is counted."]
+    edges: Annotated[tuple[float, ...], "Edges of the bins, ascending."]
+    shares: Annotated[tuple[float, ...], "Share of the units in each bin; not negative, and one in all."]
+
+
+@record
+class PrivateEvaluation:
+    """The answers of all estimators, their privacy statements, and the total (``metrics/private_evaluation.json``)."""
+
+    FORMAT: ClassVar[int] = 1
+
+    dataset: Annotated[Line, "Name in params.yaml."]
+    unit: Annotated[Line, "What one unit of privacy is."]
+    units: Annotated[Annotated[int, Within(ge=1)], "K, the number of private units; public."]
+    discount: Annotated[Annotated[float, Within(gt=0, le=1)], "γ of the values."]
+    horizon: Annotated[Annotated[int, Within(ge=1)] | None, "Steps of a trajectory at most."]
+    estimates: Annotated[tuple[Answer, ...], "What the estimators say; empty where nothing was asked."]
+    histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
+    verdict: Annotated[Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."]
+    statements: Annotated[dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."]
+    total: Annotated[
+        SpentOnDataset | None, "Everything charged on the same units so far; `null` where nothing was asked."
+    ]
+    model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."]
+    policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."]
+
+    def values(self) -> tuple[Answer, ...]:
+        """The estimates of a value."""
+        return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
+
+    def digest(self, estimator: str) -> str:
+        """SHA-256 of what one estimator said, and of what it said that about; the ledger keeps it."""
+        content = to_json(self)
+        own = [answer for answer in content["estimates"] if answer["estimator"] == estimator]
+        about = {key: content[key] for key in _ABOUT}
+        return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
+
+    def write(self, path: Path) -> None:
+        """Write the file, atomically."""
+        write_record(path, self)
+
+    @classmethod
+    def read(cls, path: Path) -> "PrivateEvaluation":
+        """Read the file.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(path, cls, "run `dvc repro evaluate_private`")

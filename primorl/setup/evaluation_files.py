@@ -1,0 +1,103 @@
+"""``metrics/private_evaluation.json`` and its figure: the answers with their privacy statements."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from primorl.config.params import Params
+from primorl.evaluation.private.estimator import Estimate
+from primorl.evaluation.private.figure import draw_evaluation
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.privacy.statement import Statement
+from primorl.project.files import replaced_file
+from primorl.setup.partitions import Partitions
+from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
+from primorl.setup.statement import assumptions
+from primorl.trajectories.storage.manifest import Manifest
+
+
+def nothing_asked(params: Params, manifest: Manifest) -> PrivateEvaluation:
+    """The file's content where no estimator was asked."""
+    return PrivateEvaluation(
+        dataset=params.dataset,
+        unit=manifest.info.unit,
+        units=manifest.private_units,
+        discount=params.evaluation.private.discount,
+        horizon=manifest.info.horizon,
+        estimates=(),
+        histograms=(),
+        verdict=None,
+        statements={},
+        total=None,
+        model_sha256=None,
+        policy_sha256=None,
+    )
+
+
+def evaluation_record(
+    params: Params,
+    problem: Problem,
+    partitions: Partitions,
+    subject: Subject,
+    paid: PaidEvaluation,
+    free: Sequence[Estimate],
+) -> PrivateEvaluation:
+    """The file's content.
+
+    Args:
+        params: every choice.
+        problem: the question.
+        partitions: whose public facts the statements name.
+        subject: model and policy.
+        paid: the answers that were charged.
+        free: estimates from released things alone.
+    """
+    statements = {each.asked.estimator.name: _statement(params, partitions, each, paid) for each in paid.paid}
+    answers = [
+        _answer(estimate, statements[each.asked.estimator.name])
+        for each in paid.paid
+        for estimate in each.asked.estimator.estimates(problem, each.asked.plan, each.state)
+    ]
+    return PrivateEvaluation(
+        dataset=params.dataset,
+        unit=problem.unit,
+        units=problem.units,
+        discount=problem.discount,
+        horizon=problem.horizon,
+        estimates=(*answers, *(_answer(estimate, None) for estimate in free)),
+        histograms=(),
+        verdict=None,
+        statements=statements,
+        total=paid.spent,
+        model_sha256=subject.model_sha256,
+        policy_sha256=subject.policy_sha256,
+    )
+
+
+def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> None:
+    """Write the file and its figure, each atomically."""
+    record.write(path)
+    with replaced_file(figure) as fresh:
+        draw_evaluation(fresh, record)
+
+
+def _statement(params: Params, partitions: Partitions, each: Paid, paid: PaidEvaluation) -> Statement:
+    info = partitions.manifest.info
+    statement = each.asked.plan.statement(
+        dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
+    )
+    return statement.with_payment(each.charge, paid.spent)
+
+
+def _answer(estimate: Estimate, statement: Statement | None) -> Answer:
+    return Answer(
+        estimator=estimate.estimator,
+        of=estimate.of,
+        what=estimate.what,
+        value=estimate.value,
+        ci95=estimate.ci95,
+        covers=estimate.covers,
+        bias=estimate.bias,
+        epsilon=statement.epsilon if statement else None,
+        delta=statement.delta if statement else None,
+    )

@@ -1,0 +1,257 @@
+"""Charge the ledger for private evaluation, ask the private units, and save checkpoints."""
+
+import hashlib
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+
+from dp_accounting import dp_event
+
+from primorl.config.params import Params, plain
+from primorl.evaluation.private.episodes import EpisodeSource
+from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
+from primorl.evaluation.private.problem import Problem
+from primorl.privacy.accounting.privacy_filter import gaussian_epsilon
+from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
+from primorl.privacy.ledger.ledger import Ledger, Request
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import SpentOnDataset
+from primorl.project.errors import PipelineError
+from primorl.project.progress import progress_bar
+from primorl.setup import accounts
+from primorl.setup.compute import ALONE, chosen_device, kept_bytes
+from primorl.setup.partitions import Partitions
+from primorl.tracking import StageRun
+
+STAGE = "evaluate_private"
+_CLOSE = 0.99  # of the ε that is asked for
+
+
+@dataclass(frozen=True)
+class Asked:
+    """An estimator that is asked, and its mechanism.
+
+    Attributes:
+        estimator: with its settings.
+        plan: at the ε that params.yaml gives it.
+    """
+
+    estimator: Estimator
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class Paid:
+    """An estimator's finished work and its ledger entry.
+
+    Attributes:
+        asked: estimator and plan.
+        state: released.
+        charge: id of the charge that paid for it.
+    """
+
+    asked: Asked
+    state: EvaluationState
+    charge: str
+
+
+@dataclass(frozen=True)
+class PaidEvaluation:
+    """What all estimators found, and their ledger entries.
+
+    Attributes:
+        paid: one for each estimator.
+        spent: on the same units so far, all of these charges included.
+        commit: records in the ledger that a charge's answer was written; takes its id and the SHA-256 of the answer by
+            name.
+    """
+
+    paid: tuple[Paid, ...]
+    spent: SpentOnDataset
+    commit: Callable[[str, Mapping[str, str]], None]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What the questions are about beside the data.
+
+    Attributes:
+        model_charge: id of the charge that paid for the model; None: it has none.
+        model_sha256: of the model's file.
+        policy_sha256: of the policy's file.
+    """
+
+    model_charge: str | None
+    model_sha256: str
+    policy_sha256: str
+
+
+def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
+    """The estimator's mechanism at the largest cost that is at most ε, to 1%.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    mean = _gaussian_mean(epsilon, problem.delta)
+    for _ in range(12):
+        mean = float(f"{mean * (1 - 5e-4):.3e}")  # few digits: another version of the accountant finds the same
+        plan = estimator.plan(problem, mean)
+        spent = plan.spent()
+        assert spent is not None, "a plan of an estimator adds noise"
+        if _CLOSE * epsilon <= spent.epsilon_pld <= epsilon:
+            return plan
+        mean *= min(max(epsilon / spent.epsilon_pld, 0.2), 5.0)
+    raise PipelineError(
+        f"params.yaml: evaluation.private.estimators.{estimator.name}: found {epsilon:g}, and found no noise for it; "
+        "raise it, or lower the estimator's rounds or sampling probability"
+    )
+
+
+@contextmanager
+def paid_evaluation(
+    params: Params, problem: Problem, asked: Sequence[Asked], partitions: Partitions, subject: Subject, log: StageRun
+) -> Iterator["PaidEvaluation"]:
+    """Pay for every estimator and run it. The block writes the results and commits the charges.
+
+    What was paid for under the same identity is resumed or restored at no cost, whatever code made it. If the budget
+    does not allow all that is still to be paid for, nothing is charged. Each charge is reserved before a private row is
+    read for it. The charges stay open until the block commits them, so a kill costs nothing: the next call finds the
+    finished states.
+
+    Args:
+        params: every choice.
+        problem: the question.
+        asked: the estimators.
+        partitions: whose private rows are opened after the first charge is granted.
+        subject: model and policy.
+        log: the stage's MLflow run.
+
+    Raises:
+        PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
+            settings.
+    """
+    requests = [_request(params, log, partitions, each, subject) for each in asked]
+    budget = accounts.budget(params, partitions.manifest)
+    rows = _Rows(params, partitions)
+    with closing(accounts.project_ledger(params)) as ledger:
+        if pending := _pending(ledger, requests):
+            ledger.dry_run(_together(pending), budget)
+        paid = []
+        for each, request in zip(asked, requests, strict=True):
+            about = _about(each.estimator, subject)
+            begin = EvaluationState(each.estimator.begin(problem), about=about)
+            with pay_or_resume(
+                ledger, request, budget, accounts.checkpoints(), begin, EvaluationState.restore
+            ) as payment:
+                paid.append(Paid(each, _run(each, problem, rows, payment, about), payment.charge.id))
+        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+        yield PaidEvaluation(tuple(paid), spent, ledger.commit)
+
+
+class _Rows:
+    """The private units, opened when they are first asked for."""
+
+    def __init__(self, params: Params, partitions: Partitions) -> None:
+        self._params, self._partitions = params, partitions
+        self.device = chosen_device(params.compute, ALONE)
+
+    @cached_property
+    def source(self) -> EpisodeSource:
+        """The units that were charged."""
+        own = self._partitions
+        keep = kept_bytes(self._params.compute, ALONE)
+        return accounts.open_private(own.manifest, own.version, own.folder, keep)
+
+
+def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
+    state, name = payment.state, asked.estimator.name
+    assert state is not None
+    if state.about != about:
+        raise PipelineError(
+            f"models: {name}: charge {payment.charge.id} of {payment.charge.time} paid for its answer about another "
+            "policy that was made with the same settings (an edit of code, or another machine); to pay for an answer "
+            "about this one, set evaluation.private.draw in params.yaml to a new number"
+        )
+    if payment.finished:
+        print(f"{STAGE}: {name}: charge {payment.charge.id} has paid for this answer: it is restored", file=sys.stderr)
+        return state
+    with progress_bar(asked.plan.rounds, f"{STAGE} {name}", "round") as bar:
+        bar.update(state.started)
+        return run(
+            asked.estimator,
+            problem,
+            asked.plan,
+            rows.source,
+            state,
+            save_checkpoint=payment.save_checkpoint,
+            on_round=lambda started: bar.update(),
+            device=rows.device,
+        )
+
+
+def _pending(ledger: Ledger, requests: Sequence[Request]) -> list[Request]:
+    """The requests that no charge pays for yet."""
+    known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
+    return [request for request in requests if request.identity not in known]
+
+
+def _together(requests: Sequence[Request]) -> Request:
+    parts: list[dp_event.DpEvent] = []
+    for request in requests:
+        event = request.event
+        parts += event.events if isinstance(event, dp_event.ComposedDpEvent) else [event]
+    return replace(requests[0], event=dp_event.ComposedDpEvent(tuple(parts)))
+
+
+def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked, subject: Subject) -> Request:
+    return accounts.request(
+        params,
+        log,
+        partitions.manifest,
+        partitions.version,
+        stage=f"{STAGE}: {asked.estimator.name}",
+        event=asked.plan.event,
+        identity=_identity(params, partitions, asked, subject),
+    )
+
+
+def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
+    """A digest of everything that determines an answer but chance and code; see `paid_training.model_identity`."""
+    estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
+    content = {
+        "data": partitions.identity(),
+        "estimator": estimator.name,
+        "settings": asdict(estimator),  # type: ignore[call-overload]
+        "plan": [
+            plan.sampling_probability,
+            plan.noise_multiplier,
+            str(plan.clip),
+            plan.rounds,
+            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
+        ],
+        "discount": chosen.discount,
+        "return_bounds": chosen.return_bounds,
+        "seed": params.seed,
+        "model": subject.model_charge if "model" in estimator.about else None,
+        "policy": plain(params.policy) if "policy" in estimator.about else None,
+        "draw": chosen.draw,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _about(estimator: Estimator, subject: Subject) -> str:
+    parts = {"model": subject.model_sha256, "policy": subject.policy_sha256}
+    return " ".join(parts[part] for part in estimator.about)
+
+
+def _gaussian_mean(epsilon: float, delta: float) -> float:
+    """The mean of the Gaussian release that costs ε at δ."""
+    low, high = 1e-9, 60.0
+    while high > low * (1 + 1e-6):
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
+    return low
