@@ -1,0 +1,290 @@
+"""How wrong the released model is on the private data, and whether to believe it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.estimator import Estimate, EvaluationState
+from primorl.evaluation.private.noisy_means import NoisyMean, Released, noise_of, one_release, pair, t_quantile
+from primorl.evaluation.private.problem import Problem
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.values import Length, Positive, Share, Within
+
+QUANTITIES = ("reward", "state")
+TRIVIAL = ("the usual reward", "no change")
+"""What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the released normaliser."""
+MOST_RATIO = 0.5
+"""The model is believable where its mean squared error is surely below this share of the trivial one's."""
+
+Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
+Starts = Annotated[int, Within(gt=0, le=1000)]
+Bins = Annotated[int, Within(ge=2, le=64)]
+
+_AT_ONCE = 4096  # rollouts
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the model should be believed, and why.
+
+    Attributes:
+        believable: yes, doubtful or no.
+        figure: the model's mean squared error over the trivial one's, both averaged over the horizons; of rewards or
+            states, whichever is worse.
+        rule: what decided, in words.
+    """
+
+    believable: Literal["yes", "doubtful", "no"]
+    figure: float
+    rule: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCheck:
+    """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
+
+    From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
+    being held within its bounds. After h steps, the error of the reward is that of the last step's, over the released
+    normaliser's scale of rewards; the error of the state is the root mean square over its dimensions, each over the
+    normaliser's scale. Errors are cut at ``cap`` and squared: the ensemble predicts means, and squares alone are fair
+    to means. A unit's squared error is the mean over those of its trajectories that have h steps, each being the mean
+    over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots of the means over
+    units.
+
+    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); whether it has h steps,
+    as ±1 (for h > 1; every unit has one); and the bins that the model's two errors are in. Units without h steps
+    contribute zero to the first and the last: means are over the units that have them, whose noisy share is the
+    denominator. With n = 4 numbers for each h and one more for each h > 1, the factors √((1 - v) / n) and √(v / 2|h|),
+    v being ``histogram_share``, hold the joint norm within 1.
+
+    Attributes:
+        horizons: the h; those beyond the declared horizon are dropped.
+        starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its steps once.
+        cap: where errors are cut, in scales.
+        bins: of each histogram, from 0 to the cap.
+        histogram_share: v, the histograms' share of the privacy budget (of μ²).
+    """
+
+    name: ClassVar[str] = "model_check"
+
+    horizons: Horizons
+    starts: Starts
+    cap: Positive
+    bins: Bins
+    histogram_share: Share
+
+    def kept(self, problem: Problem) -> tuple[int, ...]:
+        """The horizons within the declared one, ascending.
+
+        Raises:
+            ValueError: there are none.
+        """
+        most = math.inf if problem.horizon is None else problem.horizon
+        kept = tuple(sorted({h for h in self.horizons if h <= most}))
+        if not kept:
+            raise ValueError(f"horizons: found {self.horizons}; at least one must be within the declared {most}")
+        return kept
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """See `Estimator.plan`."""
+        self.kept(problem)
+        return one_release(problem, gaussian_mean)
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
+        numbers = len(self.kept(problem)) * (2 * self.bins + 20)
+        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + 2 * numbers)
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """Nothing is needed."""
+        return {}
+
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """See the class; float64 ``[U, 9|h| (less one for h = 1) + 2 |h| bins]``."""
+        kept = self.kept(problem)
+        error, has = self.errors(problem, episodes)
+        one, histogram_one = self._factors(kept)
+        pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
+        shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
+        place = (error[..., 0].sqrt() / self.cap * self.bins).long().clamp(0, self.bins - 1)
+        counts = torch.nn.functional.one_hot(place, self.bins) * has[:, :, None, None]
+        return torch.cat((pairs.flatten(1) * one, shares * one, counts.flatten(1) * histogram_one), 1)
+
+    def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
+        """Each unit's mean squared errors, within [0, cap²]. Sensitive.
+
+        Returns:
+            For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction: float64
+            ``[U, |h|, 2, 2]``, zero where there is none; and whether the unit has so many steps: bool ``[U, |h|]``.
+        """
+        kept = self.kept(problem)
+        last = _last_rows(episodes)
+        place = torch.arange(episodes.own.shape[1], device=last.device)
+        length = episodes.step.gather(1, last) + 1
+        first = -(-episodes.step * self.starts // length)  # the first start that is not before this step
+        begun = (first * length < (episodes.step + 1) * self.starts) & episodes.own
+        left = last - place + 1
+        unit, row = begun.nonzero(as_tuple=True)
+        found = [
+            self._rolled(problem, episodes, u, r, left[u, r], kept)
+            for u, r in zip(unit.split(_AT_ONCE), row.split(_AT_ONCE), strict=True)
+        ]
+        errors = torch.cat(found) if found else torch.zeros(0, len(kept), 2, 2, dtype=torch.float64)
+        valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
+        trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
+        most = int(episodes.trajectories.max())
+        count = torch.zeros(episodes.units * most, len(kept), dtype=torch.float64, device=last.device)
+        total = count[..., None, None].repeat(1, 1, 2, 2)
+        where = unit * most + trajectory
+        count.index_add_(0, where, valid.double())
+        total.index_add_(0, where, errors * valid[..., None, None])
+        means = (total / count.clamp(min=1)[..., None, None]).view(episodes.units, most, len(kept), 2, 2)
+        having = (count > 0).view(episodes.units, most, len(kept)).sum(1)
+        return means.sum(1) / having.clamp(min=1)[..., None, None], having > 0
+
+    @torch.no_grad()
+    def _rolled(
+        self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
+    ) -> Tensor:
+        """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
+        ensemble = _in_float64(problem.ensemble)
+        normaliser, bounds = ensemble.normaliser, ensemble.bounds
+        low, high = problem.observation_low.double(), problem.observation_high.double()
+        centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
+        state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
+        errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
+        for step in range(max(kept)):
+            going = left > step
+            now = row + torch.where(going, step, 0)
+            action = episodes.action[unit, now].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
+            change = ensemble.predict(state, action)[0].mean(0).nan_to_num(nan=0.0)
+            state = (state + change[:, :-1]).clamp(low, high)
+            if step + 1 not in kept:
+                continue
+            seen, reward = episodes.following[unit, now], problem.reward(episodes.reward[unit, now])
+            predicted = problem.reward(change[:, -1])
+            found = (
+                (predicted - reward).abs() / scale,
+                (reward - centre).abs() / scale,
+                _distance(problem, state, seen),
+                _distance(problem, start, seen),
+            )
+            error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square().view(-1, 2, 2)
+            errors[:, kept.index(step + 1)] = error * going[:, None, None]
+        return errors
+
+    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """The release as it is, and for a figure ``histogram``: shares of the units, ``[|h|, 2, bins]``."""
+        kept = self.kept(problem)
+        counts = released.double()[-2 * len(kept) * self.bins :] / self._factors(kept)[1]
+        shares = counts.view(len(kept), 2, self.bins).clamp(min=0)
+        return {
+            "released": released.double(),
+            "histogram": shares / shares.sum(-1, keepdim=True).clamp(min=1e-12),
+            "edges": torch.linspace(0, self.cap, self.bins + 1, dtype=torch.float64),
+        }
+
+    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """The plan has no queries.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(f"there is no query {query!r}")
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+        """For each horizon and quantity: the model's error, then that of the trivial prediction."""
+        bias = (
+            f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
+            "many steps are left out."
+        )
+        found = []
+        for (h, quantity), both in self._means(problem, plan, state).items():
+            steps = f"{h} step{'s' if h > 1 else ''} ahead"
+            for mean, of in zip(both, ("", f", of {TRIVIAL[QUANTITIES.index(quantity)]}"), strict=True):
+                value, low, high = (self.cap * math.sqrt((x + 1) / 2) for x in (mean.value, mean.low, mean.high))
+                what = f"{quantity} error, {steps}{of}"
+                found.append(Estimate(self.name, "model", what, value, (low, high), "sampling and privacy noise", bias))
+        return tuple(found)
+
+    def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
+        """Whether to believe the model, from released numbers alone.
+
+        For rewards and for states, D = model's - `MOST_RATIO` · trivial mean squared error, averaged over the horizons,
+        with its 95% interval. Independent noise adds up in squares; what means may share adds up as it is. The model is
+        believable if both intervals are below 0, and is not if one is above 0.
+        """
+        means = self._means(problem, plan, state)
+        reach, ends, ratios = t_quantile(problem.units), [], []
+        for quantity in QUANTITIES:
+            own = [both for (_, of), both in means.items() if of == quantity]
+            model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
+            weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, MOST_RATIO), both, strict=True)]
+            noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
+            half = reach * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
+            difference = model - MOST_RATIO * trivial
+            ends.append((difference - half, difference + half))
+            ratios.append(model / trivial if trivial > 0 else math.inf)
+        most = f"{MOST_RATIO:g} of the trivial predictions'"
+        if all(high < 0 for _, high in ends):
+            return Verdict("yes", max(ratios), f"mean squared errors of rewards and states are surely below {most}")
+        wrong = [of for of, (low, _) in zip(QUANTITIES, ends, strict=True) if low > 0]
+        if wrong:
+            return Verdict(
+                "no", max(ratios), f"the mean squared error of {' and '.join(wrong)}s is surely above {most}"
+            )
+        return Verdict("doubtful", max(ratios), f"noise hides whether mean squared errors are below {most}")
+
+    def _means(
+        self, problem: Problem, plan: Plan, state: EvaluationState
+    ) -> dict[tuple[int, str], tuple[NoisyMean, NoisyMean]]:
+        """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
+        kept = self.kept(problem)
+        one, _ = self._factors(kept)
+        noise, released = noise_of(plan) / one, state.values["released"] / one
+        pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
+        shares = iter(((released[8 * len(kept) : 9 * len(kept)] + 1) / 2).tolist())
+        means = {}
+        for i, h in enumerate(kept):
+            share, share_noise = (next(shares), noise / 2) if h > 1 else (1.0, 0.0)
+            for j, quantity in enumerate(QUANTITIES):
+                model, trivial = (
+                    Released(mean, rest, noise, share, share_noise).interval(problem.units)
+                    for mean, rest in pairs[i][j]
+                )
+                means[h, quantity] = model, trivial
+        return means
+
+    def _factors(self, kept: tuple[int, ...]) -> tuple[float, float]:
+        """What the errors and shares are multiplied by, and what the histograms' ones are."""
+        numbers = 4 * len(kept) + sum(h > 1 for h in kept)
+        return math.sqrt((1 - self.histogram_share) / numbers), math.sqrt(self.histogram_share / (2 * len(kept)))
+
+
+def _last_rows(episodes: Episodes) -> Tensor:
+    """The last row of the trajectory that each row is in, int64 ``[U, M]``; padding has the last column."""
+    place = torch.arange(episodes.own.shape[1], device=episodes.own.device).expand_as(episodes.own)
+    ends = place.where(episodes.ends, place.shape[1] - 1)
+    return ends.flip(1).cummin(1).values.flip(1)
+
+
+def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
+    """Root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
+    return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()
+
+
+def _in_float64(ensemble: GaussianEnsemble) -> GaussianEnsemble:
+    """The same model in float64: in float32 its rounding, and so a unit's errors, would show who shares its batch."""
+    normaliser, bounds = ensemble.normaliser, ensemble.bounds
+    normaliser = replace(
+        normaliser, **{name: part.double() for name, part in vars(normaliser).items() if isinstance(part, Tensor)}
+    )
+    bounds = replace(bounds, action_low=bounds.action_low.double(), action_high=bounds.action_high.double())
+    weights = tuple(part.double() for part in ensemble.weights)
+    return replace(ensemble, weights=weights, normaliser=normaliser, bounds=bounds)
