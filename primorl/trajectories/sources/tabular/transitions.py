@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.trajectories.checks import unfit_probabilities
 from primorl.trajectories.consent import consent_schema
 from primorl.trajectories.sources.tabular.fields import Field
 from primorl.trajectories.sources.tabular.files import refuse_row
-from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text, whole
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, arrow_schema, id_text, whole
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -78,7 +79,8 @@ class Transitions:
     A row says what was observed, done and rewarded at one time. What came after it is its ``next_observation`` columns
     or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
     terminated, its next observation, on which nothing depends, is its own; else its outcome was not
-    recorded, so the transition before is the last one and is truncated.
+    recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
+    read.
 
     Args:
         fields: what the columns of the tables are.
@@ -113,6 +115,7 @@ class Transitions:
         self._repair = repair
         self._previous: tuple[str, str] | None = None
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
+        self._has_probability = any(field.name == BEHAVIOUR_PROBABILITY for field in fields)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Transitions of whole units.
@@ -160,14 +163,18 @@ class Transitions:
 
         action = self._action(rows)
         reward = _numbers(rows["reward"])
+        probability = _numbers(rows[BEHAVIOUR_PROBABILITY]) if self._has_probability else None
         if keep is not None:
             rows = rows.select(["file", "row"]).filter(pa.array(keep))
             observation, after, action, reward = observation[keep], after[keep], action[keep], reward[keep]
             terminated, truncated = terminated[keep], truncated[keep]
+            probability = None if probability is None else probability[keep]
         if self._has_next:
             self._check_finite(rows, after, "next_observation")
         self._check_action(rows, action)
         self._check_finite(rows, reward[:, None], "reward")
+        if probability is not None:
+            self._check_probability(rows, probability)
         trajectory = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), lengths))
         first = np.cumsum(lengths) - lengths
         return pa.Table.from_arrays(
@@ -181,8 +188,9 @@ class Transitions:
                 _vectors(after),
                 pa.array(terminated),
                 pa.array(truncated),
+                *([] if probability is None else [pa.array(probability)]),
             ],
-            schema=arrow_schema(self._spaces),
+            schema=arrow_schema(self._spaces, behaviour_probabilities=self._has_probability),
         )
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
@@ -288,6 +296,13 @@ class Transitions:
             return
         allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
         self._refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
+
+    def _check_probability(self, rows: pa.Table, probability: Floats) -> None:
+        self._check_finite(rows, probability[:, None], BEHAVIOUR_PROBABILITY)
+        unfit, allowed = unfit_probabilities(probability, discrete=self._spaces.discrete_actions)
+        column = next(field.column for field in self._fields if field.name == BEHAVIOUR_PROBABILITY)
+        found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {column!r})"
+        self._refuse(rows, np.flatnonzero(unfit), found, allowed)
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)
