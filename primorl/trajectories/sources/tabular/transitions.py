@@ -113,6 +113,13 @@ class Transitions:
         self._end = end
         self._horizon = horizon
         self._repair = repair
+        # Without a unit column, trajectories that are numbered anew for each person look like one.
+        self._or_merged = (
+            "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
+            "which no two have"
+            if unit == "trajectory"
+            else ""
+        )
         self._previous: tuple[str, str] | None = None
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
         self._has_probability = any(field.name == BEHAVIOUR_PROBABILITY for field in fields)
@@ -158,7 +165,7 @@ class Transitions:
                 rows,
                 starts[lengths > self._horizon],
                 "a trajectory longer than the horizon starts here",
-                "as many steps as `horizon` declares, or fewer; correct it, or split the trajectory",
+                f"as many steps as `horizon` declares, or fewer; correct it, or split the trajectory{self._or_merged}",
             )
 
         action = self._action(rows)
@@ -207,7 +214,12 @@ class Transitions:
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
         repeated = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
-        self._refuse(rows, repeated, "an order that its trajectory has already", "every one once; drop the duplicate")
+        self._refuse(
+            rows,
+            repeated,
+            "an order that its trajectory has already",
+            f"every one once; drop the duplicate{self._or_merged}",
+        )
         self._refuse(
             rows,
             np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1,
@@ -246,7 +258,7 @@ class Transitions:
             rows,
             np.flatnonzero(early),
             "an end (terminated or truncated) before its trajectory's last row",
-            "one end, at the last row; split the trajectory at its ends",
+            f"one end, at the last row; split the trajectory at its ends{self._or_merged}",
         )
         open_end = ~ended[lasts]
         if self._end == "flags":
