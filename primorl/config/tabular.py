@@ -77,6 +77,7 @@ class TabularColumns(Block):
     terminated: Column | None = None
     truncated: Column | None = None
     next_observation: tuple[Column, ...] | None = None
+    behaviour_probability: Column | None = None
 
     def __post_init__(self) -> None:
         if self.next_observation is not None and len(self.next_observation) != len(self.observation):
@@ -104,7 +105,10 @@ class TabularOptions(Block):
 
     def __post_init__(self) -> None:
         if self.trajectory_ids == "per_unit" and self.columns.unit is None:
-            raise ValueError("trajectory_ids: per_unit needs columns.unit; name the column, or set global")
+            raise ValueError(
+                "trajectory_ids: per_unit needs columns.unit; name that column; or, where every trajectory is a unit, "
+                "set global, and let columns.trajectory name a column in which no two trajectories have the same id"
+            )
         if self.end == "flags" and self.columns.terminated is None and self.columns.truncated is None:
             raise ValueError(
                 "found no end flags: columns.terminated and columns.truncated are null; name one, or set end to "

@@ -8,7 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import Spaces, arrow_schema, trajectory_starts, vectors, whole
+from primorl.trajectories.storage.schema import (
+    BEHAVIOUR_PROBABILITY,
+    Spaces,
+    arrow_schema,
+    trajectory_starts,
+    vectors,
+    whole,
+)
 
 _RELATIVE_TOLERANCE = 1e-5  # a bound that went through float32 and a rescaling comes back this close
 
@@ -26,6 +33,7 @@ class RowCheck:
         may_terminate: whether an episode may end by termination.
         horizon: the most steps that an episode may have; None: no limit is declared.
         trajectories_per_unit: the most trajectories that a unit may have; None: no limit is declared.
+        behaviour_probabilities: whether every row names the probability of its action.
     """
 
     def __init__(
@@ -35,12 +43,15 @@ class RowCheck:
         may_terminate: bool = True,
         horizon: int | None = None,
         trajectories_per_unit: int | None = None,
+        *,
+        behaviour_probabilities: bool = False,
     ):
         self._spaces = spaces
         self._may_terminate = may_terminate
         self._horizon = horizon
         self._trajectories_per_unit = trajectories_per_unit
-        self._schema = arrow_schema(spaces)
+        self._behaviour_probabilities = behaviour_probabilities
+        self._schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
         self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
         self._origin = origin
         self._previous: tuple[str, str] | None = None
@@ -78,6 +89,7 @@ class RowCheck:
         self._numbers(where, table)
         self._ends(where, table, starts)
         self._actions(where, table)
+        self._probabilities(where, table)
 
     def finish(self) -> None:
         """Compare the ids of all trajectories; call it after the last batch.
@@ -225,6 +237,27 @@ class RowCheck:
                 f"[{low[dimension]:g}, {high[dimension]:g}]; clip the actions as the environment did, "
                 "or correct `environment`",
             )
+
+    def _probabilities(self, where: "_Where", table: pa.Table) -> None:
+        if not self._behaviour_probabilities:
+            return
+        outside, allowed = unfit_probabilities(
+            whole(table[BEHAVIOUR_PROBABILITY]).to_numpy(), discrete=self._spaces.discrete_actions
+        )
+        where.refuse(outside, f"a {BEHAVIOUR_PROBABILITY} out of range", allowed)
+
+
+def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> tuple[npt.NDArray[np.bool_], str]:
+    """Which of the logged actions' probabilities [rows] cannot be, and what is allowed, in words.
+
+    Args:
+        values: the probabilities, densities where actions are continuous.
+        discrete: whether actions are.
+    """
+    fit = np.isfinite(values) & (values > 0)
+    if discrete:
+        return ~(fit & (values <= 1)), "a probability above 0 and at most 1; correct the log, or drop the trajectory"
+    return ~fit, "a finite density above 0; correct the log, or drop the trajectory"
 
 
 def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:

@@ -82,8 +82,10 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
         raise PipelineError(f"{partitions / 'manifest.json'}: not there; run `dvc repro partition`")
     manifest = Manifest.load(partitions / "manifest.json")
     public = PublicSplit.read(partitions / "public")
-    schema = {field.name: str(field.type) for field in arrow_schema(manifest.info.spaces)}
-    names = {name: list(getattr(manifest.info.spaces, name)) for name in ("observation_names", "action_names")}
+    info = manifest.info
+    columns = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
+    schema = {field.name: str(field.type) for field in columns}
+    names = {name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")}
     about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
     return about, public
 

@@ -55,12 +55,13 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
         may_terminate=dataset.termination != "none",
         horizon=horizon,
         trajectories_per_unit=dataset.trajectories_per_person,
+        behaviour_probabilities=reader.behaviour_probabilities,
     )
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
-    fingerprint = Fingerprint(spaces)
+    fingerprint = Fingerprint(spaces, behaviour_probabilities=reader.behaviour_probabilities)
     with (
         replaced_directory(target) as fresh,
-        PartWriter(fresh, spaces) as writer,
+        PartWriter(fresh, spaces, behaviour_probabilities=reader.behaviour_probabilities) as writer,
         closing(ahead(reader.tables())) as tables,
     ):
         rows = 0
@@ -91,6 +92,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             dataset_fingerprint=fingerprint.keyed(project_secret()),
             population=dataset.population,
             trajectories_per_person=dataset.trajectories_per_person,
+            behaviour_probabilities=reader.behaviour_probabilities,
         )
         writer.finish(info)
         if public_column is not None and isinstance(reader, ConsentReader):

@@ -38,15 +38,16 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
     """
     rule = public_rule(source, public_fraction, salt, public)
     reader = PartReader(source, made_by="ingest")
-    spaces = reader.info.spaces
+    spaces, named = reader.info.spaces, reader.info.behaviour_probabilities
     check = RowCheck(
         spaces,
         source,
         may_terminate=reader.info.termination != "none",
         horizon=reader.info.horizon,
         trajectories_per_unit=reader.info.trajectories_per_person,
+        behaviour_probabilities=named,
     )
-    fingerprint = Fingerprint(spaces)
+    fingerprint = Fingerprint(spaces, behaviour_probabilities=named)
     secret, name, population = project_secret(), reader.info.dataset, reader.info.population
     members = Membership(secret, name, population)
     # Where equal records of different people are to be expected, some public ones equal private ones.
@@ -61,7 +62,10 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         replaced_directory(target / "public") as public,
         replaced_directory(target / "private") as private,
     ):
-        with PartWriter(private, spaces, RANDOM) as private_writer, PartWriter(public, spaces) as public_writer:
+        with (
+            PartWriter(private, spaces, RANDOM, behaviour_probabilities=named) as private_writer,
+            PartWriter(public, spaces, behaviour_probabilities=named) as public_writer,
+        ):
             for table in reader.tables():
                 check(table)
                 fingerprint.update(table)

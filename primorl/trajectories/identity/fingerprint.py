@@ -73,9 +73,10 @@ class Fingerprint:
     little-endian, booleans one byte. The columns' names and types go in front.
     """
 
-    def __init__(self, spaces: Spaces):
-        self._columns = {field.name: hashlib.sha256() for field in arrow_schema(spaces)}
-        self._header = json.dumps([(field.name, str(field.type)) for field in arrow_schema(spaces)]).encode()
+    def __init__(self, spaces: Spaces, *, behaviour_probabilities: bool = False):
+        schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
+        self._columns = {field.name: hashlib.sha256() for field in schema}
+        self._header = json.dumps([(field.name, str(field.type)) for field in schema]).encode()
 
     def update(self, table: pa.Table) -> None:
         """Take in the next rows, in the dataset's schema."""

@@ -44,11 +44,11 @@ class IcuSepsis:
     environment: str
 
     def collect(self, target: Path) -> None:
-        """Simulate the patients; what is kept is the numbers of their states and actions."""
+        """Simulate the patients; kept are the numbers of their states and actions, and how likely each action was."""
         declared(self.environment)  # a clear error where the package is missing
         options = self.dataset.options
         patients = simulate(tables(), options.patients, options.expert_share, options.seed)
-        np.savez_compressed(target / _FILE, states=patients.states, actions=patients.actions, lengths=patients.lengths)
+        np.savez_compressed(target / _FILE, **vars(patients))
 
     def open(self, raw: Path) -> Reader:
         """Read them with the observations that the entry asks for."""
@@ -67,11 +67,13 @@ class Patients:
         states: the states of each, the last one included [sum of lengths + P].
         actions: [sum of lengths].
         lengths: steps of each [P].
+        probabilities: with which each action was chosen [sum of lengths].
     """
 
     states: npt.NDArray[np.int16]
     actions: npt.NDArray[np.int8]
     lengths: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float32]
 
 
 def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Patients:
@@ -84,7 +86,8 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
         seed: of everything that is drawn.
     """
     rng = np.random.default_rng(seed)
-    policy = np.cumsum(expert_share * mdp.expert + (1 - expert_share) / mdp.actions, axis=1)
+    behaviour = expert_share * mdp.expert + (1 - expert_share) / mdp.actions
+    policy = np.cumsum(behaviour, axis=1)
     policy[:, -1] = 1.0
     states = [mdp.starts(rng.random(patients))]
     actions: list[npt.NDArray[np.int8]] = []
@@ -102,7 +105,9 @@ def simulate(mdp: Tables, patients: int, expert_share: float, seed: int) -> Pati
         if treated.size == 0:
             break
     by_patient, done = np.stack(states, axis=1), np.stack(actions, axis=1)
-    return Patients(by_patient[by_patient >= 0], done[done >= 0], lengths)
+    visited, taken_there = by_patient[:, :-1][done >= 0], done[done >= 0]
+    probabilities = behaviour[visited, taken_there].astype(np.float32)
+    return Patients(by_patient[by_patient >= 0], taken_there, lengths, probabilities)
 
 
 class PatientReader:
@@ -117,6 +122,7 @@ class PatientReader:
 
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32]):
         self.path, self.spaces, self.horizon = path, spaces, horizon
+        self.behaviour_probabilities = True
         self._seen = seen
 
     def tables(self) -> Iterator[pa.Table]:
@@ -144,13 +150,15 @@ class PatientReader:
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
                 [end & died for end, died in zip(last, over, strict=True)],
                 [end & (not died) for end, died in zip(last, over, strict=True)],
+                [patients.probabilities[row] for row in rows],
             )
 
     def _load(self) -> Patients:
         try:
             with np.load(self.path) as file:
-                patients = Patients(file["states"], file["actions"], file["lengths"])
-            whole = len(patients.actions) == patients.lengths.sum() == len(patients.states) - len(patients.lengths)
+                patients = Patients(file["states"], file["actions"], file["lengths"], file["probabilities"])
+            rows, others = len(patients.actions), len(patients.states) - len(patients.lengths)
+            whole = rows == len(patients.probabilities) == patients.lengths.sum() == others
         except (OSError, KeyError, ValueError, EOFError, zipfile.BadZipFile):
             whole = False
         if not whole:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import Spaces, run_starts, whole
+from primorl.trajectories.storage.schema import DatasetInfo, run_starts, whole
 
 Floats = npt.NDArray[np.float32]
 EVERY = slice(None)
@@ -58,9 +58,15 @@ class UnitOrder:
             )
 
 
-def row_bytes(spaces: Spaces) -> int:
-    """The most memory that one transition takes."""
-    return 4 * (2 * spaces.observation_size + spaces.action_size + 2)
+def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
+    """The most memory that one transition takes.
+
+    Args:
+        info: of the dataset.
+        episodes: whether it is held too which transitions begin a trajectory.
+    """
+    numbers = 2 * info.spaces.observation_size + info.spaces.action_size + 2
+    return 4 * (numbers + info.behaviour_probabilities + episodes)
 
 
 def not_finite(folder: Path) -> PipelineError:

@@ -1,6 +1,7 @@
 """One partition in memory."""
 
 from collections.abc import Callable
+from functools import cached_property
 from pathlib import Path
 from typing import Self
 
@@ -13,7 +14,14 @@ from torch.nn.functional import embedding
 
 from primorl.trajectories.storage.loading import EVERY, Floats, UnitOrder, memory_for, not_finite
 from primorl.trajectories.storage.parquet import PartReader
-from primorl.trajectories.storage.schema import DatasetInfo, action_vectors, trajectory_starts, vectors, whole
+from primorl.trajectories.storage.schema import (
+    BEHAVIOUR_PROBABILITY,
+    DatasetInfo,
+    action_vectors,
+    trajectory_starts,
+    vectors,
+    whole,
+)
 
 
 class UnitStore:
@@ -44,6 +52,7 @@ class UnitStore:
         unit_starts: Tensor,
         trajectory_starts: Tensor,
         numbers: Tensor | None = None,
+        probabilities: Tensor | None = None,
     ):
         self.info = info
         self.units = len(unit_starts)
@@ -57,8 +66,7 @@ class UnitStore:
         self._starts = unit_starts
         self._lengths = torch.diff(unit_starts, append=torch.tensor([len(places)]))
         self._trajectory_starts = trajectory_starts
-        self._begins = torch.zeros(len(places), dtype=torch.bool)
-        self._begins[trajectory_starts] = True
+        self._probabilities = probabilities  # [R]: of the logged actions; None: the log does not say
 
     @classmethod
     def open(cls, folder: Path, watch: Callable[[pa.Table], None] = lambda table: None, own: slice = EVERY) -> Self:
@@ -99,7 +107,12 @@ class UnitStore:
             order.check(lengths, reader.folder)
             unit_starts = torch.from_numpy(np.cumsum(own_lengths) - own_lengths)
             return cls(
-                reader.info, *rows.tensors(), unit_starts, rows.starts(), torch.from_numpy(np.flatnonzero(kept_units))
+                reader.info,
+                *rows.tensors(),
+                unit_starts,
+                rows.starts(),
+                torch.from_numpy(np.flatnonzero(kept_units)),
+                rows.probabilities(),
             )
 
     def lengths(self, units: Tensor) -> Tensor:
@@ -119,17 +132,18 @@ class UnitStore:
         Returns:
             Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
         """
-        rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        return self._gather(rows)
+        return self._gather(self._chosen(units, steps))
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
         """Whether the chosen transitions each begin a trajectory, bool [U, M]; see `transitions`."""
-        rows = self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
-        return self._begins[rows]
+        return self._begins[self._chosen(units, steps)]
 
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """With which probability the logged actions were chosen [U, M]; None: the log does not say."""
-        return None
+        """With which probability (density, for continuous actions) the logged actions were chosen, float32 [U, M].
+
+        See `transitions`. None: the log does not say.
+        """
+        return None if self._probabilities is None else self._probabilities[self._chosen(units, steps)]
 
     def flat(self) -> tuple[Tensor, Tensor]:
         """All inputs [R, S + A] and targets [R, S + 2], as copies."""
@@ -142,6 +156,16 @@ class UnitStore:
     def terminated(self) -> Tensor:
         """Whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
         return self._outcomes[:, 1] > 0
+
+    @cached_property
+    def _begins(self) -> Tensor:
+        """Whether each transition begins a trajectory, bool [R]; made when first asked for: training never asks."""
+        begins = torch.zeros(len(self._places), dtype=torch.bool)
+        begins[self._trajectory_starts] = True
+        return begins
+
+    def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
+        return self._starts[units, None] + torch.minimum(steps, self._lengths[units, None] - 1)
 
     def _gather(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         S = self.observation_size
@@ -170,6 +194,7 @@ class _Rows:
         self._rows: Floats = np.empty((2 * size, S + A), dtype=np.float32)
         self._outcomes: Floats = np.empty((size, 2), dtype=np.float32)
         self._places = np.empty(size, dtype=np.int64)
+        self._probabilities: Floats | None = np.empty(size, np.float32) if info.behaviour_probabilities else None
         self._trajectories: list[npt.NDArray[np.int64]] = []
         self._transitions = self._filled = 0
 
@@ -193,12 +218,17 @@ class _Rows:
         self._outcomes[own, 0] = whole(table["reward"]).to_numpy()
         self._outcomes[own, 1] = table["terminated"].to_numpy()
         self._places[own] = places + self._filled
+        known = True
+        if self._probabilities is not None:
+            self._probabilities[own] = whole(table[BEHAVIOUR_PROBABILITY]).to_numpy()
+            known = bool(np.isfinite(self._probabilities[own]).all())
         self._trajectories.append(trajectory_starts(table) + self._transitions)
         self._transitions += count
         self._filled += taken
         with np.errstate(over="ignore"):
             change = after - observation
-        return bool(np.isfinite(rows).all() and np.isfinite(self._outcomes[own]).all() and np.isfinite(change).all())
+        numbers = (rows, self._outcomes[own], change)
+        return known and all(bool(np.isfinite(each).all()) for each in numbers)
 
     def tensors(self) -> tuple[Tensor, Tensor, Tensor]:
         """Rows, outcomes and places, for `UnitStore`."""
@@ -207,6 +237,10 @@ class _Rows:
             torch.from_numpy(self._outcomes),
             torch.from_numpy(self._places),
         )
+
+    def probabilities(self) -> Tensor | None:
+        """With which probability each action was chosen, [R]; None: the log does not say."""
+        return None if self._probabilities is None else torch.from_numpy(self._probabilities)
 
     def starts(self) -> Tensor:
         """At which transition each trajectory begins, int64."""

@@ -42,11 +42,19 @@ class PartWriter:
         folder: an empty folder.
         spaces: of the dataset.
         rows_per_group: how many rows a row group has at least, unless it is a part's last.
+        behaviour_probabilities: whether the dataset has them.
     """
 
-    def __init__(self, folder: Path, spaces: Spaces, rows_per_group: int = SEQUENTIAL):
+    def __init__(
+        self,
+        folder: Path,
+        spaces: Spaces,
+        rows_per_group: int = SEQUENTIAL,
+        *,
+        behaviour_probabilities: bool = False,
+    ):
         self._folder = folder
-        self._schema = arrow_schema(spaces)
+        self._schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
         self._rows_per_group = rows_per_group
         self._parts: list[pq.ParquetWriter] = []
         self._units: list[list[npt.NDArray[np.int64]]] = []
@@ -254,7 +262,8 @@ class PartReader:
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)
-        if not file.schema_arrow.equals(arrow_schema(info.spaces)):
+        allowed = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
+        if not file.schema_arrow.equals(allowed):
             raise PipelineError(f"{path}: columns are not those of the dataset's schema; {self._repair}")
         return file
 

@@ -22,6 +22,9 @@ _BOUNDS = ("observation_low", "observation_high", "action_low", "action_high")
 _NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
 
+BEHAVIOUR_PROBABILITY = "behaviour_probability"
+"""The column that says with which probability the logged action was chosen; a dataset may be without it."""
+
 
 @dataclass(frozen=True)
 class Spaces:
@@ -122,6 +125,7 @@ class DatasetInfo:
         dataset_fingerprint: keyed (HMAC) hash of all rows of the whole dataset, before any partition.
         population: who the people are: within it, equal ids are one person; empty: that of the dataset's own name.
         trajectories_per_person: the most trajectories of one person; None: nobody declared it.
+        behaviour_probabilities: whether every row names the probability of its action.
     """
 
     dataset: str
@@ -134,15 +138,19 @@ class DatasetInfo:
     dataset_fingerprint: str
     population: str = ""
     trajectories_per_person: int | None = None
+    behaviour_probabilities: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON."""
-        return asdict(self) | {"spaces": self.spaces.to_json()}
+        """Plain JSON; that of a dataset without behaviour probabilities does not mention them."""
+        content = asdict(self) | {"spaces": self.spaces.to_json()}
+        if not self.behaviour_probabilities:
+            del content["behaviour_probabilities"]
+        return content
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
         """The inverse of ``to_json``; keys it does not know are left aside."""
-        later = {"population", "trajectories_per_person"}  # older files have neither
+        later = {"population", "trajectories_per_person", "behaviour_probabilities"}  # older files have none of them
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name not in later}
         return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
 
@@ -166,8 +174,13 @@ class DatasetInfo:
             ) from None
 
 
-def arrow_schema(spaces: Spaces) -> pa.Schema:
-    """Columns of a dataset; ordered by (unit_id, trajectory_id, step)."""
+def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa.Schema:
+    """Columns of a dataset; ordered by (unit_id, trajectory_id, step).
+
+    Args:
+        spaces: the declared sizes S and A.
+        behaviour_probabilities: whether the dataset has `BEHAVIOUR_PROBABILITY`.
+    """
     observation = pa.list_(pa.float32(), spaces.observation_size)
     return pa.schema(
         [
@@ -180,6 +193,7 @@ def arrow_schema(spaces: Spaces) -> pa.Schema:
             ("next_observation", observation),
             ("terminated", pa.bool_()),
             ("truncated", pa.bool_()),
+            *([(BEHAVIOUR_PROBABILITY, pa.float32())] if behaviour_probabilities else []),
         ]
     )
 
@@ -237,7 +251,9 @@ def id_text(ids: pa.Array) -> pa.Array:
 
 
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """The numbers of each trajectory, row by row, little-endian; ids are left out.
+    """The numbers of each trajectory, row by row, little-endian; ids and behaviour probabilities are left out.
+
+    By these bytes people are recognised. A log that names probabilities now is still about the same people.
 
     Args:
         table: whole trajectories.
@@ -267,6 +283,7 @@ def trajectory_table(
     rewards: Sequence[Array],
     terminated: Sequence[Array],
     truncated: Sequence[Array],
+    behaviour_probabilities: Sequence[Array] | None = None,
 ) -> pa.Table:
     """Whole trajectories as one table in the dataset's schema.
 
@@ -279,6 +296,7 @@ def trajectory_table(
         rewards: [T] each.
         terminated: [T] each.
         truncated: [T] each.
+        behaviour_probabilities: of the actions, [T] each; None: not known.
     """
     lengths = np.array([len(steps) for steps in rewards])
     everything = _float32(np.concatenate(observations))
@@ -296,6 +314,7 @@ def trajectory_table(
         everything[~first],
         np.concatenate(terminated),
         np.concatenate(truncated),
+        None if behaviour_probabilities is None else np.concatenate(behaviour_probabilities),
     )
 
 
@@ -310,6 +329,7 @@ def transition_table(
     next_observation: Array,
     terminated: Array,
     truncated: Array,
+    behaviour_probability: Array | None = None,
 ) -> pa.Table:
     """Transitions of whole trajectories, one after the other, as one table in the dataset's schema.
 
@@ -324,6 +344,7 @@ def transition_table(
         next_observation: [R, S].
         terminated: [R].
         truncated: [R].
+        behaviour_probability: of the actions, [R]; None: not known.
     """
     trajectory = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
     first = np.cumsum(lengths) - lengths
@@ -345,8 +366,9 @@ def transition_table(
             matrix(next_observation),
             pa.array(terminated),
             pa.array(truncated),
+            *([] if behaviour_probability is None else [pa.array(_float32(behaviour_probability))]),
         ],
-        schema=arrow_schema(spaces),
+        schema=arrow_schema(spaces, behaviour_probabilities=behaviour_probability is not None),
     )
 
 

@@ -14,7 +14,7 @@ __all__ = ["EVERY", "Ring", "ShardedStore", "UnitStore", "open_units", "row_byte
 
 
 def open_units(
-    folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None], own: slice = EVERY
+    folder: Path, keep_bytes: int, watch: Callable[[pa.Table], None], own: slice = EVERY, *, episodes: bool = False
 ) -> UnitStore | ShardedStore:
     """The partition in ``folder``: in memory where it fits into ``keep_bytes``, else read as it is needed.
 
@@ -23,12 +23,13 @@ def open_units(
         keep_bytes: how much of it may stay in memory.
         watch: is shown every batch of rows once.
         own: which units are handed out.
+        episodes: whether `begins` and `behaviour_probabilities` will be asked for.
 
     Raises:
         PipelineError: if files are missing, corrupt or out of order, or memory runs out; it quotes no value.
     """
     reader = PartReader(folder, made_by="partition")
     with memory_for(folder):
-        if int(reader.index().lengths[own].sum()) * row_bytes(reader.info.spaces) <= keep_bytes:
+        if int(reader.index().lengths[own].sum()) * row_bytes(reader.info, episodes=episodes) <= keep_bytes:
             return UnitStore.read(reader, watch, own)
-        return ShardedStore(folder, keep_bytes, watch, own, reader)
+        return ShardedStore(folder, keep_bytes, watch, own, reader, episodes=episodes)

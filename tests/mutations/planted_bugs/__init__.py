@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.account import ACCOUNTS
 from tests.mutations.planted_bugs.accounting import ACCOUNTING, STATEMENTS
 from tests.mutations.planted_bugs.audits import AUDITS
+from tests.mutations.planted_bugs.behaviour import BEHAVIOUR
 from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.closed import CLOSED
@@ -35,4 +36,5 @@ BUGS: tuple[Bug, ...] = (
     *BINDING,
     *INDEPENDENCE,
     *AUDITS,
+    *BEHAVIOUR,
 )

@@ -122,6 +122,28 @@ def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
     assert np.array_equal(vectors(table["observation"])[:, :47], centres)
 
 
+@pytest.mark.parametrize("expert_share", [0.5, 1.0])
+def test_the_probability_of_each_action_is_that_of_the_mixture(
+    package: Any, project: Path, expert_share: float
+) -> None:
+    """An importance weight of another policy is its probability over this one."""
+    state, action, _ = transitions(simulate(tables(), 60, expert_share, seed=0))
+    table = collected(entry(expert_share=expert_share))
+    assert np.array_equal(table["action"].to_numpy(), action)
+    behaviour = expert_share * package.expert_policy + (1 - expert_share) / 25
+    found = table["behaviour_probability"].to_numpy()
+    assert np.allclose(found, behaviour[state, action], rtol=1e-6, atol=0)
+    shifted = np.roll(state, 1)  # the twin: a probability in the state before or after is noticed
+    assert not np.allclose(found, behaviour[shifted, action], rtol=1e-2)
+
+
+def test_importance_weights_average_to_one(patients: Patients) -> None:
+    """The mean over patients of uniform random choice over the recorded probability, at the first step."""
+    first = np.cumsum(patients.lengths) - patients.lengths
+    weights = (1 / 25) / patients.probabilities[first].astype(float)
+    assert abs(weights.mean() - 1) < 5 * weights.std() / np.sqrt(len(weights))
+
+
 def test_returns_are_those_of_the_packages_environment(package: Any, patients: Patients) -> None:
     """400 patients treated at random, one by one, by the package: survival and length of stay agree."""
     at_random = simulate(tables(), 20_000, 1e-9, seed=1)
@@ -150,7 +172,7 @@ def collected(dataset: IcuSepsisDataset) -> pa.Table:
     made.collect(folder)
     reader = made.open(folder)
     tables = list(reader.tables())
-    check = RowCheck(reader.spaces, reader.path, may_terminate=True)
+    check = RowCheck(reader.spaces, reader.path, behaviour_probabilities=reader.behaviour_probabilities)
     for table in tables:
         check(table)
     return pa.concat_tables(tables)

@@ -257,6 +257,27 @@ def test_rows_that_were_spilled_are_gone_when_a_check_says_no(project: Path, mon
     assert "an action outside the declared space" in refusal(entry(sorted=False))
 
 
+@pytest.mark.parametrize(
+    ("content", "changes", "found"),
+    [
+        ([row(2, 0, 0), row(2, 0, 1, left=True), row(7, 0, 1, left=True)], {}, "an order that its trajectory has"),
+        ([row(2, 0, 0), row(2, 0, 1, left=True), row(7, 0, 2, left=True)], {}, "an end .* before"),
+        ([row(2, 0, 0), row(7, 0, 1), row(7, 0, 2)], {"horizon": 1, "end": "last_row"}, "a trajectory longer than"),
+    ],
+)
+def test_people_who_look_like_one_are_told_apart_by_another_column(
+    project: Path, content: list[Row], changes: dict[str, Any], found: str
+) -> None:
+    """Visits are numbered anew for each user: to drop "the duplicate", or to split, would mend what is not broken."""
+    write(content)
+    merged = entry({"unit": None}, unit="trajectory", trajectory_ids="global", **changes)
+    assert re.search(
+        f"{found}.*where trajectories of several people have the same id, let columns.trajectory", refusal(merged)
+    )
+    apart = refusal(entry({"unit": None, "trajectory": "user"}, unit="trajectory", trajectory_ids="global", **changes))
+    assert not re.search(found, apart), "with ids of their own, what remains is that one has a single row"
+
+
 # Where files are
 
 
@@ -282,7 +303,11 @@ def test_a_pattern_that_finds_what_is_no_log(project: Path) -> None:
         ({}, {"unit": "visit"}, "unit must be the column that options.columns.unit names"),
         ({}, {"unit": "trajectory"}, "unit must be the column that options.columns.unit names"),
         ({"unit": None}, {"trajectory_ids": "global"}, "or trajectory where that is null"),
-        ({"unit": None}, {"unit": "trajectory"}, "trajectory_ids: per_unit needs columns.unit"),
+        (
+            {"unit": None},
+            {"unit": "trajectory"},
+            "per_unit needs columns.unit; .* set global, and let columns.trajectory",
+        ),
         (NO_FLAGS, {}, "found no end flags"),
         ({}, {"end": "horizon"}, "options.end: horizon needs a horizon"),
         ({"next_observation": ["x"]}, {}, "name one column for each entry of observation"),

@@ -40,6 +40,8 @@ class D4rlReader:
         horizon: the declared step limit.
     """
 
+    behaviour_probabilities = False
+
     def __init__(self, path: Path, spaces: Spaces, horizon: int | None):
         self.path = path
         self.spaces = spaces

@@ -57,6 +57,8 @@ class MixtureReader:
         PipelineError: if a part's spaces are not the mixture's.
     """
 
+    behaviour_probabilities = False
+
     def __init__(
         self,
         path: Path,

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from primorl.config.tabular import Categorical, CountedActions, TabularColumns
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY
 
 
 @dataclass(frozen=True)
@@ -45,4 +46,6 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     for flag in ("terminated", "truncated"):
         if (column := getattr(columns, flag)) is not None:
             fields.append(Field(flag, column, "flag"))
+    if columns.behaviour_probability is not None:
+        fields.append(Field(BEHAVIOUR_PROBABILITY, columns.behaviour_probability, "number"))
     return fields

@@ -104,6 +104,7 @@ class TabularReader:
     def __init__(self, raw: Path, name: str, dataset: TabularDataset):
         self.path = raw
         self.spaces, self.horizon = _declared(name, dataset)
+        self.behaviour_probabilities = dataset.options.columns.behaviour_probability is not None
         self._options = dataset.options
         self._fields = fields_of(dataset.options.columns)
         self._unit = "trajectory" if dataset.options.columns.unit is None else "unit"

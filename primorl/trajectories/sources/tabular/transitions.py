@@ -9,10 +9,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.trajectories.checks import unfit_probabilities
 from primorl.trajectories.consent import consent_schema
 from primorl.trajectories.sources.tabular.fields import Field
 from primorl.trajectories.sources.tabular.files import refuse_row
-from primorl.trajectories.storage.schema import Spaces, arrow_schema, id_text, whole
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, arrow_schema, id_text, whole
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -78,7 +79,8 @@ class Transitions:
     A row says what was observed, done and rewarded at one time. What came after it is its ``next_observation`` columns
     or, without them, the next row of its trajectory. The last row of a trajectory has no next one: where it
     terminated, its next observation, on which nothing depends, is its own; else its outcome was not
-    recorded, so the transition before is the last one and is truncated.
+    recorded, so the transition before is the last one and is truncated. Its action, reward and probability are not
+    read.
 
     Args:
         fields: what the columns of the tables are.
@@ -111,8 +113,16 @@ class Transitions:
         self._end = end
         self._horizon = horizon
         self._repair = repair
+        # Without a unit column, trajectories that are numbered anew for each person look like one.
+        self._or_merged = (
+            "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
+            "which no two have"
+            if unit == "trajectory"
+            else ""
+        )
         self._previous: tuple[str, str] | None = None
         self._has_next = any(field.name.startswith("next_observation.") for field in fields)
+        self._has_probability = any(field.name == BEHAVIOUR_PROBABILITY for field in fields)
 
     def __call__(self, rows: pa.Table) -> pa.Table:
         """Transitions of whole units.
@@ -155,19 +165,23 @@ class Transitions:
                 rows,
                 starts[lengths > self._horizon],
                 "a trajectory longer than the horizon starts here",
-                "as many steps as `horizon` declares, or fewer; correct it, or split the trajectory",
+                f"as many steps as `horizon` declares, or fewer; correct it, or split the trajectory{self._or_merged}",
             )
 
         action = self._action(rows)
         reward = _numbers(rows["reward"])
+        probability = _numbers(rows[BEHAVIOUR_PROBABILITY]) if self._has_probability else None
         if keep is not None:
             rows = rows.select(["file", "row"]).filter(pa.array(keep))
             observation, after, action, reward = observation[keep], after[keep], action[keep], reward[keep]
             terminated, truncated = terminated[keep], truncated[keep]
+            probability = None if probability is None else probability[keep]
         if self._has_next:
             self._check_finite(rows, after, "next_observation")
         self._check_action(rows, action)
         self._check_finite(rows, reward[:, None], "reward")
+        if probability is not None:
+            self._check_probability(rows, probability)
         trajectory = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), lengths))
         first = np.cumsum(lengths) - lengths
         return pa.Table.from_arrays(
@@ -181,8 +195,9 @@ class Transitions:
                 _vectors(after),
                 pa.array(terminated),
                 pa.array(truncated),
+                *([] if probability is None else [pa.array(probability)]),
             ],
-            schema=arrow_schema(self._spaces),
+            schema=arrow_schema(self._spaces, behaviour_probabilities=self._has_probability),
         )
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
@@ -199,7 +214,12 @@ class Transitions:
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
         repeated = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
-        self._refuse(rows, repeated, "an order that its trajectory has already", "every one once; drop the duplicate")
+        self._refuse(
+            rows,
+            repeated,
+            "an order that its trajectory has already",
+            f"every one once; drop the duplicate{self._or_merged}",
+        )
         self._refuse(
             rows,
             np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1,
@@ -238,7 +258,7 @@ class Transitions:
             rows,
             np.flatnonzero(early),
             "an end (terminated or truncated) before its trajectory's last row",
-            "one end, at the last row; split the trajectory at its ends",
+            f"one end, at the last row; split the trajectory at its ends{self._or_merged}",
         )
         open_end = ~ended[lasts]
         if self._end == "flags":
@@ -288,6 +308,13 @@ class Transitions:
             return
         allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
         self._refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
+
+    def _check_probability(self, rows: pa.Table, probability: Floats) -> None:
+        self._check_finite(rows, probability[:, None], BEHAVIOUR_PROBABILITY)
+        unfit, allowed = unfit_probabilities(probability, discrete=self._spaces.discrete_actions)
+        column = next(field.column for field in self._fields if field.name == BEHAVIOUR_PROBABILITY)
+        found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {column!r})"
+        self._refuse(rows, np.flatnonzero(unfit), found, allowed)
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)
