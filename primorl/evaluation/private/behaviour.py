@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
 from primorl.evaluation.private.noisy_means import Released, noise_of, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.plan import Plan
@@ -44,6 +44,7 @@ class Behaviour:
     """
 
     name: ClassVar[str] = "behaviour"
+    about: ClassVar[tuple[About, ...]] = ()
 
     levels: Levels
     mean_share: Share

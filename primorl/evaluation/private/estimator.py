@@ -16,6 +16,8 @@ from primorl.privacy.mechanism.plan import Plan
 Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
 
+About = Literal["model", "policy"]
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -95,7 +97,7 @@ class Estimator(Protocol):
     """
 
     name: ClassVar[str]
-    about: ClassVar[tuple[Literal["model", "policy"], ...]]
+    about: ClassVar[tuple[About, ...]]
     """What the question is about beside the data: another model or policy makes it another question."""
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
 from primorl.evaluation.private.noisy_means import NoisyMean, Released, noise_of, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.plan import Plan
@@ -72,6 +72,7 @@ class ModelCheck:
     """
 
     name: ClassVar[str] = "model_check"
+    about: ClassVar[tuple[About, ...]] = ("model",)
 
     horizons: Horizons
     starts: Starts

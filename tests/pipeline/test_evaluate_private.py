@@ -1,0 +1,153 @@
+"""How `evaluate_private` pays, asks and writes: nothing is read before it is charged, and nothing is paid twice."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import evaluate_private
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.evaluation.private.behaviour import Behaviour
+from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.policy.exported import save
+from primorl.privacy.ledger.ledger import Ledger
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from tests.pipeline.tiny_policy import RememberingRun, write_model
+from tests.pipeline.training_project import charged, watch_private, with_changes
+from tests.policy.pendulum import random_policy
+from tests.statements import PRIVATE
+
+FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
+BOTH = {"behaviour": 3.0, "model_check": 2.0}
+
+
+@pytest.fixture
+def ready(data: Params) -> Params:
+    """Nine private units, a model and a policy that nobody paid for, and two estimators that are asked."""
+    write_model(PRIVATE | {"charge": None, "spent_on_dataset": None})
+    write_policy(0)
+    return asking(data, BOTH)
+
+
+def write_policy(seed: int) -> None:
+    Path("models/policy").mkdir(exist_ok=True)
+    save(Path("models/policy"), [random_policy(1, 3, 2.0, seed)], variant="private", environment="Pendulum-v1")
+
+
+def asking(params: Params, estimators: dict[str, float], **changes: Any) -> Params:
+    raw = params_module.plain(with_changes(params))
+    raw["evaluation"]["private"] |= {"estimators": estimators} | changes
+    return params_module.from_plain(raw)
+
+
+def evaluated(params: Params) -> PrivateEvaluation:
+    evaluate_private.body(params, RememberingRun())  # type: ignore[arg-type]
+    return PrivateEvaluation.read(FILE)
+
+
+def count_releases(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    released: list[int] = []
+    release = Plan.release
+    monkeypatch.setattr(Plan, "release", lambda self, total: (released.append(1), release(self, total))[1])
+    return released
+
+
+def test_every_answer_is_charged_before_a_private_byte_is_read(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[list[str]] = []
+    watch_private(monkeypatch, lambda: states.append([charge.state for charge in charged(ready)]))
+    found = evaluated(ready)
+    assert states[0] == ["reserved"]
+    charges = charged(ready)
+    assert [(charge.state, charge.stage) for charge in charges] == [
+        ("committed", "evaluate_private: behaviour"),
+        ("committed", "evaluate_private: model_check"),
+    ]
+    for charge, (name, epsilon) in zip(charges, BOTH.items(), strict=True):
+        assert charge.made == ({f"private_evaluation: {name}": found.digest(name)},)
+        assert 0.98 * epsilon <= found.statements[name].epsilon <= epsilon  # type: ignore[operator]
+        assert found.statements[name].charge == charge.id
+    assert found.total is not None
+    assert found.total.charges == 2
+    assert found.total.epsilon > max(BOTH.values())  # type: ignore[operator]
+    assert {answer.estimator for answer in found.values()} >= {"behaviour"}
+    assert all(answer.ci95[0] <= answer.value <= answer.ci95[1] for answer in found.estimates if answer.ci95)
+    assert FIGURE.read_bytes().startswith(b"\x89PNG")
+
+
+def test_nothing_is_asked_charged_or_read_without_estimators(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_private(monkeypatch, lambda: pytest.fail("the private partition was opened"))
+    found = evaluated(asking(ready, {}))
+    assert (found.estimates, found.total, charged(ready)) == ((), None, [])
+    assert FIGURE.exists()
+
+
+def test_what_was_paid_for_is_restored_and_an_added_estimator_alone_is_charged(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = evaluated(asking(ready, {"behaviour": 3.0}))
+    released = count_releases(monkeypatch)
+    both = evaluated(ready)
+    assert (len(charged(ready)), len(released)) == (2, 1)
+    again = evaluated(ready)
+    assert (len(charged(ready)), len(released)) == (2, 1)
+    assert both.estimates == again.estimates
+    assert both.estimates[: len(first.estimates)] == first.estimates
+
+
+def test_another_draw_is_paid_for(ready: Params) -> None:
+    first, second = evaluated(ready), evaluated(asking(ready, BOTH, draw=1))
+    assert len(charged(ready)) == 4
+    assert first.estimates[0].value != second.estimates[0].value
+
+
+def test_a_budget_that_does_not_allow_all_allows_nothing(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two would fit alone. Neither is charged, and no private row is read."""
+    watch_private(monkeypatch, lambda: pytest.fail("the private partition was opened"))
+    raw = params_module.plain(ready)
+    raw["privacy"]["budget"] = {"epsilon": 3.2, "delta": 1e-3}
+    with pytest.raises(PipelineError, match="budget"):
+        evaluate_private.body(params_module.from_plain(raw), RememberingRun())  # type: ignore[arg-type]
+    assert charged(ready) == []
+
+
+@pytest.mark.parametrize("dies_at", ["release", "commit"])
+def test_a_killed_stage_goes_on_with_its_charges(ready: Params, monkeypatch: pytest.MonkeyPatch, dies_at: str) -> None:
+    """A round that began is lost and stays spent; what was finished is restored. Nothing is charged twice."""
+
+    class Killed(BaseException):
+        pass
+
+    def die(*arguments: Any, **named: Any) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        if dies_at == "release":
+            patched.setattr(Plan, "release", die)
+        else:
+            patched.setattr(Ledger, "commit", die)
+        with pytest.raises(Killed):
+            evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+    before = {charge.id for charge in charged(ready)}
+    released = count_releases(monkeypatch)
+    if dies_at == "release":
+        with pytest.raises(PipelineError, match=r"behaviour.*draw"):  # its only round is lost: there is no answer
+            evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+        return
+    evaluated(ready)
+    assert {charge.id for charge in charged(ready)} == before
+    assert released == []
+    assert {charge.state for charge in charged(ready)} == {"committed"}
+
+
+def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(
+    ready: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Behaviour, "about", ("policy",))
+    evaluated(ready)
+    write_policy(1)
+    with pytest.raises(PipelineError, match=r"another policy.*evaluation\.private\.draw"):
+        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+    assert len(charged(ready)) == 2
+    evaluated(asking(ready, BOTH, draw=1))
