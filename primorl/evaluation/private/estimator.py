@@ -113,7 +113,10 @@ class Estimator(Protocol):
         """The values after round number ``done`` (from 0) released ``[n]``: post-processing."""
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The sum of these units' contributions to a query of the plan, int64; sensitive."""
+        """The sum of these units' contributions to a query of the plan, int64; sensitive.
+
+        Queries are asked in the plan's order; ``values`` also holds the answers to those before it, by name.
+        """
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """What the finished state says: post-processing."""
@@ -178,10 +181,10 @@ def run(
             raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
         now = replace(now, asked=True)
         save_checkpoint(now)
-        answers = {
-            query.what: plan.answer(query, _total(estimator, problem, query.what, source, now.values, device))
-            for query in plan.queries
-        }
+        answers: dict[str, Tensor] = {}
+        for query in plan.queries:
+            total = _total(estimator, problem, query.what, source, {**now.values, **answers}, device)
+            answers[query.what] = plan.answer(query, total)
         now = replace(now, answers=answers)
     now = replace(now, finished=True)
     save_checkpoint(now)
