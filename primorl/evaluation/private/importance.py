@@ -12,7 +12,6 @@ from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
 from primorl.privacy.mechanism.queries import register_query
-from primorl.project.values import Positive
 
 _NEGLIGIBLE = 1e-3  # with a discount and no horizon, the last block begins where a reward counts for less
 
@@ -24,20 +23,17 @@ class ImportanceSampling(WeightedEstimator):
     """Per-decision weighted importance sampling (Precup, Sutton and Singh 2000), by blocks of steps.
 
     Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
+    Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
     its weights and its unweighted r = Σ_t γ^t r_t, each the mean over its trajectories. A trajectory that ends early
     keeps its last weight in the blocks that follow, with rewards of 0. From the noisy means N, D and R follows
 
-        V = Σ_blocks (N + λ R) / (max(D, 0) + λ).
+        V = Σ_blocks (N + max(1 - D, 0) R) / max(D, 1).
 
-    Where the weights have died out, D and N are noise, and a block's value goes over to R, that of the behaviour.
-
-    Attributes:
-        shrinkage: λ, beside a mean weight that is about 1 while weights last.
+    Weights that are not cut have mean 1. So nothing is divided by a small number: what is missing of the weights,
+    because they were cut or have died out, goes to the behaviour's rewards.
     """
 
     name: ClassVar[str] = "importance"
-
-    shrinkage: Positive
 
     def norm(self, problem: Problem) -> float:
         """Twice the largest weight. A unit with such weights in more than two blocks is scaled down as a whole."""
@@ -73,11 +69,11 @@ class ImportanceSampling(WeightedEstimator):
     def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
         """See `WeightedEstimator.value`."""
         sums, weights, plain = mean.view(3, -1)
-        shrunk = weights.clamp(min=0) + self.shrinkage
-        by_block = (sums + self.shrinkage * plain) / shrunk
-        slope = torch.where(weights > 0, -by_block / shrunk, 0.0)
-        gradient = torch.cat((1 / shrunk, slope, self.shrinkage / shrunk))
-        return float(by_block.sum()) * _scale(problem), gradient * _scale(problem)
+        held = weights.clamp(min=0)
+        over, missing = held.clamp(min=1), (1 - held).clamp(min=0)
+        by_block = (sums + missing * plain) / over
+        slope = torch.where(weights > 1, -by_block / over, torch.where(weights > 0, -plain, 0.0))
+        return float(by_block.sum()) * _scale(problem), torch.cat((1 / over, slope, missing / over)) * _scale(problem)
 
     def bias(self) -> str:
         """See `WeightedEstimator.bias`."""

@@ -154,16 +154,17 @@ def _explored(problem: Problem, generator: torch.Generator) -> tuple[Tensor, Ten
 
 def _rollouts(problem: Problem, states: Tensor, steps: Tensor, generator: torch.Generator) -> _Rollouts:
     model, draws, longest = _model(problem), SeedGenerators([generator]), _longest(problem)
+    most = longest if problem.horizon else 2 * longest  # without a horizon, each row that is kept sees enough rewards
     count = min(max(_ROWS // longest, _ROLLOUTS[0]), _ROLLOUTS[1])
     begin = torch.randint(len(states), (count,), generator=generator)
     observation, step = states[begin], steps[begin]
     alive = torch.arange(count)
     taken: list[tuple[Tensor, Tensor, Tensor, Tensor, Tensor]] = []  # alive, observation, action, step, reward
-    while len(alive):
+    while len(alive) and len(taken) < most:
         action = problem.actions(observation) if taken else _mixed(problem, observation, generator)
         made = model.step(observation, action.float(), draws)
         taken.append((alive, observation, action, step, made.reward))
-        goes_on = step + 1 < longest
+        goes_on = step + 1 < (problem.horizon or math.inf)
         if made.terminated is not None:
             goes_on &= ~made.terminated
         alive, observation, step = alive[goes_on], made.next_observation[goes_on], step[goes_on] + 1
@@ -171,5 +172,6 @@ def _rollouts(problem: Problem, states: Tensor, steps: Tensor, generator: torch.
     for own, _, _, _, reward in reversed(taken):
         later[own] = problem.reward(reward) + problem.discount * later[own]
         to_go.append(later[own])
+    to_go, taken = to_go[::-1][:longest], taken[:longest]
     _, observations, actions, passed, _ = (torch.cat(part) for part in zip(*taken, strict=True))
-    return _Rollouts(observations, actions, passed, torch.cat(to_go[::-1]), count)
+    return _Rollouts(observations, actions, passed, torch.cat(to_go), count)
