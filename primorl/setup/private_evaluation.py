@@ -143,7 +143,7 @@ def paid_evaluation(
         paid = []
         for each, request in zip(asked, requests, strict=True):
             about = _about(each.estimator, subject)
-            begin = EvaluationState(each.estimator.begin(problem), about=about)
+            begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
             with pay_or_resume(
                 ledger, request, budget, accounts.checkpoints(), begin, EvaluationState.restore
             ) as payment:

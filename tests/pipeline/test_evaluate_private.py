@@ -14,9 +14,10 @@ from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
+from primorl.trajectories.storage.store import UnitStore
+from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, watch_private, with_changes
-from tests.policy.pendulum import random_policy
 from tests.statements import PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
@@ -112,33 +113,39 @@ def test_a_budget_that_does_not_allow_all_allows_nothing(ready: Params, monkeypa
     assert charged(ready) == []
 
 
-@pytest.mark.parametrize("dies_at", ["release", "commit"])
-def test_a_killed_stage_goes_on_with_its_charges(ready: Params, monkeypatch: pytest.MonkeyPatch, dies_at: str) -> None:
-    """A round that began is lost and stays spent; what was finished is restored. Nothing is charged twice."""
+class Killed(BaseException):
+    pass
 
-    class Killed(BaseException):
-        pass
 
-    def die(*arguments: Any, **named: Any) -> None:
-        raise Killed
+def die(*arguments: Any, **named: Any) -> None:
+    raise Killed
 
-    with monkeypatch.context() as patched:
-        if dies_at == "release":
-            patched.setattr(Plan, "release", die)
-        else:
-            patched.setattr(Ledger, "commit", die)
+
+def killed(ready: Params, where: type, method: str) -> None:
+    """Run the stage until it calls this method."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(where, method, die)
         with pytest.raises(Killed):
             evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
-    before = {charge.id for charge in charged(ready)}
-    released = count_releases(monkeypatch)
-    if dies_at == "release":
-        with pytest.raises(PipelineError, match=r"behaviour.*draw"):  # its only round is lost: there is no answer
-            evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
-        return
+
+
+@pytest.mark.parametrize(("where", "method"), [(UnitStore, "transitions"), (Ledger, "commit")])
+def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
+    ready: Params, where: type, method: str
+) -> None:
+    killed(ready, where, method)
+    before = [charge.id for charge in charged(ready)]
     evaluated(ready)
-    assert {charge.id for charge in charged(ready)} == before
-    assert released == []
-    assert {charge.state for charge in charged(ready)} == {"committed"}
+    after = charged(ready)
+    assert [charge.id for charge in after][: len(before)] == before
+    assert [charge.state for charge in after] == ["committed", "committed"]
+
+
+def test_a_stage_killed_at_its_only_release_has_spent_it(ready: Params) -> None:
+    """The noise may have been drawn, so it is never drawn again under the same charge."""
+    killed(ready, Plan, "release")
+    evaluated(ready)
+    assert [charge.state for charge in charged(ready)] == ["aborted", "committed", "committed"]
 
 
 def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(

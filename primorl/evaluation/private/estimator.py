@@ -49,25 +49,32 @@ class EvaluationState:
     Attributes:
         values: tensors, by name: public ones at first, then what was made from releases.
         answers: to the plan's queries, which are asked after the rounds; empty before they are known.
+        rounds: T of the plan.
         started: rounds that began, or may have begun. They are spent.
         done: rounds whose releases are in ``values``.
-        asked: the queries were asked, or may have been.
+        asked: how many queries were answered, or may have been. They are spent.
         finished: nothing is left to release.
         about: digest of the model and the policy that the question is about; empty where it is about neither.
     """
 
     values: Mapping[str, Tensor]
     answers: Mapping[str, Tensor] = field(default_factory=dict)
+    rounds: int = 0
     started: int = 0
     done: int = 0
-    asked: bool = False
+    asked: int = 0
     finished: bool = False
     about: str = ""
 
     @property
     def lost(self) -> bool:
-        """Whether the queries were asked and their answers are gone. The same charge cannot ask them again."""
-        return self.asked and not self.answers
+        """Whether a query, or the only round, was answered and the answer is gone. The charge cannot ask again."""
+        return self.asked > len(self.answers) or (self.rounds == 1 and self.started > self.done)
+
+    @classmethod
+    def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
+        """The state before the first round."""
+        return cls(estimator.begin(problem), rounds=plan.rounds, about=about)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
@@ -119,7 +126,10 @@ class Estimator(Protocol):
         """The values after round number ``done`` (from 0) released ``[n]``: post-processing."""
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The sum of these units' contributions to a query of the plan, int64; sensitive."""
+        """The sum of these units' contributions to a query of the plan, int64; sensitive.
+
+        Queries are asked in the plan's order; ``values`` also holds the answers to those before it, by name.
+        """
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """What the finished state says: post-processing."""
@@ -150,8 +160,10 @@ def run(
 ) -> EvaluationState:
     """Run an estimator's rounds and ask its queries, or do what an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any private row is read for
-    it; so do the queries, all at once.
+    A round whose cohort is sampled counts as spent from the moment it is announced to ``save_checkpoint``, before any
+    private row is read for it: otherwise a crash that depends on the cohort would draw another one. A round over all
+    units, and a query, have nothing to draw again but the noise. They are announced when their sum is known, before
+    the noise is drawn, so that a kill while rows are read costs nothing.
 
     Args:
         estimator: what to run.
@@ -167,28 +179,29 @@ def run(
         The finished state.
 
     Raises:
-        ValueError: the source does not hold the number of units that the plan declares, or the answers are lost.
+        ValueError: the source does not hold the number of units that the plan declares, or an answer is lost.
     """
     if source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
-    now = state or EvaluationState(estimator.begin(problem))
-    while not now.finished and now.started < plan.rounds:
+    now = state or EvaluationState.begin(estimator, problem, plan)
+    if now.lost:
+        raise ValueError("an answer of this charge is lost, and the charge cannot ask again")
+    while now.started < plan.rounds:
+        asks_all = plan.sampling_probability == 1.0
+        total = _sum(estimator, problem, plan, source, now.values, device) if asks_all else None
         now = replace(now, started=now.started + 1)
         save_checkpoint(now)
-        (released,) = plan.release((_sum(estimator, problem, plan, source, now.values, device),))
+        if total is None:
+            total = _sum(estimator, problem, plan, source, now.values, device)
+        (released,) = plan.release((total,))
         values = estimator.stepped(problem, now.values, released.cpu(), now.done)
         now = replace(now, values=values, done=now.done + 1)
         on_round(now.started)
-    if plan.queries and not now.answers:
-        if now.lost:
-            raise ValueError("the queries of this charge were asked and their answers are lost: it cannot go on")
-        now = replace(now, asked=True)
+    for query in plan.queries[now.asked :]:
+        total = _total(estimator, problem, query.what, source, {**now.values, **now.answers}, device)
+        now = replace(now, asked=now.asked + 1)
         save_checkpoint(now)
-        answers = {
-            query.what: plan.answer(query, _total(estimator, problem, query.what, source, now.values, device))
-            for query in plan.queries
-        }
-        now = replace(now, answers=answers)
+        now = replace(now, answers={**now.answers, query.what: plan.answer(query, total)})
     now = replace(now, finished=True)
     save_checkpoint(now)
     return now

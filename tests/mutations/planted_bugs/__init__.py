@@ -13,6 +13,7 @@ from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAM
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
 
 __all__ = ["BUGS", "Bug"]
@@ -37,4 +38,5 @@ BUGS: tuple[Bug, ...] = (
     *INDEPENDENCE,
     *AUDITS,
     *BEHAVIOUR,
+    *WEIGHTS,
 )

@@ -1,0 +1,88 @@
+"""Doubly robust evaluation: the model's value, corrected by what the model got wrong on the logged steps."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.model_q import model_q, q_values
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
+from primorl.privacy.mechanism.queries import register_query
+from primorl.project.values import Positive
+
+_HIDDEN_NUMBERS = 256  # about what one row takes inside the MLP
+
+
+@register_query("doubly_robust" + SPREAD)
+@register_query("doubly_robust" + SUMS)
+@dataclass(frozen=True, kw_only=True)
+class DoublyRobust(WeightedEstimator):
+    """Per-decision doubly robust estimation (Jiang and Li 2016; Thomas and Brunskill 2016, section 3).
+
+    A unit contributes one number, the mean over its trajectories of
+
+        ψ = V̂(s_0) + Σ_t γ^t w_t (r_t + γ V̂(s_{t+1}) - Q̂(s_t, a_t)),
+
+    held within the return's bounds, widened by ``largest_correction`` times their distance on either side. Q̂ is the
+    policy's action-value in the released model, V̂(s) = Q̂(s, π(s)). With ``lookback`` 1 the weights are w_t =
+    1[a_t = π(s_t)] / b: the correction is the model's mean error at the policy's actions, in the states of the
+    behaviour.
+
+    Attributes:
+        largest_correction: how far ψ may lie outside the return's bounds, in units of their distance.
+    """
+
+    name: ClassVar[str] = "doubly_robust"
+
+    largest_correction: Positive
+
+    def norm(self, problem: Problem) -> float:
+        """1: the contribution is scaled to within ±1."""
+        return 1.0
+
+    def size(self, problem: Problem) -> int:
+        """One number."""
+        return 1
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`."""
+        return 8 * (6 * (problem.observation_size + problem.action_size) + _HIDDEN_NUMBERS)
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """See `Estimator.begin`: Q̂ as well."""
+        return super().begin(problem) | model_q(problem)
+
+    def vectors(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """See `WeightedEstimator.vectors`."""
+        now, following, step = episodes.observation, episodes.following, episodes.step
+        ahead = q_values(problem, values, following, problem.actions(following), step + 1)
+        ahead = torch.where(problem.continues(step, episodes.terminated), ahead, 0.0)
+        logged = q_values(problem, values, now, episodes.action, step)
+        error = problem.reward(episodes.reward) + problem.discount * ahead - logged
+        rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
+        first = q_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
+        corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
+        middle, half = self._range(problem)
+        return ((corrected - middle) / half).clamp(-1, 1)
+
+    def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
+        """See `WeightedEstimator.value`."""
+        middle, half = self._range(problem)
+        return middle + half * float(mean[0]), torch.full_like(mean, half)
+
+    def bias(self) -> str:
+        """See `WeightedEstimator.bias`."""
+        weights = "" if self.behaviour is None else ", the fitted behaviour may be wrong"
+        return (
+            f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
+            f"{self.lookback} steps alone are multiplied{weights}; large corrections are cut"
+        )
+
+    def _range(self, problem: Problem) -> tuple[float, float]:
+        """Middle and half of the width of what ψ is held within."""
+        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+        return middle, half * (1 + 2 * self.largest_correction)

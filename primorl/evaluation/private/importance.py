@@ -1,0 +1,98 @@
+"""Importance sampling: the rewards of people who happened to be treated as the policy would have treated them."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
+from primorl.privacy.mechanism.queries import register_query
+
+_NEGLIGIBLE = 1e-3  # with a discount and no horizon, the last block begins where a reward counts for less
+
+
+@register_query("importance" + SPREAD)
+@register_query("importance" + SUMS)
+@dataclass(frozen=True, kw_only=True)
+class ImportanceSampling(WeightedEstimator):
+    """Per-decision weighted importance sampling (Precup, Sutton and Singh 2000), by blocks of steps.
+
+    Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
+    Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
+    its weights and its unweighted r = Σ_t γ^t r_t, each the mean over its trajectories. A trajectory that ends early
+    keeps its last weight in the blocks that follow, with rewards of 0. From the noisy means N, D and R follows
+
+        V = Σ_blocks (N + max(1 - D, 0) R) / max(D, 1).
+
+    Weights that are not cut have mean 1. So nothing is divided by a small number: what is missing of the weights,
+    because they were cut or have died out, goes to the behaviour's rewards.
+    """
+
+    name: ClassVar[str] = "importance"
+
+    def norm(self, problem: Problem) -> float:
+        """Twice the largest weight. A unit with such weights in more than two blocks is scaled down as a whole."""
+        return 2 * self.largest_weight
+
+    def size(self, problem: Problem) -> int:
+        """Three numbers for each block."""
+        return 3 * len(_begins(problem))
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`."""
+        return 8 * (4 * (problem.observation_size + problem.action_size) + 4 * len(_begins(problem)) + 16)
+
+    def vectors(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """See `WeightedEstimator.vectors`; rewards are in units of the largest return."""
+        begins = _begins(problem).to(episodes.step.device)
+        mine = counted(problem, episodes)
+        block = torch.bucketize(episodes.step, begins, right=True) - 1
+        weight = self.weights(problem, values, episodes) * mine
+        reward = problem.reward(episodes.reward) * problem.discount**episodes.step * mine / _scale(problem)
+        # Blocks are [begin, end); a trajectory's last weight stands for the steps after its end.
+        ends = torch.cat((begins[1:], begins.new_tensor([_longest(problem)])))
+        length = (ends - begins).double()
+        after = (ends - torch.maximum(begins, episodes.step[..., None] + 1)).clamp(min=0) / length
+        kept = torch.einsum("um,umb->ub", weight * episodes.ends, after)
+        parts = [
+            torch.zeros_like(kept).scatter_add_(1, block, rows)
+            for rows in (weight * reward, weight / length[block], reward)
+        ]
+        sums, weights, plain = (part / episodes.trajectories[:, None] for part in (parts[0], parts[1] + kept, parts[2]))
+        return torch.cat((sums.clamp(-self.largest_weight, self.largest_weight), weights, plain.clamp(-1, 1)), 1)
+
+    def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
+        """See `WeightedEstimator.value`."""
+        sums, weights, plain = mean.view(3, -1)
+        held = weights.clamp(min=0)
+        over, missing = held.clamp(min=1), (1 - held).clamp(min=0)
+        by_block = (sums + missing * plain) / over
+        slope = torch.where(weights > 1, -by_block / over, torch.where(weights > 0, -plain, 0.0))
+        return float(by_block.sum()) * _scale(problem), torch.cat((1 / over, slope, missing / over)) * _scale(problem)
+
+    def bias(self) -> str:
+        """See `WeightedEstimator.bias`."""
+        source = "" if self.behaviour is None else "; the fitted behaviour may be wrong"
+        return (
+            f"weights above {self.largest_weight:g} are cut, and where few people were treated like the policy the "
+            f"value goes over to the behaviour's{source}"
+        )
+
+
+def _scale(problem: Problem) -> float:
+    """The largest return, the unit of rewards in a contribution."""
+    return max(abs(problem.return_low), abs(problem.return_high))
+
+
+def _longest(problem: Problem) -> int:
+    return problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
+
+
+def _begins(problem: Problem) -> Tensor:
+    """The first step of every block: 0, 1, 2, 4, 8 …, int64."""
+    return torch.tensor([0, *(2**power for power in range((_longest(problem) - 1).bit_length()))])

@@ -1,0 +1,132 @@
+"""A small MDP whose values are known, logs of it with known probabilities, and the question about a policy."""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.problem import Problem
+
+STATES, ACTIONS, HORIZON, DISCOUNT = 3, 2, 5, 0.9
+_DRAWN = torch.Generator().manual_seed(4)
+MOVES = torch.rand(STATES, ACTIONS, STATES + 1, generator=_DRAWN, dtype=torch.float64) + 0.1  # the last one: the end
+MOVES[..., -1] *= 0.3
+MOVES /= MOVES.sum(-1, keepdim=True)
+REWARDS = torch.rand(STATES, ACTIONS, generator=_DRAWN, dtype=torch.float64)
+BEHAVIOUR = torch.tensor([[0.4, 0.6], [0.7, 0.3], [0.35, 0.65]], dtype=torch.float64)
+POLICY = torch.tensor([1, 0, 0])
+
+
+def act(observation: Tensor) -> Tensor:
+    return one_hot(POLICY[observation.argmax(-1)], ACTIONS).float()
+
+
+def true_value() -> float:
+    """Of the policy, all first states being as likely: dynamic programming."""
+    value = torch.zeros(STATES + 1, dtype=torch.float64)
+    states = torch.arange(STATES)
+    for _ in range(HORIZON):
+        value[:STATES] = REWARDS[states, POLICY] + DISCOUNT * MOVES[states, POLICY] @ value
+    return float(value[:STATES].mean())
+
+
+def ensemble(reward: float = 0.5) -> GaussianEnsemble:
+    """A model in which nothing moves and every step pays the same."""
+    shape = Architecture(STATES, ACTIONS, 2, (4,), -41.0, -40.0)
+    weights = [torch.zeros_like(w) for w in shape.initial_weights(0)]
+    weights[-1][:, 0, STATES] = reward
+    zero, one = torch.zeros(STATES), torch.ones(STATES)
+    bounds = Bounds(zero, one, torch.zeros(ACTIONS), torch.ones(ACTIONS), 0.0, 1.0, discrete_actions=True)
+    inputs, outputs = STATES + ACTIONS, STATES + 1
+    normaliser = Normaliser(torch.zeros(inputs), torch.ones(inputs), torch.zeros(outputs), torch.ones(outputs))
+    return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
+
+
+def problem(units: int) -> Problem:
+    model = ensemble()
+    bounds = model.bounds
+    return Problem(
+        units=units,
+        unit="person",
+        delta=1e-6,
+        horizon=HORIZON,
+        discount=DISCOUNT,
+        observation_low=bounds.observation_low,
+        observation_high=bounds.observation_high,
+        observation_mean=torch.full((STATES,), 0.3),
+        observation_scale=torch.full((STATES,), 0.5),
+        action_low=bounds.action_low,
+        action_high=bounds.action_high,
+        discrete_actions=True,
+        reward_low=0.0,
+        reward_high=1.0,
+        return_low=0.0,
+        return_high=0.0,
+        policy=act,
+        ensemble=model,
+        starts=torch.eye(STATES),
+    ).with_return_bounds(None)
+
+
+@dataclass(frozen=True)
+class Log:
+    """Units of one or two trajectories. See `primorl.evaluation.private.episodes.EpisodeSource`."""
+
+    inputs: Tensor
+    targets: Tensor
+    first: Tensor
+    probability: Tensor | None
+    rows: Tensor
+
+    @property
+    def units(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.rows[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        return self.first[units[:, None], steps]
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        return None if self.probability is None else self.probability[units[:, None], steps]
+
+    def episodes(self) -> Episodes:
+        return Episodes.read(self, torch.arange(self.units))
+
+    def without_probabilities(self) -> "Log":
+        return replace(self, probability=None)
+
+
+def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
+    """Simulate by the behaviour; every other unit has two trajectories. ``hostile``: a unit with absurd rows."""
+    generator = torch.Generator().manual_seed(seed)
+    state = torch.randint(STATES, (units, 2), generator=generator)
+    alive = torch.ones(units, 2, dtype=torch.bool)
+    alive[::2, 1] = False
+    columns: list[tuple[Tensor, ...]] = []
+    for step in range(HORIZON):
+        action = torch.multinomial(BEHAVIOUR[state.flatten()], 1, generator=generator).view_as(state)
+        after = torch.multinomial(MOVES[state, action].flatten(0, 1), 1, generator=generator).view_as(state)
+        over = after == STATES
+        now, following = one_hot(state, STATES), one_hot(after.clamp(max=STATES - 1), STATES)
+        target = torch.cat((following - now, REWARDS[state, action][..., None], over[..., None]), -1)
+        rows = torch.cat((now, one_hot(action, ACTIONS)), -1).double()
+        columns.append((rows, target, torch.full_like(alive, step == 0), BEHAVIOUR[state, action], alive.clone()))
+        alive &= ~over
+        state = after.clamp(max=STATES - 1)
+    parts = [torch.stack(part, 2).flatten(1, 2) for part in zip(*columns, strict=True)]  # [U, 2 · HORIZON, ..]
+    own = parts.pop()
+    order = (~own).long().argsort(dim=1, stable=True)
+    inputs, targets, first, probability = (part[torch.arange(units)[:, None], order] for part in parts)
+    if hostile is not None:
+        inputs[hostile, 0], inputs[hostile, 1:] = float("nan"), 1e300
+        targets[hostile, 0], targets[hostile, 1:] = float("inf"), float("nan")
+        probability[hostile] = torch.tensor([0.0, float("nan"), -1.0, 7.0, 1e-300]).repeat(2)
+    return Log(inputs, targets, first, probability, own.sum(1))
