@@ -55,7 +55,7 @@ class Behaviour:
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; a unit may have one row only."""
-        return 8 * (3 * problem.observation_size + problem.action_size + 12 + 2**self.levels)
+        return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """Nothing is needed."""

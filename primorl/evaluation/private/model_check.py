@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
 from primorl.evaluation.private.noisy_means import NoisyMean, Released, noise_of, one_release, pair, t_quantile
@@ -134,9 +134,9 @@ class ModelCheck:
         unit, row = begun.nonzero(as_tuple=True)
         found = [
             self._rolled(problem, episodes, u, r, left[u, r], kept)
-            for u, r in zip(unit.split(_AT_ONCE), row.split(_AT_ONCE), strict=True)
+            for u, r in zip(torch.split(unit, _AT_ONCE), torch.split(row, _AT_ONCE), strict=True)
         ]
-        errors = torch.cat(found) if found else torch.zeros(0, len(kept), 2, 2, dtype=torch.float64)
+        errors = torch.cat(found)
         valid = left[unit, row][:, None] >= torch.tensor(kept, device=last.device)
         trajectory = (episodes.begins.cumsum(1) - 1)[unit, row]
         most = int(episodes.trajectories.max())
@@ -154,9 +154,9 @@ class ModelCheck:
         self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
     ) -> Tensor:
         """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
-        ensemble = _in_float64(problem.ensemble)
+        ensemble = _in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
-        low, high = problem.observation_low.double(), problem.observation_high.double()
+        low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
         state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
@@ -280,12 +280,24 @@ def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
     return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()
 
 
-def _in_float64(ensemble: GaussianEnsemble) -> GaussianEnsemble:
+def _in_float64(ensemble: GaussianEnsemble, device: torch.device) -> GaussianEnsemble:
     """The same model in float64: in float32 its rounding, and so a unit's errors, would show who shares its batch."""
-    normaliser, bounds = ensemble.normaliser, ensemble.bounds
-    normaliser = replace(
-        normaliser, **{name: part.double() for name, part in vars(normaliser).items() if isinstance(part, Tensor)}
+
+    def double(part: Tensor) -> Tensor:
+        return part.to(device, torch.float64)
+
+    old, bounds = ensemble.normaliser, ensemble.bounds
+    return replace(
+        ensemble,
+        weights=tuple(double(part) for part in ensemble.weights),
+        normaliser=Normaliser(
+            double(old.input_mean), double(old.input_scale), double(old.target_mean), double(old.target_scale), old.flag
+        ),
+        bounds=replace(
+            bounds,
+            observation_low=double(bounds.observation_low),
+            observation_high=double(bounds.observation_high),
+            action_low=double(bounds.action_low),
+            action_high=double(bounds.action_high),
+        ),
     )
-    bounds = replace(bounds, action_low=bounds.action_low.double(), action_high=bounds.action_high.double())
-    weights = tuple(part.double() for part in ensemble.weights)
-    return replace(ensemble, weights=weights, normaliser=normaliser, bounds=bounds)

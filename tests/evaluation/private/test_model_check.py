@@ -1,0 +1,141 @@
+"""The model check: its errors against loops over steps, its bound, and when it says that a model is believable."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.estimator import EvaluationState, run
+from primorl.evaluation.private.model_check import ModelCheck, Verdict
+from primorl.evaluation.private.problem import Problem
+from tests.evaluation.private.query_units import Logged, Step, extreme, people, problem
+
+LENGTHS = [[3], [12, 1, 4], [1], [8, 8], [2, 1], [5, 6, 1, 2]]
+CHECK = ModelCheck(horizons=(1, 3, 5, 9), starts=3, cap=1.5, bins=4, histogram_share=0.2)
+
+
+def read(source: Logged) -> Episodes:
+    return Episodes.read(source, torch.arange(source.units))
+
+
+def slow_errors(asked: Problem, trajectory: list[Step], begin: int, h: int) -> list[float]:
+    """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
+    ensemble, size = asked.ensemble, asked.observation_size
+    low, high = asked.observation_low, asked.observation_high
+    scale, spread = asked.observation_scale, float(ensemble.normaliser.target_scale[-1])
+    start = state = trajectory[begin].observation.clamp(low, high)
+    for step in trajectory[begin : begin + h]:
+        mean, _, _ = ensemble.predict(state[None], step.action[None])
+        change = mean.mean(0)[0]
+        state = (state + change[:size]).clamp(low, high)
+    reward = min(max(step.reward, asked.reward_low), asked.reward_high)
+    said = min(max(float(change[size]), asked.reward_low), asked.reward_high)
+    seen = step.following.clamp(low, high)
+    gaps = (said - reward) / spread, (reward - float(ensemble.normaliser.target_mean[-1])) / spread
+    states = [float((((one - seen) / scale) ** 2).mean()) for one in (state, start)]
+    squares = [gaps[0] ** 2, gaps[1] ** 2, *states]
+    return [min(square, 1.5**2) for square in squares]
+
+
+def slow_unit(asked: Problem, unit: list[list[Step]], h: int, starts: int) -> list[float] | None:
+    """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
+    of_trajectories = []
+    for trajectory in unit:
+        length = len(trajectory)
+        begins = sorted({i * length // starts for i in range(starts)})
+        found = [slow_errors(asked, trajectory, b, h) for b in begins if b + h <= length]
+        if found:
+            of_trajectories.append([sum(column) / len(found) for column in zip(*found, strict=True)])
+    if not of_trajectories:
+        return None
+    return [sum(column) / len(of_trajectories) for column in zip(*of_trajectories, strict=True)]
+
+
+class Unbounded(ModelCheck):
+    """Forgets how many numbers share the norm."""
+
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        return 3 * super().contributions(problem, values, episodes)
+
+
+@pytest.mark.parametrize("starts", [1, 3, 50])
+def test_errors_equal_the_slow_ones(starts: int) -> None:
+    source, asked = people(LENGTHS), problem(6)
+    errors, has = replace(CHECK, starts=starts).errors(asked, read(source))
+    for u, unit in enumerate(source.people):
+        for i, h in enumerate((1, 3, 5)):  # 9 is beyond the declared horizon of 8
+            expected = slow_unit(asked, unit, h, starts)
+            assert bool(has[u, i]) == (expected is not None)
+            assert errors[u, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+
+
+def test_a_unit_is_alone() -> None:
+    source, asked = people(LENGTHS), problem(6)
+    together = CHECK.contributions(asked, {}, read(source))
+    for u in range(6):
+        alone = CHECK.contributions(asked, {}, Episodes.read(source, torch.tensor([u])))
+        assert torch.allclose(alone[0], together[u], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["nan", "huge", "infinite"])
+def test_one_unit_moves_the_sum_by_its_own_contribution_only(kind: str) -> None:
+    source, asked = people(LENGTHS), problem(6)
+    broken = source.replaced(1, extreme(kind))
+    before, after = (CHECK.contributions(asked, {}, read(s)) for s in (source, broken))
+    others = [0, 2, 3, 4, 5]
+    assert torch.allclose(before[others], after[others], rtol=0, atol=1e-12)
+    assert bool(after.isfinite().all())
+    assert bool((after.norm(dim=1) <= 1 + 1e-12).all())
+    assert bool((Unbounded(**vars(CHECK)).contributions(asked, {}, read(broken)).norm(dim=1) > 1).any())
+
+
+def test_the_driver_clips_what_forgets_its_bound() -> None:
+    source, asked = people([[6]] * 10), problem(10)
+    careless = Unbounded(**vars(CHECK))
+    plan = replace(careless.plan(asked, 0.5), noise_multiplier=1e-9)
+    total = run(careless, asked, plan, source).values["released"] * 10
+    assert float(total.norm()) <= 10 * plan.clip.sensitivity
+
+
+def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
+    source, asked = people(LENGTHS * 20), problem(120)
+    errors, has = CHECK.errors(asked, read(source))
+    plan = replace(CHECK.plan(asked, 0.5), noise_multiplier=1e-7)
+    state = run(CHECK, asked, plan, source)
+    expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
+    said = CHECK.estimates(asked, plan, state)
+    assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
+    assert said[-1].what == "state error, 5 steps ahead, of no change"
+    place = (errors[:, 0, 0, 0].sqrt() / 1.5 * 4).long().clamp(max=3)
+    assert torch.allclose(state.values["histogram"][0, 0], place.bincount(minlength=4).double() / 120, atol=1e-4)
+
+
+def test_no_horizon_within_the_declared_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="horizons"):
+        replace(CHECK, horizons=(9, 20)).plan(problem(5), 0.1)
+
+
+def judged(model: float, trivial: float, noise: float) -> Verdict:
+    """The verdict on 3,000 units that all have these squared errors, for rewards; states are predicted well."""
+    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5, bins=4, histogram_share=0.1)
+    asked = problem(3000)
+    one, _ = check._factors((1, 5))
+    x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
+    pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
+    released = torch.cat((pairs.flatten(), torch.ones(1), torch.zeros(16))) * one
+    plan = replace(check.plan(asked, 0.1), noise_multiplier=noise * asked.units)
+    return check.verdict(asked, plan, EvaluationState(check.stepped(asked, {}, released, 0)))
+
+
+def test_the_verdict_is_sure_or_says_that_it_is_not() -> None:
+    assert judged(0.1, 1.0, 1e-6).believable == "yes"
+    assert judged(0.1, 1.0, 0.2).believable == "doubtful"
+    assert judged(0.8, 1.0, 1e-6).believable == "no"
+    assert judged(2.0, 1.0, 1e-3).believable == "no"
+    assert judged(0.8, 1.0, 1e-6).figure == pytest.approx(0.8)
+    assert math.isfinite(judged(0.0, 0.0, 0.5).figure) or judged(0.0, 0.0, 0.5).believable == "doubtful"
+    assert "reward" in judged(2.0, 1.0, 1e-3).rule

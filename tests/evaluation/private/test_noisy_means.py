@@ -1,0 +1,62 @@
+"""Means from noisy releases: pairs cost what a mean costs, and intervals keep their word at any K and noise."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primorl.evaluation.private.noisy_means import Released, noise_of, one_release, pair
+from tests.evaluation.private.query_units import problem
+
+
+def covered(share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False) -> float:
+    """How often the interval holds the mean of the units that have a number, over 2,000 draws of units and noise."""
+    draw = torch.Generator().manual_seed(seed)
+    x = (torch.rand(2000, units, generator=draw, dtype=torch.float64) ** 2) * 1.6 - 0.9
+    truth = 1.6 / 3 - 0.9
+    has = torch.rand(2000, units, generator=draw) < share
+    means = (pair(x) * has[..., None]).mean(1) + noise * torch.randn(2000, 2, generator=draw, dtype=torch.float64)
+    shares = has.double().mean(1) + (share < 1) * noise / 2 * torch.randn(2000, generator=draw, dtype=torch.float64)
+    hits = 0
+    for (mean, rest), own in zip(means.tolist(), shares.tolist(), strict=True):
+        said = 0.0 if hide_noise else noise
+        found = Released(mean, rest, said, own if share < 1 else 1.0, said / 2 if share < 1 else 0.0).interval(units)
+        assert -1 <= found.low <= found.value <= found.high <= 1
+        hits += found.low <= truth <= found.high
+    return hits / 2000
+
+
+@given(st.floats(-1, 1))
+def test_the_second_moment_is_free(x: float) -> None:
+    assert float(pair(torch.tensor([x], dtype=torch.float64)).norm()) <= 1
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+@pytest.mark.parametrize(("noise", "units"), [(1e-6, 300), (0.02, 300), (0.3, 300), (0.3, 8)])
+def test_intervals_cover(share: float, noise: float, units: int) -> None:
+    assert covered(share, noise, units, seed=1) >= 0.935
+
+
+def test_intervals_are_not_too_long() -> None:
+    assert covered(1.0, 0.02, 300, seed=2) <= 0.975
+    assert covered(0.4, 1e-6, 300, seed=2) <= 0.965
+
+
+def test_an_interval_without_the_noise_would_be_noticed() -> None:
+    assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9
+
+
+def test_an_unknown_share_says_nothing() -> None:
+    found = Released(0.01, 0.0, 0.05, 0.02, 0.05).interval(1000)
+    assert (found.low, found.high) == (-1, 1)
+    assert math.isinf(found.noise)
+
+
+def test_no_contribution_within_the_norm_is_changed() -> None:
+    plan = one_release(problem(10), 0.1)
+    vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
+    assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
+    assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
+    assert plan.spent() is not None
