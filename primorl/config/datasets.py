@@ -114,6 +114,7 @@ class IcuSepsisOptions(Block):
     expert_share: Probability
     observation: Literal["centres", "one_hot"]
     seed: Seed = 0
+    behaviour_probabilities: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,8 @@ class IcuSepsis:
         one_hot = self.dataset.options.observation == "one_hot"
         block = (0, spaces.observation_size) if one_hot else (_TREATED, _CONDITIONS)
         seen = tables().observations[self.dataset.options.observation]
-        return PatientReader(raw / _FILE, replace(spaces, one_hot=(block,)), horizon, seen)
+        named = self.dataset.options.behaviour_probabilities
+        return PatientReader(raw / _FILE, replace(spaces, one_hot=(block,)), horizon, seen, named)
 
 
 @dataclass(frozen=True)
@@ -118,11 +119,19 @@ class PatientReader:
         spaces: of observations and actions.
         horizon: the longest possible stay, in steps.
         seen: what each state looks like [states, S].
+        behaviour_probabilities: whether rows name how likely their action was.
     """
 
-    def __init__(self, path: Path, spaces: Spaces, horizon: int | None, seen: npt.NDArray[np.float32]):
+    def __init__(
+        self,
+        path: Path,
+        spaces: Spaces,
+        horizon: int | None,
+        seen: npt.NDArray[np.float32],
+        behaviour_probabilities: bool,
+    ):
         self.path, self.spaces, self.horizon = path, spaces, horizon
-        self.behaviour_probabilities = True
+        self.behaviour_probabilities = behaviour_probabilities
         self._seen = seen
 
     def tables(self) -> Iterator[pa.Table]:
@@ -150,7 +159,7 @@ class PatientReader:
                 [(visited[1:] == SURVIVAL).astype(np.float32) for visited in states],
                 [end & died for end, died in zip(last, over, strict=True)],
                 [end & (not died) for end, died in zip(last, over, strict=True)],
-                [patients.probabilities[row] for row in rows],
+                [patients.probabilities[row] for row in rows] if self.behaviour_probabilities else None,
             )
 
     def _load(self) -> Patients:

@@ -128,13 +128,18 @@ def test_the_probability_of_each_action_is_that_of_the_mixture(
 ) -> None:
     """An importance weight of another policy is its probability over this one."""
     state, action, _ = transitions(simulate(tables(), 60, expert_share, seed=0))
-    table = collected(entry(expert_share=expert_share))
+    table = collected(entry(expert_share=expert_share, behaviour_probabilities=True))
     assert np.array_equal(table["action"].to_numpy(), action)
     behaviour = expert_share * package.expert_policy + (1 - expert_share) / 25
     found = table["behaviour_probability"].to_numpy()
     assert np.allclose(found, behaviour[state, action], rtol=1e-6, atol=0)
     shifted = np.roll(state, 1)  # the twin: a probability in the state before or after is noticed
     assert not np.allclose(found, behaviour[shifted, action], rtol=1e-2)
+
+
+def test_a_file_of_older_versions_makes_the_dataset_of_older_versions(project: Path) -> None:
+    """Else an upgrade would make another dataset, and charge its people again."""
+    assert "behaviour_probability" not in collected(entry()).column_names
 
 
 def test_importance_weights_average_to_one(patients: Patients) -> None:

@@ -143,6 +143,9 @@ def test_training_reads_no_more_columns(tmp_path: Path, monkeypatch: pytest.Monk
         store.transitions(units, steps)
     few = ["observation", "action", "reward", "next_observation", "terminated"]
     assert asked == [few, [*few, "step", "behaviour_probability"]]
+    full.begins(units, steps)
+    full.behaviour_probabilities(units, steps)
+    assert len(asked) == 2, "what was just read is held"
     assert plain._ring.extras.nbytes == 0
     for ask in (plain.begins, plain.behaviour_probabilities):
         with pytest.raises(ValueError, match="opened without episodes=True"):
