@@ -28,6 +28,7 @@ SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
+SELECTION = REPORTS / "selection.json"
 AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
 
 STATE = Path(".primorl")

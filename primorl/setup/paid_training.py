@@ -159,22 +159,10 @@ def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions)
     Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
     the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
     """
-    info, plan, statistics = partitions.manifest.info, setup.plan, params.privacy.statistics
+    plan, statistics = setup.plan, params.privacy.statistics
     uses_bounds = statistics.normaliser != "public" or statistics.starts
-    spaces = info.spaces
     content = {
-        "data": {
-            "dataset": info.dataset,
-            "fingerprint": info.dataset_fingerprint,
-            "unit": info.unit,
-            "units": [partitions.manifest.private_units, partitions.manifest.public_units],
-            "members": hashlib.sha256(partitions.version.members).hexdigest(),
-            "horizon": info.horizon,
-            "termination": info.termination,
-            "environment": info.environment,
-            "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
-            "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
-        },
+        "data": partitions.identity,
         "seed": params.seed,
         "architecture": vars(setup.architecture),
         "dynamics": {key: value for key, value in plain(params.dynamics).items() if key != "mopo"},

@@ -1,7 +1,9 @@
 """What a stage knows of ``data/partitions`` before it opens the private rows."""
 
+import hashlib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from primorl.privacy.ledger.ledger import Version
 from primorl.setup.accounts import check_secret, dataset_version, open_public
@@ -36,3 +38,20 @@ class Partitions:
         check_secret(manifest, folder)
         version = dataset_version(manifest, folder)
         return cls(folder, manifest, open_public(manifest, version, folder), version)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """All that tells these data and what is declared of them from others, for the identity of paid work."""
+        info, spaces = self.manifest.info, self.manifest.info.spaces
+        return {
+            "dataset": info.dataset,
+            "fingerprint": info.dataset_fingerprint,
+            "unit": info.unit,
+            "units": [self.manifest.private_units, self.manifest.public_units],
+            "members": hashlib.sha256(self.version.members).hexdigest(),
+            "horizon": info.horizon,
+            "termination": info.termination,
+            "environment": info.environment,
+            "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
+            "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
+        }

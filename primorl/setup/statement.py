@@ -14,7 +14,7 @@ def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> 
     fingerprint, termination = manifest.info.dataset_fingerprint, manifest.info.termination
     if plan is not None:
         statement = plan.statement(
-            dataset_fingerprint=fingerprint, public_assumptions=_assumptions(manifest), termination=termination
+            dataset_fingerprint=fingerprint, public_assumptions=assumptions(manifest), termination=termination
         )
     else:
         statement = Statement.no_guarantee(
@@ -32,7 +32,7 @@ def privacy_statement(plan: Plan | None, manifest: Manifest, params: Params) -> 
     )
 
 
-def _assumptions(manifest: Manifest) -> list[str]:
+def assumptions(manifest: Manifest) -> list[str]:
     """What the guarantee takes for granted: nothing here may be read off private rows."""
     info = manifest.info
     simulated = info.environment is not None

@@ -103,8 +103,8 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
     1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
 
-    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement above
-    twice that, for the old unit is zeroed out first.
+    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement
+    above twice that, for the old unit is zeroed out first.
 
     Args:
         event: what happened.

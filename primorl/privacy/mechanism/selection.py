@@ -73,10 +73,11 @@ class Selection:
     exp(-ε (T_max - T_j)), which for the best is 1. The maximum is among those that exceed, and by the lack of memory
     their excesses are again independent Exp(ε): each of them is as likely to be the largest.
 
-    *Privacy of noisy max.* Fix the noise of all but candidate i. It wins if r_i > t = max_j≠i (T_j + r_j) - T_i. Between
-    neighbours all sums move the same way, by at most 1, so t moves by at most 1: its maximum by at most 1 one way, T_i
-    by at most 1 the same way. P(r_i > t) = min(1, e^(-εt)) changes by a factor of at most e^ε. Average over the noise of
-    the others. (Dwork and Roth 2014, Claim 3.9, has this for Laplace noise on monotone counts.)
+    *Privacy of noisy max.* Fix the noise of all but candidate i. It wins if r_i > t, t = max_j≠i (T_j + r_j) - T_i.
+    Between neighbours all sums move the same way by at most 1, so the maximum does and T_i does, and t moves by at most
+    1. P(r_i > t) = min(1, e^(-εt)) then changes by a factor of at most e^ε. Average over the noise of the others.
+    (Dwork and Roth 2014, "The algorithmic foundations of differential privacy", Claim 3.9, has this for Laplace noise
+    on monotone counts.)
 
     *Exactness.* Sums are whole numbers and ε is the very fraction that its float is, so the exponents are fractions.
     Coins of probability exp(-fraction) are flipped from uniform whole numbers alone (Canonne, Kamath and Steinke 2020,
