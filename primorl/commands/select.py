@@ -41,7 +41,7 @@ def _run(
         str,
         typer.Option(
             metavar="NAME",
-            help="model: value in the model from the units' first states; corrected: with the model's errors on their rows.",,
+            help="model: its value from the units' first states; corrected: and the model's errors on their rows.",
         ),
     ] = "corrected",
     as_json: Annotated[bool, typer.Option("--json", help="Print reports/selection.json.")] = False,
