@@ -14,6 +14,7 @@ from torch import Tensor
 
 from primorl.config.params import Params
 from primorl.evaluation.private.episodes import Episodes, EpisodeSource, batches
+from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.saved import EPOCHS, FINAL
@@ -161,7 +162,7 @@ def select(
     """
     partitions = Partitions.open(PARTITIONS)
     manifest, score = partitions.manifest, ESTIMATORS[estimator]
-    _check(candidates, manifest.observation_size, manifest.action_size)
+    _refuse_repeated(candidates)
     delta = params.privacy.delta
     selection = Selection(manifest.private_units, manifest.info.unit, len(candidates), epsilon, delta)
     problem = evaluation_problem(
@@ -174,6 +175,7 @@ def select(
         return_bounds=None,
         seed=params.seed,
     )
+    _refuse_others(candidates, problem)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
     settings = asdict(score)  # type: ignore[call-overload]  # every score is a dataclass
     content = {
@@ -253,16 +255,19 @@ def _sound(folder: Path) -> bool:
     return Statement.read(place).sound
 
 
-def _check(candidates: Sequence[Candidate], observations: int, actions: int) -> None:
+def _refuse_repeated(candidates: Sequence[Candidate]) -> None:
     if len(candidates) < 2:
-        raise PipelineError(f"select: found {len(candidates)} candidate, allowed are at least 2")
-    twice = len({candidate.sha256 for candidate in candidates}) < len(candidates)
-    if twice:
+        raise PipelineError(f"select: found {len(candidates)} candidate(s), allowed are at least 2")
+    if len({candidate.sha256 for candidate in candidates}) < len(candidates):
         raise PipelineError("select: two candidates are the same policy; name each once")
+
+
+def _refuse_others(candidates: Sequence[Candidate], problem: Problem) -> None:
     for candidate in candidates:
-        found = candidate.policy.observation_size, candidate.policy.action_size
-        if found != (observations, actions):
+        policy = candidate.policy
+        sizes = policy.observation_size, policy.action_size, policy.discrete_actions
+        if sizes != (problem.observation_size, problem.action_size, problem.discrete_actions):
             raise PipelineError(
-                f"{candidate.name}: found {found[0]} observations and {found[1]} actions, allowed are {observations} "
-                f"and {actions}, as the dataset has"
+                f"{candidate.name}: found a policy for {sizes[0]} observations and {sizes[1]} actions, allowed are "
+                f"{problem.observation_size} and {problem.action_size}, as the dataset has"
             )
