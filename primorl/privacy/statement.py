@@ -13,7 +13,9 @@ _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Multiplier = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
-_NEEDED = ("epsilon", "delta", "sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
+_NEEDED = ("epsilon", "delta")
+_ROUNDS = ("sampling_probability", "noise_multiplier", "clipping_norm", "rounds")
+_WITHOUT_ROUNDS = "PureDpEvent"
 
 
 @record
@@ -85,7 +87,8 @@ class Statement:
     """What a release guarantees, and under which assumptions (``privacy.json``).
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
-    null for other mechanisms. The ledger adds ``charge`` and ``spent_on_dataset``.
+    null for other mechanisms. A mechanism without rounds, such as a private selection, has no numbers of rounds; its
+    event is of pure ε-DP. The ledger adds ``charge`` and ``spent_on_dataset``.
 
     Raises:
         ValueError: private, yet a number that a guarantee needs is null.
@@ -105,7 +108,10 @@ class Statement:
     ]
     accountant: Annotated[Accountant, "Name and version of the accountant."]
     epsilon_rdp: Annotated[_Epsilon | None, "ε by the RDP accountant, which the paper used; an upper bound as well."]
-    event: Annotated[dict[str, Any], "The accounted event, as `dp_accounting` would rebuild it."]
+    event: Annotated[
+        dict[str, Any],
+        "The accounted event, as `dp_accounting` would rebuild it; `PureDpEvent` is this project's: pure ε-DP.",
+    ]
     sampling_probability: Annotated[
         Annotated[float, Within(gt=0, le=1)] | None, "q, the probability with which a unit joins a round."
     ]
@@ -150,9 +156,13 @@ class Statement:
 
     def __post_init__(self) -> None:
         """Refuse a guarantee without its numbers."""
-        missing = [key for key in _NEEDED if getattr(self, key) is None]
+        rounds = self.event.get("type") != _WITHOUT_ROUNDS
+        missing = [key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None]
         if self.private and missing:
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
+        stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
+        if stray or (self.queries and not rounds):
+            raise ValueError(f"event: {_WITHOUT_ROUNDS} has no rounds, yet {', '.join(stray) or 'queries'} is given")
 
     @property
     def sound(self) -> bool:

@@ -29,6 +29,7 @@ SUMMARY = Path("metrics/summary.json")
 PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
+SELECTION = REPORTS / "selection.json"
 AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
 
 STATE = Path(".primorl")

@@ -162,7 +162,7 @@ def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions)
     plan, statistics = setup.plan, params.privacy.statistics
     uses_bounds = statistics.normaliser != "public" or statistics.starts
     content = {
-        "data": partitions.identity(),
+        "data": partitions.identity,
         "seed": params.seed,
         "architecture": vars(setup.architecture),
         "dynamics": {key: value for key, value in plain(params.dynamics).items() if key != "mopo"},

@@ -39,10 +39,10 @@ class Partitions:
         version = dataset_version(manifest, folder)
         return cls(folder, manifest, open_public(manifest, version, folder), version)
 
+    @property
     def identity(self) -> dict[str, Any]:
-        """What determines the rows that paid work reads, for the digest that identifies the work."""
-        info = self.manifest.info
-        spaces = info.spaces
+        """All that tells these data and what is declared of them from others, for the identity of paid work."""
+        info, spaces = self.manifest.info, self.manifest.info.spaces
         return {
             "dataset": info.dataset,
             "fingerprint": info.dataset_fingerprint,

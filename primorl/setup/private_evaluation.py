@@ -223,7 +223,7 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
     """A digest of everything that determines an answer but chance and code; see `paid_training.model_identity`."""
     estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
     content = {
-        "data": partitions.identity(),
+        "data": partitions.identity,
         "estimator": estimator.name,
         "settings": asdict(estimator),  # type: ignore[call-overload]
         "plan": [

@@ -5,12 +5,13 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Any, Literal
+from typing import Literal
 
 import dp_accounting
-from dp_accounting import dp_event, pld, rdp
+from dp_accounting import dp_event
 
-from primorl.privacy.accounting.groups import mixture_rdp
+from primorl.privacy.accounting.accountants import PldWithPure, RdpWithGroups
+from primorl.privacy.accounting.pure import PureDpEvent, pure_epsilon
 
 Relation = Literal["zero_out_one", "replace_one"]
 RELATION = dp_accounting.NeighboringRelation.REPLACE_SPECIAL
@@ -102,6 +103,9 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     there too; so ``epsilon_rdp`` is infinite for it, as it is where rounding errors spoil RDP. Where RDP's ε is beyond
     1000, PLD is not asked: the headline is RDP's (an upper bound too), and infinite under replacement.
 
+    Where every part is of pure ε-DP, neither ε is above the sum of theirs, which holds at δ = 0; under replacement
+    above twice that, for the old unit is zeroed out first.
+
     Args:
         event: what happened.
         delta: δ at which ε is read.
@@ -110,7 +114,8 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     """
     loose, sound = rdp_epsilon(event, delta)
     replaced = relation == "replace_one"
-    stated = loose if sound and not replaced else math.inf
+    pure = pure_epsilon(event) * (2 if replaced else 1)
+    stated = min(loose if sound and not replaced else math.inf, pure)
     if loose > LARGEST_TIGHT:
         return Spent(stated, stated, delta)
     neighbours = dp_accounting.NeighboringRelation.REPLACE_ONE if replaced else RELATION
@@ -121,18 +126,19 @@ def spent(event: dp_event.DpEvent, delta: float, *, rounds: int, relation: Relat
     guess, epsilon = loose, tight(loose)
     while 0 < epsilon < guess / 4:  # a grid for what was guessed is too coarse for what turned out to be far less
         guess, epsilon = epsilon, tight(epsilon)
-    return Spent(epsilon, stated, delta)
+    return Spent(min(epsilon, pure), stated, delta)
 
 
-def accountant_near(event: dp_event.DpEvent, epsilon: float, rounds: int) -> pld.PLDAccountant:
+def accountant_near(event: dp_event.DpEvent, epsilon: float, rounds: int) -> PldWithPure:
     """A PLD accountant that has composed ``event``, on a grid for ε near ``epsilon``; see `spent`."""
     return _accountant(event, epsilon, rounds, RELATION)
 
 
 def _accountant(
     event: dp_event.DpEvent, epsilon: float, rounds: int, relation: dp_accounting.NeighboringRelation
-) -> pld.PLDAccountant:
-    return pld.PLDAccountant(relation, grid_interval(event, epsilon, rounds)).compose(event)
+) -> PldWithPure:
+    accountant: PldWithPure = PldWithPure(relation, grid_interval(event, epsilon, rounds)).compose(event)
+    return accountant
 
 
 def compose(events: Sequence[dp_event.DpEvent], delta: float, relation: Relation = RELATION_NAME) -> Spent:
@@ -190,7 +196,7 @@ def _widest_loss(event: dp_event.DpEvent) -> float:
         z, farthest = float(event.standard_deviation), max(event.sensitivities)
         joins = min(1.0, math.fsum(p for s, p in zip(event.sensitivities, event.sampling_probs, strict=True) if s > 0))
         return math.log1p(joins * math.expm1(min(10 * farthest / z + 0.5 * (farthest / z) ** 2, 700.0)))
-    return 0.0
+    return float(event.epsilon) if isinstance(event, PureDpEvent) else 0.0
 
 
 def _is_mixed(event: dp_event.DpEvent) -> bool:
@@ -219,23 +225,12 @@ def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] |
     logger = logging.getLogger("absl")
     logger.addFilter(wanted)
     try:
-        return float(_RdpWithGroups(orders).compose(event).get_epsilon(delta)), sound
+        return float(RdpWithGroups(orders).compose(event).get_epsilon(delta)), sound
     finally:
         logger.removeFilter(wanted)
 
 
 def rdp_values(event: dp_event.DpEvent, orders: Sequence[int]) -> tuple[float, ...]:
     """The Rényi divergences of an event at ``orders``; infinite where rounding leaves one that is no divergence."""
-    values = [float(value) for value in _RdpWithGroups(orders).compose(event).rdp]
+    values = [float(value) for value in RdpWithGroups(orders).compose(event).rdp]
     return tuple(value if value >= 0 else math.inf for value in values)
-
-
-class _RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]  # the package has no types
-    """dp-accounting's RDP, with the mixtures of `groups.grouped`, which it does not know itself."""
-
-    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
-        if not isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
-            return super()._maybe_compose(event, count, do_compose)
-        if do_compose:
-            self._rdp += count * mixture_rdp(event, self._orders)
-        return None

@@ -7,6 +7,8 @@ from typing import Any
 import attrs
 from dp_accounting import dp_event
 
+from primorl.privacy.accounting.pure import PureDpEvent
+
 _MOST_PARTS = 16  # of a composed event
 
 
@@ -94,11 +96,15 @@ _READERS: dict[str, dict[str, Callable[[Any], Any]]] = {
     "GaussianDpEvent": {
         "noise_multiplier": _number("a positive, finite number is needed", lambda z: 0 < z < math.inf, int, float),
     },
+    "PureDpEvent": {
+        "epsilon": _number("a number in (0, 100] is needed", lambda epsilon: 0 < epsilon <= 100, int, float),
+    },
     "NonPrivateDpEvent": {},
 }
+_OURS: dict[str, type[dp_event.DpEvent]] = {"PureDpEvent": PureDpEvent}
 
 
 def _known(name: Any) -> tuple[type[dp_event.DpEvent], dict[str, Callable[[Any], Any]]]:
     if not isinstance(name, str) or name not in _READERS:
         raise ValueError(f"unknown event type {name!r}, allowed: {sorted(_READERS)}")
-    return getattr(dp_event, name), _READERS[name]
+    return _OURS.get(name) or getattr(dp_event, name), _READERS[name]

@@ -12,6 +12,8 @@ from dp_accounting import dp_event
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from primorl.privacy.accounting.pure import PureDpEvent
+
 _MOST_POINTS = 20_000  # of an integral; an order of RDP that takes more is left out, which is on the safe side
 _ROUNDING = 1e-11  # of an integral, relative
 _NEGLIGIBLE = 1e-30  # probability of cohorts that the accountant drops anyhow: they are counted as the largest
@@ -24,7 +26,8 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
     Under Poisson sampling the number of the person's units in a round is binomial, and so is the length of the
     difference in units of C: a round is dominated by the mixture Σ_i P[Bin(k, q) = i] N(i, z²) against N(0, z²)
     (Ganesh 2024, "Tight group-level DP guarantees for DP-SGD with sampling via mixture of Gaussians mechanisms").
-    ε of the result, at any δ, holds in both directions, and for fewer units too.
+    Pure ε-DP becomes kε-DP, unit after unit. ε of the result, at any δ, holds in both directions, and for fewer units
+    too.
 
     Args:
         event: of one unit, as `events` reads and writes it.
@@ -44,6 +47,8 @@ def grouped(event: dp_event.DpEvent, units: int) -> dp_event.DpEvent:
             return dp_event.ComposedDpEvent(tuple(grouped(part, units) for part in event.events))
         case dp_event.SelfComposedDpEvent():
             return dp_event.SelfComposedDpEvent(grouped(event.event, units), event.count)
+        case PureDpEvent():
+            return PureDpEvent(event.epsilon * units)
         case dp_event.GaussianDpEvent():
             return dp_event.GaussianDpEvent(event.noise_multiplier / units)
         case dp_event.PoissonSampledDpEvent(event=dp_event.GaussianDpEvent()):

@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from dp_accounting import dp_event, pld
+from dp_accounting import dp_event
 from scipy.special import log_ndtr, ndtr, ndtri
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, RELATION, grid_interval, rdp_values, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, rdp_values, releases
 
 ORDERS = (2, 3, 4, 6, 8, 12, 20, 32)
 ESCAPED = 1e-10
@@ -121,7 +121,7 @@ def gaussian_cost(event: dp_event.DpEvent) -> float:
     rough = _rough_epsilon(event)
     if rough > LARGEST_TIGHT:
         return math.inf
-    accountant = pld.PLDAccountant(RELATION, grid_interval(event, rough / 2, releases(event))).compose(event)
+    accountant = accountant_near(event, rough / 2, releases(event))
     profiles = [_Profile.of(pmf) for pmf in (accountant._pld._pmf_remove, accountant._pld._pmf_add)]
 
     def covers(mean: float) -> bool:

@@ -1,0 +1,154 @@
+"""How often `primorl select` picks one of the three best of ten policies, beside choices that cost nothing.
+
+python -m benchmarks.quality.selection FOLDER --candidates spread
+python -m benchmarks.quality.selection FOLDER --candidates last
+
+FOLDER is a finished project of a dataset with a simulator (models/dynamics, models/policy with the policies of all
+epochs, data/partitions); nothing is written there. The ten are epochs of its policy, spread over the training or the
+last ones. Truth is the mean return of 500 episodes in the simulator. The choices:
+
+- private: `primorl.privacy.mechanism.selection` on the private units' scores, 200 draws of its coins for each ε;
+- without noise: the largest sum of the same scores;
+- public: the largest sum of the same scores over the public split, which is free where there is one;
+- by the model: the largest value in the released model alone, which is free;
+- at random: three of ten.
+
+Resumable: a row of benchmarks/results/selection.json that has all its keys is not made again.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import time
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.machine import RESULTS, machine
+from primorl.evaluation.private.scores import CorrectedModel
+from primorl.evaluation.returns import episode_returns
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.mechanism.selection import Selection
+from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.selection import summed
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+FILE = RESULTS / "selection.json"
+CANDIDATES, BEST, DRAWS, EPISODES = 10, 3, 200, 500
+EPSILONS = (0.01, 0.05, 0.2)
+SCORES = (
+    CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0),
+    CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=1.0),
+    CorrectedModel(features=256, rollouts=256, bandwidth=0.2, largest_weight=5.0),
+)
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Make the rows that are missing, then print all of the dataset's."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="a finished project")
+    parser.add_argument("--candidates", choices=["spread", "last"], default="spread")
+    arguments = parser.parse_args()
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    file = FILE.resolve()
+    rows: list[Row] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    os.chdir(arguments.folder)
+    manifest = Manifest.load(Path("data/partitions/manifest.json"))
+    key = {"dataset": manifest.info.dataset, "candidates": arguments.candidates}
+    missing = [score for score in SCORES if not any(row.items() >= (key | described(score)).items() for row in rows)]
+    if missing:
+        policies, epochs = candidates(arguments.candidates)
+        truth = true_values(rows, key, manifest, policies)
+        for score in missing:
+            row = key | described(score) | {"epochs": epochs, "truth": truth}
+            rows.append(row | measured(score, manifest, policies, truth) | {"machine": machine(), "commit": commit})
+            file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    print(table([row for row in rows if row.items() >= key.items()]))
+
+
+def described(score: CorrectedModel) -> Row:
+    """A score's name and settings."""
+    return {"score": score.name, "settings": asdict(score)}
+
+
+def candidates(which: str) -> tuple[DeterministicPolicy, list[int]]:
+    """The candidates side by side, and their epochs from 1."""
+    policies = DeterministicPolicy.load_epochs(Path("models/policy"))
+    count = policies.policies
+    spread = np.linspace(0, count - 1, CANDIDATES).round().astype(int).tolist()
+    chosen = spread if which == "spread" else list(range(count - CANDIDATES, count))
+    return DeterministicPolicy.stacked([policies.one(number) for number in chosen]), [n + 1 for n in chosen]
+
+
+def true_values(rows: list[Row], key: Row, manifest: Manifest, policies: DeterministicPolicy) -> list[float]:
+    """Mean returns in the simulator, ``[k]``; an earlier row's, if there is one."""
+    for row in rows:
+        if row.items() >= key.items():
+            return list(row["truth"])
+    environment = manifest.info.environment
+    assert environment is not None, "the dataset has no simulator"
+    returns = episode_returns(environment, policies, EPISODES, 12345, manifest.info.horizon)
+    return [float(value) for value in returns.mean(1)]
+
+
+def measured(score: CorrectedModel, manifest: Manifest, policies: DeterministicPolicy, truth: list[float]) -> Row:
+    """What every way of choosing chooses."""
+    start = time.perf_counter()
+    public, private = (UnitStore.open(Path("data/partitions") / part) for part in ("public", "private"))
+    problem = evaluation_problem(
+        manifest,
+        Path("models/dynamics"),
+        act_of(policies.one(0)),
+        public,
+        delta=1e-5,
+        discount=1.0,
+        return_bounds=None,
+        seed=0,
+    )
+    scorer = score.fitted(problem, policies)
+    plans = [Selection(private.units, manifest.info.unit, policies.policies, epsilon, 1e-5) for epsilon in EPSILONS]
+    total = summed(plans[0], scorer, private)
+    private_choices = {
+        f"private, ε {plan.epsilon:g}": Counter(plan.choose(total) for _ in range(DRAWS)) for plan in plans
+    }
+    free = {"without noise": int(total.argmax()), "by the model": int(scorer.free().argmax())}
+    if public.units:
+        free["public"] = int(summed(plans[0], scorer, public).argmax())
+    choices = private_choices | {name: Counter({number: 1}) for name, number in free.items()}
+    ranks = np.argsort(-np.array(truth)).argsort()
+    return {
+        "units": private.units,
+        "mean_scores": [float(value) / 2**20 / private.units for value in total],
+        "chosen": {
+            name: {
+                "best_three": sum(n for number, n in counts.items() if ranks[number] < BEST) / counts.total(),
+                "regret": sum(n * (max(truth) - truth[number]) for number, n in counts.items()) / counts.total(),
+            }
+            for name, counts in choices.items()
+        }
+        | {"at random": {"best_three": BEST / CANDIDATES, "regret": max(truth) - sum(truth) / len(truth)}},
+        "seconds": round(time.perf_counter() - start, 1),
+        "seed": 0,
+    }
+
+
+def table(rows: list[Row]) -> str:
+    """Markdown: a line for each score and choice."""
+    lines = ["| score | choice | one of the best three | regret |", "|---|---|---|---|"]
+    for row in rows:
+        name = f"{row['score']}, weight ≤ {row['settings']['largest_weight']:g}"
+        lines += [
+            f"| {name} | {how} | {found['best_three']:.0%} | {found['regret']:.3g} |"
+            for how, found in row["chosen"].items()
+        ]
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,262 @@
+"""Scores: one bounded number for each unit and policy, by which `primorl select` chooses among policies."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.problem import Problem
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.values import Within
+
+_NEGLIGIBLE = 1e-3  # share of a discounted return that lies beyond the steps that are rolled out
+_RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
+_FAR = 0.5  # standardised observations are halved before they meet unit frequencies
+
+
+class Policies(Protocol):
+    """k policies side by side, such as a `DeterministicPolicy` or `Candidates`."""
+
+    @property
+    def policies(self) -> int:
+        """Number of policies, k."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Actions in the environment's units, or one-hot: ``[k, B, S]`` to ``[k, B, A]``."""
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Policies that need not have one shape or one normaliser.
+
+    Attributes:
+        parts: k policies, P = 1 each.
+    """
+
+    parts: Sequence[DeterministicPolicy]
+
+    @property
+    def policies(self) -> int:
+        """Number of policies, k."""
+        return len(self.parts)
+
+    def act(self, observation: Tensor) -> Tensor:
+        """``[k, B, S]`` to ``[k, B, A]``."""
+        return torch.cat([part.act(own[None]) for part, own in zip(self.parts, observation, strict=True)])
+
+
+class Scorer(Protocol):
+    """Made from public and released values. Scores a unit by its own rows alone."""
+
+    @property
+    def row_bytes(self) -> int:
+        """What one logged row takes while `scores` works on it."""
+
+    def scores(self, episodes: Episodes) -> Tensor:
+        """One score for each unit and policy, within [0, 1], float64 ``[U, k]``; sensitive."""
+
+    def free(self) -> Tensor:
+        """What the released model alone says of each policy, ``[k]``; larger is better."""
+
+
+class Score(Protocol):
+    """One way to score. Its settings are its fields."""
+
+    name: ClassVar[str]
+    bias: ClassVar[str]
+
+    def fitted(self, problem: Problem, policies: Policies) -> Scorer:
+        """The scorer of some policies (P = k). Reads no private row."""
+
+
+@dataclass(frozen=True)
+class CorrectedModel:
+    """A policy's value in the released model, corrected by what the model gets wrong on the unit's own rows.
+
+    ψ = V̂(s_0) + Σ_t γ^t w(s_t, a_t) (r_t + γ V̂(s_t+1) - Q̂(s_t, a_t)), a mean over the unit's trajectories, with Q̂ the
+    model's mean reward plus γ V̂ at the states that its members predict. V̂ is a ridge regression on random Fourier
+    features of standardised observation and time left (Rahimi and Recht 2007), on returns of rollouts in the model.
+    Every rollout begins with random actions, for a random while that is not counted, so that V̂ also knows states which
+    the policy itself would avoid. The correction is that of the doubly robust estimator (Jiang and Li 2016), with the
+    weight of the single action in place of the product over all steps before.
+
+    The weight is 0 where the logged action is not the policy's. Discrete actions: one over the logged action's
+    probability, or the number of actions where the log does not say it. Actions in a box: a Gaussian kernel of the
+    distance, over its mean under uniform actions. At most ``largest_weight`` in either case.
+
+    Attributes:
+        features: of V̂.
+        rollouts: in the model, of every policy.
+        bandwidth: of the kernel, in half ranges of the action.
+        largest_weight: the bound; 0 leaves the correction out.
+    """
+
+    name: ClassVar[str] = "corrected_model"
+    bias: ClassVar[str] = (
+        "errors of the model count where the data's states and actions are, not where the policy would go"
+    )
+
+    features: Annotated[int, Within(ge=1, le=4096)]
+    rollouts: Annotated[int, Within(ge=1)]
+    bandwidth: Annotated[float, Within(gt=0)]
+    largest_weight: Annotated[float, Within(ge=0)]
+
+    def fitted(self, problem: Problem, policies: Policies) -> "CorrectedScorer":
+        """Fit V̂ of every policy to rollouts in the released model."""
+        generator = torch.Generator().manual_seed(problem.seed)
+        size = problem.observation_size + 1
+        basis = Basis(
+            torch.randn(size, self.features, generator=generator, dtype=torch.float64),
+            2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
+        )
+        weights = _fit(problem, policies, basis, self.rollouts)
+        return CorrectedScorer(self, problem, policies, basis, weights)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Random Fourier features cos(ωx + b), and a constant.
+
+    Attributes:
+        frequencies: ω, ``[S + 1, D]``.
+        phases: b, ``[D]``.
+    """
+
+    frequencies: Tensor
+    phases: Tensor
+
+    def of(self, problem: Problem, observation: Tensor, step: Tensor) -> Tensor:
+        """``[.., S]``, and int64 steps that broadcast against it, to float64 ``[.., D + 1]``."""
+        left = problem.time_left(step)[..., None].expand(*observation.shape[:-1], 1)
+        point = torch.cat((_FAR * problem.standardised(observation), left), -1)
+        waves = torch.cos(point @ self.frequencies + self.phases)
+        return torch.cat((waves, torch.ones_like(waves[..., :1])), -1)
+
+
+@dataclass(frozen=True)
+class CorrectedScorer:
+    """`CorrectedModel`, fitted.
+
+    Attributes:
+        score: the settings.
+        problem: the question.
+        policies: k.
+        basis: features of V̂.
+        weights: of V̂, ``[D + 1, k]``.
+    """
+
+    score: CorrectedModel
+    problem: Problem
+    policies: Policies
+    basis: Basis
+    weights: Tensor
+
+    @property
+    def row_bytes(self) -> int:
+        """What one logged row takes while `scores` works on it."""
+        copies = 2 * self.problem.ensemble.architecture.members + 3
+        return 8 * copies * (len(self.weights) + 4 * self.policies.policies)
+
+    @torch.no_grad()
+    def values(self, observation: Tensor, step: Tensor) -> Tensor:
+        """V̂ within the bounds of a return, float64 ``[.., k]``."""
+        return (self.basis.of(self.problem, observation, step) @ self.weights).clamp(
+            self.problem.return_low, self.problem.return_high
+        )
+
+    def free(self) -> Tensor:
+        """Mean of V̂ at the public or released first states."""
+        starts = self.problem.starts
+        return self.values(starts, torch.zeros(len(starts), dtype=torch.int64)).mean(0)
+
+    @torch.no_grad()
+    def scores(self, episodes: Episodes) -> Tensor:
+        """ψ, from the bounds of a return to [0, 1]."""
+        problem = self.problem
+        value = self.values(episodes.observation, episodes.step).where(episodes.begins[..., None], 0.0)
+        if self.score.largest_weight > 0:
+            factor = problem.discount ** episodes.step.double() * episodes.own
+            value = value + factor[..., None] * self.action_weights(episodes) * self.surprises(episodes)
+        mean = value.sum(1) / episodes.trajectories.clamp(min=1)[:, None]
+        low, high = problem.return_low, problem.return_high
+        return ((mean - low) / (high - low)).nan_to_num(nan=0.0).clamp(0, 1)
+
+    def surprises(self, episodes: Episodes) -> Tensor:
+        """The surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
+        problem = self.problem
+        held = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
+        action = episodes.action.nan_to_num(nan=0.0).clamp(problem.action_low, problem.action_high)
+        predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1).float(), action.flatten(0, 1).float())
+        predicted = predicted.double().view(len(predicted), *held.shape[:2], -1)
+        reward = problem.reward(predicted[..., -1]).mean(0)
+        never = torch.zeros_like(episodes.own)
+        goes_on = problem.continues(episodes.step, never).double()
+        stays = 1.0 if ends is None else 1 - ends.double().view(-1, *held.shape[:2], 1)
+        following = (stays * self.values(held + predicted[..., :-1], episodes.step + 1)).mean(0)
+        logged = problem.continues(episodes.step, episodes.terminated).double()
+        real = self.values(episodes.following, episodes.step + 1)
+        gain = (problem.reward(episodes.reward) - reward)[..., None]
+        return gain + problem.discount * (logged[..., None] * real - goes_on[..., None] * following)
+
+    def action_weights(self, episodes: Episodes) -> Tensor:
+        """The weight w of every row and policy, ``[U, M, k]``."""
+        problem, count = self.problem, self.policies.policies
+        flat = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
+        asked = flat.flatten(0, 1).float().expand(count, -1, -1)
+        wanted = problem.centred(self.policies.act(asked)).view(count, *episodes.own.shape, -1)
+        logged = problem.centred(episodes.action)
+        if problem.discrete_actions:
+            same = (wanted * logged).sum(-1)
+            chance = 1 / problem.action_size if episodes.probability is None else episodes.probability.clamp(min=1e-9)
+            weight = same / chance
+        else:
+            kernel = torch.exp(-0.5 * ((wanted - logged) / self.score.bandwidth).square().sum(-1))
+            weight = kernel / min(1.0, self.score.bandwidth * math.sqrt(math.pi / 2)) ** problem.action_size
+        return weight.clamp(0, self.score.largest_weight).movedim(0, -1)
+
+
+@torch.no_grad()
+def _fit(problem: Problem, policies: Policies, basis: Basis, rollouts: int) -> Tensor:
+    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``."""
+    count = policies.policies
+    horizon = problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
+    model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
+    generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
+    begin = generators.randint(len(problem.starts), count * rollouts)
+    observation = problem.starts[begin].float()
+    low, high = problem.action_low.float(), problem.action_high.float()
+    # Half of the rollouts follow the policy from the first state on.
+    random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
+    seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
+    for step in range(horizon):
+        action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1)
+        drawn = generators.rand(len(observation), problem.action_size)
+        if problem.discrete_actions:
+            drawn = torch.nn.functional.one_hot(drawn.argmax(-1), problem.action_size).float()
+        else:
+            drawn = low + drawn * (high - low)
+        made = model.step(observation, torch.where((step < random_steps)[:, None], drawn, action), generators)
+        rewards.append(made.reward.double().where(alive[-1], 0.0))
+        alive.append(alive[-1] if made.terminated is None else alive[-1] & ~made.terminated)
+        observation = made.next_observation
+        seen.append(observation)
+    size = len(basis.phases) + 1
+    gram = torch.zeros(count, size, size, dtype=torch.float64)
+    moment = torch.zeros(count, size, 1, dtype=torch.float64)
+    total = torch.zeros(len(observation), dtype=torch.float64)
+    for step in reversed(range(horizon)):
+        total = rewards[step] + problem.discount * total
+        used = (alive[step] & (step >= random_steps)).double()[:, None]
+        at = torch.full((len(total),), step)
+        rows = (used * basis.of(problem, seen[step], at)).view(count, rollouts, -1)
+        gram += rows.mT @ rows
+        moment += rows.mT @ total.view(count, rollouts, 1)
+    ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
+    weights: Tensor = torch.linalg.solve(gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment)
+    return weights[..., 0].T

@@ -1,0 +1,51 @@
+"""dp-accounting's accountants, with the events that this project composes and they do not know."""
+
+import math
+from typing import Any
+
+import dp_accounting
+from dp_accounting import dp_event, pld, rdp
+
+from primorl.privacy.accounting.groups import mixture_rdp
+from primorl.privacy.accounting.pure import PureDpEvent, pure_rdp
+
+
+class PldWithPure(pld.PLDAccountant):  # type: ignore[misc]  # the package has no types
+    """dp-accounting's PLD, which also composes `PureDpEvent`.
+
+    Where a unit is replaced by another, it is zeroed out and the other one put in its place: 2ε.
+    """
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if not isinstance(event, PureDpEvent):
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            epsilon = float(event.epsilon)
+            if self.neighboring_relation is dp_accounting.NeighboringRelation.REPLACE_ONE:
+                epsilon *= 2
+            likely = -math.log1p(math.exp(-epsilon))
+            rare = likely - epsilon
+            one = pld.privacy_loss_distribution.from_two_probability_mass_functions(
+                {0: rare, 1: likely},
+                {0: likely, 1: rare},
+                pessimistic_estimate=True,
+                value_discretization_interval=self._value_discretization_interval,
+                symmetric=True,
+            )
+            self._pld: Any = self._pld.compose(one.self_compose(count))
+        return None
+
+
+class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
+    """dp-accounting's RDP, which also composes `PureDpEvent` and the mixtures of `groups.grouped`."""
+
+    def _maybe_compose(self, event: dp_event.DpEvent, count: int, do_compose: bool) -> Any:
+        if isinstance(event, PureDpEvent):
+            own = pure_rdp(event.epsilon, self._orders)
+        elif isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
+            own = mixture_rdp(event, self._orders)
+        else:
+            return super()._maybe_compose(event, count, do_compose)
+        if do_compose:
+            self._rdp += count * own
+        return None

@@ -1,0 +1,273 @@
+"""Choose one of several policies by the private units' scores: pay, choose, and write what was chosen."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from primorl.config.params import Params
+from primorl.evaluation.private.episodes import Episodes, EpisodeSource, batches
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
+from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.policy.saved import EPOCHS, FINAL
+from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
+from primorl.privacy.mechanism.selection import Selection
+from primorl.privacy.statement import FILE, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import check_writable, file_sha256, home
+from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
+from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
+from primorl.setup import accounts
+from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.partitions import Partitions
+from primorl.setup.statement import assumptions
+from primorl.tracking import StageRun
+from primorl.trajectories.storage.store import UnitStore
+
+_VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
+ESTIMATORS: dict[str, Score] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
+"""By what is scored, by the name of ``--estimator``."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of the policies to choose among.
+
+    Attributes:
+        name: its folder, or a folder and an epoch.
+        sha256: of the policy's file, with the epoch where there is one.
+        policy: P = 1.
+        sound: whether its privacy statement may be relied on.
+    """
+
+    name: str
+    sha256: str
+    policy: DeterministicPolicy
+    sound: bool
+
+
+@record
+class CandidateRecord:
+    """A candidate in ``reports/selection.json``."""
+
+    name: Line
+    sha256: Hexadecimal
+
+
+@record
+class SelectionRecord:
+    """``reports/selection.json``: which candidate was chosen, and what that guarantees. It has no scores."""
+
+    FORMAT: ClassVar[int] = 1
+
+    chosen: Line
+    candidates: tuple[CandidateRecord, ...]
+    estimator: Line
+    settings: dict[Line, Any]
+    bias: Line
+    privacy: Statement
+
+
+@dataclass(frozen=True)
+class Choosing:
+    """Where a paid choice stands: before it, or the number that was chosen.
+
+    Attributes:
+        started: 1 from the moment that the choice may have been made.
+        chosen: number of the candidate; None before it is known.
+    """
+
+    started: int = 0
+    chosen: int | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the choice is known."""
+        return self.chosen is not None
+
+    @property
+    def lost(self) -> bool:
+        """Whether the choice was made and nobody knows it. The same charge cannot choose again."""
+        return self.started > 0 and not self.finished
+
+    def tensors(self) -> dict[str, Tensor]:
+        """None."""
+        return {}
+
+    def facts(self) -> dict[str, Any]:
+        """Both fields."""
+        return asdict(self)
+
+    @classmethod
+    def restore(cls, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> Self:
+        """Rebuild the state."""
+        del tensors
+        return cls(**facts)
+
+
+def of_folders(folders: Sequence[Path]) -> list[Candidate]:
+    """The final policy of each folder; raises what `DeterministicPolicy.load` raises."""
+    return [
+        Candidate(str(folder), file_sha256(folder / FINAL), DeterministicPolicy.load(folder), _sound(folder))
+        for folder in folders
+    ]
+
+
+def of_seeds(params: Params) -> list[Candidate]:
+    """The policies of all seeds in params.yaml; raises what `DeterministicPolicy.load` raises."""
+    return of_folders(seed_folders(POLICY, params.policy_seeds))
+
+
+def of_epochs(folder: Path) -> list[Candidate]:
+    """One policy at the end of every epoch; raises what `DeterministicPolicy.load_epochs` raises."""
+    policies, digest = DeterministicPolicy.load_epochs(folder), file_sha256(folder / EPOCHS)
+    return [
+        Candidate(
+            f"{folder}, epoch {number + 1}",
+            hashlib.sha256(f"{digest} {number}".encode()).hexdigest(),
+            policies.one(number),
+            _sound(folder),
+        )
+        for number in range(policies.policies)
+    ]
+
+
+def select(
+    params: Params, candidates: Sequence[Candidate], *, epsilon: float, estimator: str, run: StageRun
+) -> SelectionRecord:
+    """Choose a candidate, once for every set of candidates and settings, and write ``reports/selection.json``.
+
+    The charge is reserved before a private row is read. A finished choice of the same identity is restored at no cost;
+    one that was killed before it chose is resumed. The scores are summed before the choice is announced to the ledger,
+    so that next to no time lies between the announcement and the stored choice.
+
+    Args:
+        params: every setting of the project.
+        candidates: at least two, of the dataset's observations and actions.
+        epsilon: of the choice.
+        estimator: a key of `ESTIMATORS`.
+        run: the MLflow run.
+
+    Raises:
+        PipelineError: the candidates do not fit the dataset, the budget does not allow the choice, or a file is
+            missing or broken.
+    """
+    partitions = Partitions.open(PARTITIONS)
+    manifest, score = partitions.manifest, ESTIMATORS[estimator]
+    _refuse_repeated(candidates)
+    delta = params.privacy.delta
+    selection = Selection(manifest.private_units, manifest.info.unit, len(candidates), epsilon, delta)
+    problem = evaluation_problem(
+        manifest,
+        MODEL,
+        act_of(candidates[0].policy),
+        partitions.public,
+        delta=delta,
+        discount=params.policy.discount if manifest.info.horizon is None else 1.0,
+        return_bounds=None,
+        seed=params.seed,
+    )
+    _refuse_others(candidates, problem)
+    check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
+    settings = asdict(score)  # type: ignore[call-overload]  # every score is a dataclass
+    content = {
+        "data": partitions.identity,
+        "select": [candidate.sha256 for candidate in candidates],
+        "model": file_sha256(MODEL / "model.safetensors"),
+        "score": [score.name, settings, problem.seed, problem.discount],
+        "epsilon": epsilon,
+        "draw": params.privacy.draw,
+    }
+    request = accounts.request(
+        params,
+        run,
+        manifest,
+        partitions.version,
+        stage="select",
+        event=selection.event,
+        identity=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+    )
+    with (
+        closing(accounts.project_ledger(params)) as ledger,
+        pay_or_resume(
+            ledger,
+            request,
+            accounts.budget(params, manifest),
+            accounts.checkpoints(),
+            Choosing(),
+            Choosing.restore,
+        ) as payment,
+    ):
+        run.tag("charge", payment.charge.id)
+        state = payment.state
+        if state is None or not state.finished:
+            scorer = score.fitted(problem, Candidates([candidate.policy for candidate in candidates]))
+            private = accounts.open_private(manifest, partitions.version, partitions.folder, sys.maxsize)
+            assert isinstance(private, UnitStore), "whole trajectories are read from memory"
+            total = summed(selection, scorer, private)
+            payment.save_checkpoint(Choosing(started=1))
+            state = Choosing(started=1, chosen=selection.choose(total))
+            payment.save_checkpoint(state)
+        ledger.commit(payment.charge.id)
+        spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
+    statement = selection.statement(
+        dataset_fingerprint=manifest.info.dataset_fingerprint,
+        public_assumptions=[*assumptions(manifest), "the candidates and the released model"],
+    ).with_payment(payment.charge.id, spent)
+    unsound = [f"{c.name}: its own statement may not be relied on" for c in candidates if not c.sound]
+    assert state.chosen is not None
+    found = SelectionRecord(
+        chosen=candidates[state.chosen].name,
+        candidates=tuple(CandidateRecord(name=c.name, sha256=c.sha256) for c in candidates),
+        estimator=estimator,
+        settings=settings,
+        bias=score.bias,
+        privacy=replace(statement, void=(*statement.void, *unsound), public_units=manifest.public_units),
+    )
+    write_record(SELECTION, found)
+    return found
+
+
+def read(path: Path = SELECTION) -> SelectionRecord:
+    """Read what `select` wrote; raises what `read_record` raises."""
+    return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
+
+
+def summed(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
+    """Sums of the scores of all units, int64 ``[k]``. Sensitive."""
+    total = torch.zeros(selection.candidates, dtype=torch.int64)
+    for units in batches(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
+        total += selection.scores.total(scorer.scores(Episodes.read(source, units)))
+    return total
+
+
+def _sound(folder: Path) -> bool:
+    """Whether the policy in a folder, or in the one that its seeds lie in, has a statement to rely on."""
+    place = folder.parents[1] if folder.parent.name == "seeds" and not (folder / FILE).exists() else folder
+    return Statement.read(place).sound
+
+
+def _refuse_repeated(candidates: Sequence[Candidate]) -> None:
+    if len(candidates) < 2:
+        raise PipelineError(f"select: found {len(candidates)} candidate(s), allowed are at least 2")
+    if len({candidate.sha256 for candidate in candidates}) < len(candidates):
+        raise PipelineError("select: two candidates are the same policy; name each once")
+
+
+def _refuse_others(candidates: Sequence[Candidate], problem: Problem) -> None:
+    for candidate in candidates:
+        policy = candidate.policy
+        sizes = policy.observation_size, policy.action_size, policy.discrete_actions
+        if sizes != (problem.observation_size, problem.action_size, problem.discrete_actions):
+            raise PipelineError(
+                f"{candidate.name}: found a policy for {sizes[0]} observations and {sizes[1]} actions, allowed are "
+                f"{problem.observation_size} and {problem.action_size}, as the dataset has"
+            )
