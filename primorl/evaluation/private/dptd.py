@@ -61,8 +61,8 @@ class Dptd:
 
     The value is V_θ(s) = ρ h g_θ(x): g is an MLP of the standardised observation (for a policy: and of the action) and
     of the share of the horizon that is left, ρ is the largest size of a reward, and h the discounted number of steps
-    that are left. Rewards are divided by ρ, and Ψ by ρ h(0), so that all numbers are of order one; this rescales ω, and
-    leaves the loss what it is. With a declared horizon, transitions beyond it have no weight.
+    that are left. Values and rewards are divided by ρ h(0), a public constant, so that values are of order one. With a
+    declared horizon, transitions beyond it have no weight.
 
     With ``privacy_unit`` ``transition``, one transition is the privacy unit (the paper's Theorem 5.1): problem and
     source are those of `primorl.evaluation.private.transitions.per_transition`. Such a guarantee says little about
@@ -156,7 +156,8 @@ class Dptd:
         """What the loss needs of these transitions. Sensitive."""
         step = episodes.step
         counted = episodes.own if problem.horizon is None else episodes.own & (step < problem.horizon)
-        left, left_next = steps_left(problem, step), steps_left(problem, step + 1)
+        whole = problem.effective_horizon
+        left, left_next = steps_left(problem, step) / whole, steps_left(problem, step + 1) / whole
         action = following_action = None
         if self.of == "policy":
             action, following_action = episodes.action, problem.actions(episodes.following)
@@ -164,10 +165,10 @@ class Dptd:
         parts = (
             _inputs(problem, episodes.observation, action, step),
             _inputs(problem, episodes.following, following_action, step + 1),
-            problem.reward(episodes.reward) / _reward_size(problem),
+            problem.reward(episodes.reward) / (_reward_size(problem) * whole),
             left,
             problem.discount * left_next * continues,
-            left / problem.effective_horizon,
+            left,
             counted / counted.sum(1, keepdim=True).clamp(min=1),
         )
         return TdBatch(*(part[None] for part in parts))
@@ -212,7 +213,7 @@ class Dptd:
             starts = "first states of the private units and the noise of their query"
         else:
             means = public.mean(0)
-            value, error = float(means.mean()), float(means.std() / math.sqrt(len(means)))
+            value, error = float(means.mean()), float(means.std(correction=0) / math.sqrt(len(means)))
             starts = "public first states"
         half = math.hypot(half_spread, _NORMAL * error)
         return (
