@@ -84,12 +84,12 @@ class Episodes:
             device: where the tensors go; None: the CPU.
         """
         lengths = source.lengths(units)
-        steps = torch.arange(int(lengths.max())).expand(len(units), -1)
+        steps = torch.arange(max(1, int(lengths.max()))).expand(len(units), -1)  # a unit may have no rows
         own = steps < lengths[:, None]
         steps = steps.where(own, 0)  # padding repeats a row of the unit's own
         inputs, targets = source.transitions(units, steps)
         begins = source.begins(units, steps) & own
-        begins[:, 0] = True
+        begins[:, 0] = own[:, 0]
         place = torch.arange(own.shape[1]).expand_as(own)
         step = place - place.where(begins, 0).cummax(1).values
         ends = own & torch.cat((begins[:, 1:] | ~own[:, 1:], torch.ones_like(own[:, :1])), 1)

@@ -1,0 +1,279 @@
+"""DPTD: private temporal-difference evaluation with neural networks, by primal-dual descent on one timescale."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import torch
+from scipy.special import stdtrit
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.estimator import Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.transitions import TRANSITION
+from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
+
+Averaging = Annotated[float, Within(gt=0, le=6.9)]
+"""α and β: α ν_0 must not exceed 1."""
+
+_BOX = 1.0  # Θ = Ω = [-1, 1]^d
+_QUERY = "dptd_first_state_value"
+_NORMAL = 1.959964  # 97.5% quantile
+
+
+@register_query(_QUERY)
+@dataclass(frozen=True)
+class FirstStateValue:
+    """First and second moment of a unit's value, averaged over its trajectories' first states and held within ±1."""
+
+    contribution: ClassVar[Moments] = Moments(1, ())
+
+    def total(self, values: Tensor, begins: Tensor) -> Tensor:
+        """The sum over units: values ``[U, M]`` of the rows, and which of them begin a trajectory; int64 ``[2]``."""
+        kept = values.clamp(-1, 1).where(begins, 0.0)
+        mean = kept.sum(1, keepdim=True) / begins.sum(1, keepdim=True).clamp(min=1)
+        return self.contribution.total(mean, torch.zeros(len(mean), 0, dtype=torch.int64, device=mean.device))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dptd:
+    """DPTD (Zhao et al. 2023), Algorithm 1, with enforced clipping.
+
+    It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ, whose value is the mean
+    squared projected Bellman error. Round t releases the gradients g^θ and g^ω, averaged over a cohort. With
+    ν_t = 1 / (4 √(t + 3)):
+
+        p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β ν_{t-1} g^ω_t,
+        θ_{t+1} = θ_t + ν_t (P(θ_t - κ p_t) - θ_t),         ω_{t+1} = ω_t + ν_t (P(ω_t + η d_t) - ω_t),
+
+    p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d.
+
+    Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides and of all members averaged
+    over its own transitions, clipped jointly to C. The paper assumes that gradients are bounded by G, charges both
+    sides apart, and adds noise of constant size to p_t; here the noise is part of g_t and shrinks with α ν_t.
+
+    The value is V_θ(s) = ρ h g_θ(x): g is an MLP of the standardised observation (for a policy: and of the action) and
+    of the share of the horizon that is left, ρ is the largest size of a reward, and h the discounted number of steps
+    that are left. Values and rewards are divided by ρ h(0), a public constant, so that values are of order one. With a
+    declared horizon, transitions beyond it have no weight.
+
+    With ``privacy_unit`` ``transition``, one transition is the privacy unit (the paper's Theorem 5.1): problem and
+    source are those of `primorl.evaluation.private.transitions.per_transition`. Such a guarantee says little about
+    a person with many transitions. Its charge does not compose at face value with charges on the dataset's units.
+
+    Attributes:
+        of: ``behaviour``: the data's own policy, V(s); ``policy``: the problem's, Q(s, a) with a' = π(s').
+        privacy_unit: ``dataset``: the dataset's unit; ``transition``.
+        hidden: units of the hidden layers; ELU between layers.
+        members: networks side by side, from different initial weights and with their own noise.
+        rounds: T.
+        sampling_probability: q.
+        clipping_norm: C, of all members together.
+        alpha: α.
+        beta: β.
+        kappa: κ, step size of θ.
+        eta: η, step size of ω.
+        output: ``draw``: each member's θ is one of its iterates, drawn uniformly with the problem's seed, as in the
+            paper; ``average``: the mean of the later half of the iterates.
+        query_share: share of the cost that the last query takes: the value at the private units' first states.
+            Transitions have no first states: there the public ones are used, and the share is left unspent.
+    """
+
+    name: ClassVar[str] = "dptd"
+
+    of: Literal["behaviour", "policy"]
+    privacy_unit: Literal["dataset", "transition"]
+    hidden: HiddenSizes
+    members: Members
+    rounds: Steps
+    sampling_probability: Probability
+    clipping_norm: ClippingNorm
+    alpha: Averaging
+    beta: Averaging
+    kappa: Positive
+    eta: Positive
+    output: Literal["average", "draw"]
+    query_share: Share
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """See `Estimator.plan`.
+
+        Raises:
+            ValueError: the problem's unit is not the one that the settings name.
+        """
+        if (problem.unit == TRANSITION) != (self.privacy_unit == "transition"):
+            raise ValueError(
+                f"privacy_unit: found {self.privacy_unit} with a problem whose unit is {problem.unit}; "
+                "`per_transition` makes a problem of single transitions"
+            )
+        rounds_mean = gaussian_mean * math.sqrt(1 - self.query_share)
+        query = GaussianQuery.of(
+            _QUERY, FirstStateValue.contribution, noise_multiplier(gaussian_mean * math.sqrt(self.query_share))
+        )
+        return Plan(
+            units=problem.units,
+            unit=problem.unit,
+            sampler=PoissonSampler(self.sampling_probability),
+            clip=L2Clip(self.clipping_norm),
+            noise_multiplier=noise_multiplier(rounds_mean, self.sampling_probability, self.rounds),
+            rounds=self.rounds,
+            delta=problem.delta,
+            queries=(query,) if self.privacy_unit == "dataset" else (),
+        )
+
+    def network(self, problem: Problem) -> ValueNetwork:
+        """The members' shape."""
+        time = problem.horizon is not None
+        actions = problem.action_size if self.of == "policy" else 0
+        return ValueNetwork(problem.observation_size + actions + time, self.hidden)
+
+    def row_bytes(self, problem: Problem) -> int:
+        """See `Estimator.row_bytes`."""
+        return self.network(problem).row_bytes(self.members)
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """Random θ, ω = 0, and with ``draw`` which iterate each member keeps."""
+        generator = torch.Generator().manual_seed(problem.seed)
+        theta = self.network(problem).initial(self.members, generator).clamp(-_BOX, _BOX)
+        values = {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {"theta": theta}
+        if self.output == "draw":
+            values["drawn"] = torch.randint(self.rounds, (self.members,), generator=generator)
+        return values
+
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Gradients of θ and ω of all members, ``[U, N·2d]``: one vector, to be clipped as one."""
+        theta, omega = (values[name].to(episodes.reward.device) for name in ("theta", "omega"))
+        return self.network(problem).gradients(theta, omega, self.batch(problem, episodes)).flatten(1)
+
+    def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
+        """What the loss needs of these transitions. Sensitive."""
+        step = episodes.step
+        counted = episodes.own if problem.horizon is None else episodes.own & (step < problem.horizon)
+        whole = problem.effective_horizon
+        left, left_next = steps_left(problem, step) / whole, steps_left(problem, step + 1) / whole
+        action = following_action = None
+        if self.of == "policy":
+            action, following_action = episodes.action, problem.actions(episodes.following)
+        continues = problem.continues(step, episodes.terminated)
+        parts = (
+            _inputs(problem, episodes.observation, action, step),
+            _inputs(problem, episodes.following, following_action, step + 1),
+            problem.reward(episodes.reward) / (_reward_size(problem) * whole),
+            left,
+            problem.discount * left_next * continues,
+            left,
+            counted / counted.sum(1, keepdim=True).clamp(min=1),
+        )
+        return TdBatch(*(part[None] for part in parts))
+
+    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """Steps 1 to 3 of Algorithm 1 after round ``done``."""
+        theta, omega = values["theta"], values["omega"]
+        of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
+        share, rate = 1.0 if done == 0 else _rate(done - 1), _rate(done)
+        p = values["p"].lerp(of_theta, share if done == 0 else self.alpha * share)
+        d = values["d"].lerp(of_omega, share if done == 0 else self.beta * share)
+        return dict(values) | {
+            "p": p,
+            "d": d,
+            "output": self._output(values, done),
+            "theta": theta.lerp(projected(theta - self.kappa * p), rate),
+            "omega": omega.lerp(projected(omega + self.eta * d), rate),
+        }
+
+    def _output(self, values: Mapping[str, Tensor], done: int) -> Tensor:
+        """What the output is once the iterate θ_done is known."""
+        theta, output = values["theta"], values["output"]
+        if self.output == "draw":
+            return torch.where(values["drawn"][:, None] == done, theta, output)
+        first = self.rounds // 2
+        return output if done < first else output.lerp(theta, 1 / (done - first + 1))
+
+    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """See `Estimator.query_total`."""
+        value = self._first_values(problem, values, episodes.observation).mean(0)
+        return FirstStateValue().total((value - _middle(problem)) / _half(problem), episodes.begins)
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+        """The value, averaged over members and first states."""
+        public = self._first_values(problem, state.values, problem.starts)
+        half_spread = float(stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members))
+        if plan.queries:
+            mean, second = (float(number) for number in state.answers[_QUERY])
+            noise = plan.queries[0].standard_deviation / plan.units
+            variance = max(second - mean**2, 0.0) / plan.units + noise**2
+            value, error = _middle(problem) + _half(problem) * mean, _half(problem) * math.sqrt(variance)
+            starts = "first states of the private units and the noise of their query"
+        else:
+            means = public.mean(0)
+            value, error = float(means.mean()), float(means.std(correction=0) / math.sqrt(len(means)))
+            starts = "public first states"
+        half = math.hypot(half_spread, _NORMAL * error)
+        return (
+            Estimate(
+                estimator=self.name,
+                of=self.of,
+                what="mean return" if problem.discount == 1 else "mean discounted return",
+                value=value,
+                ci95=(value - half, value + half),
+                covers=f"{starts}; initial weights and noise of training, by the spread of {self.members} members",
+                bias="Training may stop short of the saddle point, and the network may not represent the value; "
+                "cohorts and data are the same for all members, so their spread does not show these errors.",
+            ),
+        )
+
+    def _first_values(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        """Each member's value of ``[.., S]`` at the first step, in units of the return and within its bounds."""
+        step = torch.zeros(observation.shape[:-1], dtype=torch.int64, device=observation.device)
+        action = problem.actions(observation) if self.of == "policy" else None
+        inputs = _inputs(problem, observation, action, step)[None]
+        value = self.network(problem).values(values["output"].to(inputs.device), inputs)
+        scale = _reward_size(problem) * problem.effective_horizon
+        return (scale * value).clamp(problem.return_low, problem.return_high)
+
+
+def projected(parameters: Tensor) -> Tensor:
+    """The projection onto Θ and Ω, the box [-1, 1]^d."""
+    return parameters.clamp(-_BOX, _BOX)
+
+
+def steps_left(problem: Problem, step: Tensor) -> Tensor:
+    """h = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
+    if problem.horizon is None:
+        return torch.full(step.shape, problem.effective_horizon, dtype=torch.float64, device=step.device)
+    left = (problem.horizon - step).clamp(min=0).double()
+    return left if problem.discount == 1 else (1 - problem.discount**left) / (1 - problem.discount)
+
+
+def _rate(done: int) -> float:
+    """ν_t."""
+    return 1 / (4 * math.sqrt(done + 3))
+
+
+def _inputs(problem: Problem, observation: Tensor, action: Tensor | None, step: Tensor) -> Tensor:
+    parts = [problem.standardised(observation)]
+    if action is not None:
+        parts.append(problem.centred(action))
+    if problem.horizon is not None:
+        parts.append(problem.time_left(step)[..., None])
+    return torch.cat(parts, -1)
+
+
+def _reward_size(problem: Problem) -> float:
+    """ρ, the largest size of a reward; 1 where all rewards are 0."""
+    return max(abs(problem.reward_low), abs(problem.reward_high)) or 1.0
+
+
+def _middle(problem: Problem) -> float:
+    return (problem.return_low + problem.return_high) / 2
+
+
+def _half(problem: Problem) -> float:
+    return (problem.return_high - problem.return_low) / 2 or 1.0
