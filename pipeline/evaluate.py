@@ -13,6 +13,7 @@ from pipeline.runner import run_stage
 from primorl.config.params import Params
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.figure import draw_returns
+from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.results import in_environment, in_model
 from primorl.evaluation.summary import Summary, log_summary, write_curve
 from primorl.policy.config import PolicyConfig
@@ -20,13 +21,27 @@ from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file
-from primorl.project.paths import CURVES, FIGURE, MANIFEST, MODEL, MOPO, POLICY, PUBLIC, SUMMARY, seconds_of
+from primorl.project.paths import (
+    CURVES,
+    FIGURE,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    POLICY,
+    PRIVATE_EVALUATION,
+    PUBLIC,
+    SUMMARY,
+    seconds_of,
+)
 from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 _STARTS = 4096  # drawn from the released first states
-_STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
+_STAGES = (
+    *("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo"),
+    "evaluate_private",
+)
 
 
 def body(params: Params, run: StageRun) -> None:
@@ -39,6 +54,8 @@ def body(params: Params, run: StageRun) -> None:
             f"{folder / 'config.json'}: found a policy of variant {config.variant!r}, params.yaml asks for "
             f"{params.dynamics.variant!r}; run `dvc repro`"
         )
+    answers = PrivateEvaluation.read(PRIVATE_EVALUATION)
+    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL / "model.safetensors", POLICY / "policy.safetensors")
     manifest = Manifest.load(MANIFEST)
     folders = seed_folders(folder, config.seeds or [params.seed])
     sizes, seed, environment = params.evaluation, params.evaluation.seed, params.chosen.environment
@@ -63,6 +80,7 @@ def body(params: Params, run: StageRun) -> None:
         seed=params.seed,
         seconds=seconds | {"evaluate": round(time.perf_counter() - started, 3)},
         statement=statement,
+        answers=answers,
     )
     overall = evaluation.overall
     with replaced_file(CURVES) as fresh:

@@ -57,8 +57,7 @@ def body(params: Params, run: StageRun) -> None:
         record = evaluation_record(params, problem, partitions, subject, paid, free)
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)
         for each in paid.paid:
-            name = each.asked.estimator.name
-            paid.commit(each.charge, {f"private_evaluation: {name}": record.digest(name)})
+            paid.commit(each.charge, record.made(each.asked.estimator.name))
     for answer in record.values():
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):

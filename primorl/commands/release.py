@@ -44,21 +44,21 @@ def _run(
     ] = None,
 ) -> None:
     from primorl.config import params
-    from primorl.evaluation.wording import guarantee
     from primorl.release import bundle
     from primorl.release.contents import SIGNATURE
     from primorl.release.making import release
+    from primorl.release.pages import promised
 
     if sign is not None and check:
         raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
     if key is not None and not check:
         raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
     if check:
-        statement = bundle.check(directory, void_ok=void_ok, key=key)
+        bundle.check(directory, void_ok=void_ok, key=key)
     else:
-        statement = release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
+        release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
     done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
-    print(f"{directory}: {done}; {guarantee(statement.to_json())}")
+    print(f"{directory}: {done}; {promised(directory)}")
     if check and key is not None:
         print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
     elif check:

@@ -6,6 +6,7 @@ import typer
 
 from primorl.project.paths import SUMMARY
 
+_WHOSE = {"behaviour": "today", "policy": "policy", "random": "random", "zero_action": "zeros", "model": "model"}
 _HELP = """Show the results of the last run.
 
 \b
@@ -38,16 +39,29 @@ def text(summary: dict[str, Any]) -> str:
     from primorl.evaluation.wording import account, guarantee
 
     score, seconds = summary["normalized_score"], summary["seconds"]
-    rows = {
-        "dataset": f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units",
-        "variant": f"{summary['variant']}, {_seeds(summary)}",
-        "privacy": guarantee(summary),
-        "spent": account(summary),
-        **_value(summary),
-        "score": ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}",
-        "time": f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
-    }
-    return "\n".join(f"{name:<8} {value}" for name, value in rows.items())
+    rows = [
+        ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
+        ("variant", f"{summary['variant']}, {_seeds(summary)}"),
+        ("privacy", guarantee(summary)),
+        ("spent", account(summary)),
+        *_private_answers(summary),
+        *_value(summary).items(),
+        ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
+        (
+            "time",
+            f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
+        ),
+    ]
+    return "\n".join(f"{name:<8} {value}" for name, value in rows)
+
+
+def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the private units get today, and would get; empty where nothing was asked."""
+    from primorl.evaluation.wording import source, value
+
+    answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
+    rows = [(_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}") for each in answers]
+    return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
 
 
 def _value(summary: dict[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, ClassVar, Self
 
 from primorl.dynamics.config import Variant
 from primorl.evaluation.model_value import NOTE, ModelValue
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.results import Estimate, Evaluation, Result
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
@@ -17,8 +18,7 @@ from primorl.project.values import Within
 Score = Callable[[float], float]
 """From a mean return to the normalised score that the dataset declares."""
 
-STATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
-"""Keys that the summary repeats from the privacy statement."""
+_REPEATED = ("private", "epsilon", "epsilon_rdp", "delta", "unit", "units", "void", "spent_on_dataset")
 _Epsilon = Annotated[float, Within(ge=0)]
 _Count = Annotated[int, Within(ge=1)]
 _REMEDY = "run `dvc repro evaluate`"
@@ -41,7 +41,7 @@ class SeedSummary:
 class Summary:
     """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
-    FORMAT: ClassVar[int] = 3
+    FORMAT: ClassVar[int] = 4
 
     dataset: Annotated[Line, "Name in params.yaml."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -53,7 +53,10 @@ class Summary:
     unit: Annotated[Line, "What one unit of privacy is."]
     units: Annotated[_Count, "K, the number of private units; public."]
     void: Annotated[tuple[Line, ...], "Reasons not to rely on the statement."]
-    spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."]
+    spent_on_dataset: Annotated[
+        SpentOnDataset | None,
+        "What the ledger had recorded for the same units: the private evaluation included where something was asked.",
+    ]
     seed: Annotated[int, "`seed` of params.yaml."]
     return_mean: Annotated[float | None, "Mean return of the final policies; `null`: nothing could be measured."]
     return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."]
@@ -70,6 +73,10 @@ class Summary:
     seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
     by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."] = None
+    private_evaluation: Annotated[
+        tuple[Answer, ...] | None, "Values by the private units and in the released model, where something was asked."
+    ] = None
+    model_verdict: Annotated[Line | None, "Whether the model can be believed, where that was asked."] = None
 
     @classmethod
     def of(
@@ -80,6 +87,7 @@ class Summary:
         score: Score | None,
         seeds: Sequence[int] | None,
         statement: Statement,
+        answers: PrivateEvaluation,
         **others: Any,
     ) -> Self:
         """Summarise an evaluation.
@@ -90,6 +98,7 @@ class Summary:
             score: of the dataset, if it declares one.
             seeds: of params.yaml; None if it lists none.
             statement: of the policies.
+            answers: of the private units, about the first policy.
             others: the other fields.
         """
         listed = tuple(
@@ -97,7 +106,7 @@ class Summary:
             for seed, result, folder in zip(seeds or (), evaluation.by_seed, folders, strict=seeds is not None)
         )
         return cls(
-            **{key: getattr(statement, key) for key in STATED},
+            **stated(statement, answers),
             **_value(evaluation.overall.final, score),
             **evaluation.method,
             seeds=tuple(seeds) if seeds else None,
@@ -122,6 +131,18 @@ class Summary:
             PipelineError: if it is missing, of another format version, or not as declared. One line.
         """
         return read_record(path, cls, _REMEDY)
+
+
+def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
+    """What a summary repeats of the policy's statement and of the private units' answers."""
+    repeated = {key: getattr(statement, key) for key in _REPEATED}
+    if not answers.asked:
+        return repeated | {"private_evaluation": None, "model_verdict": None}
+    return repeated | {
+        "spent_on_dataset": answers.total,
+        "private_evaluation": answers.values(),
+        "model_verdict": answers.verdict,
+    }
 
 
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:

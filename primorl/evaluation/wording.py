@@ -1,6 +1,6 @@
-"""The privacy statement in one line, for tables and cards."""
+"""Privacy statements and private answers in a line each, for tables and cards."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primorl.privacy.accounting.rounding import at_most
@@ -17,11 +17,31 @@ def guarantee(summary: Mapping[str, Any]) -> str:
 def account(summary: Mapping[str, Any]) -> str:
     """One line on what all runs had spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
     spent = summary["spent_on_dataset"]
+    when = "when the model was made" if summary.get("private_evaluation") is None else "with the private evaluation"
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
     if spent["epsilon"] is None:
         return f"no guarantee left: a run without one is among {charges}"
-    text = f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} when the model was made"
+    text = f"ε = {at_most(spent['epsilon'])}, δ = {at_most(spent['delta'])} in {charges} {when}"
     fixed = spent["epsilon_fixed"]
     if spent["charges"] == 1 or fixed is None:  # nothing was there to be looked at
         return text
     return f"{text} (ε = {at_most(fixed)} if all settings were fixed beforehand)"
+
+
+def value(number: float, ci95: Sequence[float] | None) -> str:
+    """A number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is not symmetric.
+
+    What stands behind ± is rounded up.
+    """
+    if ci95 is None:
+        return f"{number:.4g}"
+    low, high = ci95
+    if abs((high - number) - (number - low)) > 0.02 * (high - low):
+        return f"{number:.4g} [{low:.4g}, {high:.4g}]"
+    return f"{number:.4g} ± {at_most(max(high - number, number - low), 2)}"
+
+
+def source(answer: Mapping[str, Any]) -> str:
+    """Who says an answer and what it cost, such as "lstd (ε 0.2)" or "model (free)"."""
+    price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
+    return f"{answer['estimator']} ({price})"

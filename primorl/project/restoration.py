@@ -37,21 +37,27 @@ def missing_outputs() -> list[str]:
     return list(_missing())
 
 
-def recorded_file(output: Path, name: str) -> str | None:
-    """A text file of an output that is a folder, as ``dvc.lock`` records it; None if DVC's cache does not have it."""
+def recorded_file(output: Path, name: str | None = None) -> str | None:
+    """A text file as ``dvc.lock`` records it; None if DVC's cache does not have it.
+
+    Args:
+        output: of a stage.
+        name: of the file, if the output is a folder; None: the output is the file.
+    """
     digest = _recorded().get(str(output), "")
-    if not digest.endswith(".dir") or not (home() / ".dvc").is_dir():
+    if not digest or digest.endswith(".dir") != (name is not None) or not (home() / ".dvc").is_dir():
         return None
     cache = home() / ".dvc" / "cache"  # the usual place first: asking DVC takes a second
     if not _is_cached(digest, cache):
         cache = _cache()
     if not _is_cached(digest, cache):
         return None
-    listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
-    wanted = [entry["md5"] for entry in listed if entry["relpath"] == name]
-    if not wanted or not _is_cached(wanted[0], cache):
-        return None
-    return _object(cache, wanted[0]).read_text(encoding="utf-8")
+    if name is not None:
+        listed = json.loads(_object(cache, digest).read_text(encoding="utf-8"))
+        digest = next((entry["md5"] for entry in listed if entry["relpath"] == name), "")
+        if not digest or not _is_cached(digest, cache):
+            return None
+    return _object(cache, digest).read_text(encoding="utf-8")
 
 
 def is_recorded(stage: str) -> bool:

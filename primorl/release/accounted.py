@@ -33,7 +33,7 @@ def figures(events: Sequence[dp_event.DpEvent], delta: float) -> dict[str, float
 
 
 def check_statement(path: Path, statement: Statement) -> None:
-    """Check that a model's statement agrees with itself, and account its event again.
+    """Check that the statement of a mechanism agrees with itself, and account its event again.
 
     Args:
         path: its file, for the message.
@@ -94,25 +94,61 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: State
     for key in ("dataset_fingerprint", "unit", "neighboring_relation"):
         if getattr(ledger, key) != getattr(statement, key):
             raise PipelineError(f"{path}: {key}: differs from {of.name}: the ledger speaks of other data")
-    places = [place for place, record in enumerate(ledger.records) if record.id == statement.charge]
-    own = ledger.records[places[0]] if len(places) == 1 else None
-    if own is None or own.event != statement.event or own.state != "committed" or not own.same_version:
-        raise PipelineError(f"{path}: found no committed charge with the id and event of {of.name}")
     if ledger.charges != len(ledger.records):
         raise PipelineError(f"{path}: charges: not the number of records")
     for place, record in enumerate(ledger.records):
         alone = finite(fixed_epsilon(event_from_json(record.event), record.delta))
         _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
-    events = [_as_one_unit_sees(record) for record in ledger.records]
     account = given(of, "spent_on_dataset", statement.spent_on_dataset)
     if ledger.delta != account.delta:
         raise PipelineError(f"{path}: delta: found {ledger.delta!r}, allowed is {account.delta!r}, as in {of.name}")
-    for key, number in figures(events, ledger.delta).items():
+    for key, number in figures(_events(ledger), ledger.delta).items():
         _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
+    check_charge(path, ledger, of, statement)
+    check_account(of, ledger, statement)
+
+
+def check_charge(path: Path, ledger: LedgerStatement, of: Path, statement: Statement) -> ChargeRecord:
+    """Find the charge that paid for what a statement speaks of.
+
+    Args:
+        path: of the ledger's statement, for messages.
+        ledger: what was read from it.
+        of: file of the statement, for messages.
+        statement: what was read from that.
+
+    Raises:
+        PipelineError: there is no committed charge with its id and event on this version of the data, or the account
+            that the statement repeats does not count it.
+    """
+    places = [place for place, record in enumerate(ledger.records) if record.id == statement.charge]
+    own = ledger.records[places[0]] if len(places) == 1 else None
+    if own is None or own.event != statement.event or own.state != "committed" or not own.same_version:
+        raise PipelineError(f"{path}: found no committed charge with the id and event of {of.name}")
+    account = given(of, "spent_on_dataset", statement.spent_on_dataset)
     if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
         raise PipelineError(f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has")
-    for key, number in figures(events[: account.charges], account.delta).items():
+    return own
+
+
+def check_account(of: Path, ledger: LedgerStatement, statement: Statement) -> None:
+    """Account again what a statement says was spent on the dataset: the oldest of the ledger's charges, together.
+
+    Args:
+        of: file of the statement, for messages.
+        ledger: every record of which was checked.
+        statement: whose charge was found.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    account = given(of, "spent_on_dataset", statement.spent_on_dataset)
+    for key, number in figures(_events(ledger)[: account.charges], account.delta).items():
         _refuse_unless_equal(of, f"spent_on_dataset: {key}", getattr(account, key), number, statement)
+
+
+def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
+    return [_as_one_unit_sees(record) for record in ledger.records]
 
 
 def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
@@ -122,13 +158,13 @@ def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:
-    """A value of the statement that is null for other mechanisms, and never for a dynamics model.
+    """A value of the statement that is null where nothing was asked through a mechanism.
 
     Raises:
         PipelineError: it is null.
     """
     if value is None:
-        raise PipelineError(f"{path}: not as declared: {key} (null); a model's statement has it")
+        raise PipelineError(f"{path}: not as declared: {key} (null); the statement of a mechanism has it")
     return value
 
 

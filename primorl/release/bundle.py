@@ -17,6 +17,7 @@ import torch
 from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -29,11 +30,13 @@ from primorl.release import signature
 from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
 from primorl.release.card import is_inert
 from primorl.release.contents import (
+    ANSWERS,
     EVALUATION,
     FILES,
     LEDGER,
     MANIFEST,
     MODEL,
+    OPTIONAL,
     POLICY,
     SIGNATURE,
     STARTS,
@@ -41,6 +44,7 @@ from primorl.release.contents import (
     LedgerStatement,
     Manifest,
 )
+from primorl.release.evaluated import check_answers
 from primorl.release.pages import render
 from primorl.release.provenance import check_chain
 from primorl.release.soundness import check_model, check_policy
@@ -78,7 +82,7 @@ def is_bundle(folder: Path) -> bool:
     """
     try:
         read(folder, MANIFEST, Manifest)
-        return set(_files(folder)) <= FILES | {MANIFEST, SIGNATURE, STARTS}
+        return set(_files(folder)) <= FILES | OPTIONAL | {MANIFEST, SIGNATURE}
     except PipelineError:
         return False
 
@@ -106,17 +110,22 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     evaluation = read(folder, EVALUATION, Evaluation)
     if read(folder, POLICY[2], Statement) != statement:
         raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
+    answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
     _check_configs(folder, model, policy, statement)
-    if not statement.sound and not void_ok:
-        reason = "; ".join(statement.void) or "nothing is guaranteed"
-        raise PipelineError(f"{folder / MODEL[2]}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+    paid = () if answers is None else answers.statements.values()
+    for name, own in ((MODEL[2], statement), *((ANSWERS, each) for each in paid)):
+        if not own.sound and not void_ok:
+            reason = "; ".join(own.void) or "nothing is guaranteed"
+            raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
     check_statement(folder / MODEL[2], statement)
     _check_starts(folder, statement, STARTS in names)
     check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
-    for name in sorted(FILES - {MODEL[0], POLICY[0]}):
+    if answers is not None:
+        check_answers(folder, answers, statement, ledger, evaluation)
+    for name in sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS}):
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
-    check_chain(folder, statement, ledger, policy, evaluation)
+    check_chain(folder, statement, ledger, policy, evaluation, answers)
     for card, made in render(folder).items():
         if not is_inert(found := _text(folder / card)):
             raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
@@ -144,6 +153,8 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     events = {"event": found.event} if isinstance(found, Statement) else {}
     if isinstance(found, LedgerStatement):
         events = {f"records.{number}.event": record.event for number, record in enumerate(found.records)}
+    if isinstance(found, PrivateEvaluation):
+        events = {f"statements.{printable(name)}.event": own.event for name, own in found.statements.items()}
     for key, event in events.items():
         if not _accountable(event):
             raise PipelineError(f"{path}: not as declared: {key} (not an event that this project accounts)")
@@ -152,7 +163,7 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
 
 def manifest_of(folder: Path) -> Manifest:
     """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    names = FILES | {STARTS} if (folder / STARTS).exists() else FILES
+    names = FILES | {name for name in OPTIONAL if (folder / name).exists()}
     return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in sorted(names)})
 
 
@@ -161,7 +172,7 @@ def _check_names_and_hashes(folder: Path) -> set[str]:
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
     found, needed = set(_files(folder)), FILES | {MANIFEST}
-    allowed = needed | {STARTS, SIGNATURE}
+    allowed = needed | OPTIONAL | {SIGNATURE}
     for names, what in ((found - allowed, "does not belong in a bundle"), (needed - found, "is missing")):
         if names:
             raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")

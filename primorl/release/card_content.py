@@ -1,6 +1,7 @@
 """What a model card says, for people who are not experts.
 
-Every number comes from ``privacy.json``, ``config.json``, ``evaluation.json`` or the ledger's statement.
+Every number comes from ``privacy.json``, ``config.json``, ``evaluation.json``, ``private-evaluation.json`` or the
+ledger's statement.
 """
 
 import json
@@ -11,6 +12,7 @@ from typing import Any
 from primorl.evaluation.wording import guarantee
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
+from primorl.release.card_answers import answered, expert_rows, together, whole
 from primorl.release.card_meaning import curve, meaning, profile_row, success
 
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
@@ -22,6 +24,7 @@ def make_card(
     policy: Mapping[str, Any],
     summary: Mapping[str, Any],
     ledger: Mapping[str, Any],
+    answers: Mapping[str, Any] | None = None,
 ) -> Card:
     """The content of a card, from a release's files.
 
@@ -31,36 +34,39 @@ def make_card(
         policy: ``config.json`` of the policy.
         summary: ``evaluation.json``.
         ledger: ``ledger-statement.json``.
+        answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts them.
     """
-    sound = statement["private"] and not statement["void"]
+    bundle = statement if answers is None else whole(statement, answers, ledger["delta"])
+    sound = bundle["private"] and not bundle["void"]
     return Card(
         title=f"Model card: {summary['dataset']}",
-        verdict=_verdict(statement, sound),
+        verdict=_verdict(bundle, sound, alone=answers is None),
         sound=sound,
-        success=success(statement) if sound else None,
-        curve=curve(statement) if sound else (),
+        success=success(bundle) if sound else None,
+        curve=curve(bundle) if sound else (),
         sections=(
             _what(statement, model, policy),
             _protected(statement),
-            meaning(statement, _plural(statement["unit"])),
+            meaning(bundle, _plural(statement["unit"])),
             Section("What was taken as public", (*statement["public_assumptions"],) or ("Nothing was stated.",)),
-            _spent(ledger),
+            _spent(ledger, answers),
             Section(
                 "What is void",
-                tuple(f"The statement must not be relied on: {reason}." for reason in statement["void"])
-                or ("Nothing.",),
+                tuple(f"The statement must not be relied on: {reason}." for reason in bundle["void"]) or ("Nothing.",),
             ),
+            *(() if answers is None else (answered(answers, _plural(answers["unit"])),)),
             _performance(summary),
             _limits(statement, summary),
-            _expert(statement, policy),
+            _expert(statement, policy, answers),
         ),
     )
 
 
-def _verdict(statement: Mapping[str, Any], sound: bool) -> str:
+def _verdict(statement: Mapping[str, Any], sound: bool, *, alone: bool) -> str:
     if not statement["private"]:
         return "No protection: nothing is guaranteed about the data this was made from"
-    return guarantee(statement) if sound else f"{guarantee(statement)}. Do not rely on it"
+    promised = guarantee(statement) if alone else f"{guarantee(statement)}, private evaluation included"
+    return promised if sound else f"{promised}. Do not rely on it"
 
 
 def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
@@ -120,7 +126,7 @@ def _not_protected(statement: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"Not protected: {_count(public, unit)} that {verb} declared public, beside the private ones.",)
 
 
-def _spent(ledger: Mapping[str, Any]) -> Section:
+def _spent(ledger: Mapping[str, Any], answers: Mapping[str, Any] | None) -> Section:
     heading = "What was spent so far on this dataset"
     runs = _count(ledger["charges"], "run")
     if ledger["epsilon"] is None:
@@ -137,7 +143,8 @@ def _spent(ledger: Mapping[str, Any]) -> Section:
     for record in ledger["records"]:
         key = (record["stage"], record["epsilon"], record["delta"], record["state"], record["same_version"])
         groups.setdefault(key, []).append(record["day"])
-    return Section(heading, (total,), tuple(_charge(*key, days=days) for key, days in groups.items()))
+    points = (total,) if answers is None else (total, together(answers))
+    return Section(heading, points, tuple(_charge(*key, days=days) for key, days in groups.items()))
 
 
 def _charge(
@@ -204,7 +211,7 @@ def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section
     return Section("What it must not be used for, and what is not covered", tuple(points))
 
 
-def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
+def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any], answers: Mapping[str, Any] | None) -> Section:
     accountant = statement["accountant"]
     rows = {
         EXACT_EPSILON: json.dumps(statement["epsilon"]),
@@ -225,8 +232,15 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
         "charge": statement["charge"],
         "keyed fingerprint of the data": statement["dataset_fingerprint"],
     }
-    printed = "Printed from privacy.json, config.json, evaluation.json and ledger-statement.json; no number was typed."
-    return Section("For the expert", (printed,), tuple(rows.items()))
+    files = "privacy.json, config.json, evaluation.json"
+    points = [f"Printed from {files} and ledger-statement.json; no number was typed."]
+    if answers is not None:
+        points = [
+            f"Printed from {files}, private-evaluation.json and ledger-statement.json; no number was typed.",
+            "The first rows are of model and policy alone, the last ones of the private evaluation.",
+        ]
+        rows |= expert_rows(answers)
+    return Section("For the expert", tuple(points), tuple(rows.items()))
 
 
 def _relation(statement: Mapping[str, Any]) -> str:

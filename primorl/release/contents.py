@@ -1,8 +1,8 @@
 """What a bundle holds: its files and their keys.
 
-Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.dynamics.config` and `primorl.policy.config`.
-Their values come from the mechanism's output, params.yaml, the environment, the public split, what is declared public,
-or the ledger.
+Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.dynamics.config`, `primorl.policy.config` and
+`primorl.evaluation.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
+public split, what is declared public, or the ledger.
 """
 
 from typing import Annotated, Any, ClassVar, Literal
@@ -20,6 +20,10 @@ FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER, EVALUATION))
 """What a bundle holds beside its manifest and the signature of that, if it is signed."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
+ANSWERS = "private-evaluation.json"
+"""``metrics/private_evaluation.json``; in the bundle only if something was asked."""
+OPTIONAL = frozenset((STARTS, ANSWERS))
+"""What some bundles hold beside `FILES`."""
 
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
@@ -47,7 +51,8 @@ class ChargeRecord:
     ]
     made: Annotated[
         dict[Line, Hexadecimal] | None,
-        "SHA-256 of every file in `dynamics/`, as the ledger has it; only of the charge that paid for this release.",
+        "SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an estimator's "
+        "answers; only of the charges that paid for this release.",
     ] = None
 
 
@@ -55,7 +60,7 @@ class ChargeRecord:
 class LedgerStatement:
     """``ledger-statement.json``: everything spent so far on the units of this version of the data, composed."""
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
 
     dataset_fingerprint: Annotated[Hexadecimal, "Keyed fingerprint of the dataset version."]
     unit: Annotated[Line, "What one unit of privacy is."]

@@ -4,7 +4,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import fields
 from pathlib import Path
@@ -12,7 +12,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
-from primorl.evaluation.summary import STATED, Summary
+from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.summary import Summary, stated
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
 from primorl.privacy.ledger.ledger import Charge
@@ -25,11 +26,13 @@ from primorl.project.records import write_record
 from primorl.release import bundle, signature
 from primorl.release.accounted import OURS
 from primorl.release.contents import (
+    ANSWERS,
     EVALUATION,
     FILES,
     LEDGER,
     MANIFEST,
     MODEL,
+    OPTIONAL,
     POLICY,
     STARTS,
     ChargeRecord,
@@ -67,10 +70,9 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
     if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
-    summary = Summary.read(SUMMARY)
-    for key in STATED:
-        if getattr(summary, key) != getattr(statement, key):
-            raise PipelineError(f"{SUMMARY}: {key}: not what {MODELS / MODEL[2]} says; run `dvc repro evaluate`")
+    summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
+    answers.refuse_other_files(paths.PRIVATE_EVALUATION, MODELS / MODEL[0], MODELS / POLICY[0])
+    _refuse_other_summary(summary, statement, answers)
     if summary.model_sha256 is None:
         raise PipelineError(
             f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
@@ -78,19 +80,23 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         )
     manifest = Manifest.load(paths.MANIFEST)
     _refuse_other_data(manifest, statement)
+    if answers.horizon != manifest.info.horizon:
+        raise PipelineError(f"{paths.PRIVATE_EVALUATION}: horizon: not that of {paths.MANIFEST}; run `dvc repro`")
     if summary.dataset != manifest.info.dataset:
         raise PipelineError(
             f"{SUMMARY}: dataset: found {summary.dataset!r}, allowed is {manifest.info.dataset!r}, as in "
             f"{paths.MANIFEST}; run `dvc repro`"
         )
-    check_outputs((paths.MODEL, paths.POLICY, SUMMARY))
-    ledger = _ledger_statement(params, statement, manifest)
+    check_outputs((paths.MODEL, paths.POLICY, paths.PRIVATE_EVALUATION, SUMMARY))
+    ledger = _ledger_statement(params, statement, answers, manifest)
     with replaced_directory(target) as fresh:
         for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
             (fresh / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(MODELS / name, fresh / name)
         write_record(fresh / LEDGER, ledger)
         write_record(fresh / EVALUATION, _evaluation(summary))
+        if answers.asked:
+            write_record(fresh / ANSWERS, answers)
         try:
             for card, text in render(fresh).items():
                 (fresh / card).write_text(text, encoding="utf-8")
@@ -99,6 +105,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
             bundle.check(fresh, void_ok=void_ok)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
+            message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             signature.sign(fresh, signer)
@@ -111,6 +118,15 @@ def _refuse_to_overwrite(target: Path) -> None:
         raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
     if target.is_dir() and any(target.iterdir()) and not bundle.is_bundle(target):
         raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
+
+
+def _refuse_other_summary(summary: Summary, statement: Statement, answers: PrivateEvaluation) -> None:
+    """Refuse a summary that repeats another statement than the model's, or other answers than the private units'."""
+    for key, value in stated(statement, answers).items():
+        if getattr(summary, key) != value:
+            of_answers = answers.asked and key in ("spent_on_dataset", "private_evaluation", "model_verdict")
+            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / MODEL[2]
+            raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
 
 
 def _refuse_other_data(manifest: Manifest, statement: Statement) -> None:
@@ -142,7 +158,9 @@ def _evaluation(summary: Summary) -> Evaluation:
         raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
 
 
-def _ledger_statement(params: Params | Reading, statement: Statement, manifest: Manifest) -> LedgerStatement:
+def _ledger_statement(
+    params: Params | Reading, statement: Statement, answers: PrivateEvaluation, manifest: Manifest
+) -> LedgerStatement:
     """What was spent on the units of this version of the data, without names, times of day or other data."""
     if statement.spent_on_dataset is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: spent_on_dataset: found null; run `dvc repro train_model`")
@@ -162,7 +180,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
     own = next((charge for charge in account.charges if charge.id == statement.charge), None)
     if own is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
-    made = _made(own)
+    made = {own.id: _made(own), **_answered(account.charges, answers)}
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,
@@ -185,7 +203,7 @@ def _ledger_statement(params: Params | Reading, statement: Statement, manifest: 
                 same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
                 unit=charge.unit,
                 units_each=units,
-                made=made if charge is own else None,
+                made=made.get(charge.id),
             )
             for charge, units in ((entry.charge, entry.units) for entry in account.entries)
         ),
@@ -209,10 +227,26 @@ def _made(charge: Charge) -> dict[str, str]:
     return here if here in charge.made else charge.made[-1]
 
 
+def _answered(charges: Sequence[Charge], answers: PrivateEvaluation) -> Mapping[str, dict[str, str]]:
+    """By charge: the digest of the answers that it was recorded with, for every charge that answers name."""
+    found = {}
+    for name, statement in answers.statements.items():
+        made = answers.made(name)
+        if not any(charge.id == statement.charge and made in charge.made for charge in charges):
+            raise PipelineError(
+                f"{paths.PRIVATE_EVALUATION}: {name}: the ledger has no charge {statement.charge} for these answers: "
+                "they were edited, are not about these data, or a kill came before they were recorded; "
+                "`dvc repro -f -s evaluate_private` restores them for free from their checkpoint, then run `dvc repro`"
+            )
+        found[str(statement.charge)] = made
+    return found
+
+
 def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
     """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
     hashes = set(_hashes())
-    for name in sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]}):
+    texts = (FILES | OPTIONAL | {MANIFEST}) - {MODEL[0], POLICY[0], STARTS}
+    for name in sorted(name for name in texts if (fresh / name).exists()):
         text = (fresh / name).read_text(encoding="utf-8").lower()
         for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
             if any(known in run or known.startswith(run) for known in hashes):

@@ -3,11 +3,22 @@
 from dataclasses import replace
 from pathlib import Path
 
+from primorl.evaluation.wording import guarantee
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
 from primorl.release.card import Section
+from primorl.release.card_answers import whole
 from primorl.release.card_content import make_card
-from primorl.release.contents import CARDS, EVALUATION, FILES, LEDGER, MODEL, POLICY, STARTS
+from primorl.release.contents import ANSWERS, CARDS, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
+
+
+def promised(folder: Path) -> str:
+    """What all of a checked bundle guarantees together, in one line."""
+    statement = read_json(folder / POLICY[2])
+    if not (folder / ANSWERS).exists():
+        return guarantee(statement)
+    delta = read_json(folder / LEDGER)["delta"]
+    return f"{guarantee(whole(statement, read_json(folder / ANSWERS), delta))}, private evaluation included"
 
 
 def render(folder: Path) -> dict[str, str]:
@@ -18,9 +29,13 @@ def render(folder: Path) -> dict[str, str]:
     Raises:
         PipelineError: a card cannot state these figures.
     """
-    files = [name for name in sorted({*FILES, STARTS} - {*CARDS}) if (folder / name).exists()]
+    files = [name for name in sorted({*FILES, *OPTIONAL} - {*CARDS}) if (folder / name).exists()]
     try:
-        card = make_card(*(read_json(folder / name) for name in (POLICY[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)))
+        answers = read_json(folder / ANSWERS) if ANSWERS in files else None
+        statement, model, policy, summary, ledger = (
+            read_json(folder / name) for name in (POLICY[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)
+        )
+        card = make_card(statement, model, policy, summary, ledger, answers)
     except (ArithmeticError, LookupError, TypeError, ValueError) as wrong:
         raise PipelineError(
             f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"

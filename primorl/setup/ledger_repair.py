@@ -27,7 +27,7 @@ _ASK = (
 def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     """Repair the project's ledger, and say every step in a line. Only a new head and new records are written.
 
-    A charge that a model names, and that the ledger lacks, is recorded again as spent on the units of
+    A charge that a model or an answer names, and that the ledger lacks, is recorded again as spent on the units of
     ``data/partitions``: at once if the fingerprint agrees, else only with ``accept_loss`` and if unit and number of
     units agree. What cannot be recorded again stays in the record of the repair.
 
@@ -52,7 +52,7 @@ def repair(params: Params | Reading, *, accept_loss: bool) -> Iterator[str]:
     if wrong is not None:
         yield f"{head}: {wrong.says}: records that were cut off at the end would go unnoticed"
     if wrong is None and not missing:
-        yield "nothing to repair: the head fits the records, and they have every charge that a model names"
+        yield "nothing to repair: the head fits the records, and they have every charge that a file names"
         return
     present = _present(missing)
     again = [loss for loss in missing if _fits(loss, present, by_number=accept_loss)]

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
-from primorl.project.paths import LOCK, MODEL, MODELS
+from primorl.project.paths import LOCK, MODEL, MODELS, PRIVATE_EVALUATION
+from primorl.project.records import printable
 from primorl.project.restoration import is_recorded, recorded_file
 
 _STATEMENT = "privacy.json"
@@ -38,7 +40,9 @@ class Loss:
 
 
 def losses(ledger: Ledger | None) -> list[Loss]:
-    """What models and ``dvc.lock`` name and the ledger lacks; charges whose loss a repair has recorded are left out.
+    """What models, private answers and ``dvc.lock`` name and the ledger lacks.
+
+    Charges whose loss a repair has recorded are left out.
 
     Args:
         ledger: the project's; None if none was begun.
@@ -57,7 +61,7 @@ def losses(ledger: Ledger | None) -> list[Loss]:
 
 
 def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
-    """Check that the ledger has its head, and every charge that models and ``dvc.lock`` name.
+    """Check that the ledger has its head, and every charge that models, private answers and ``dvc.lock`` name.
 
     Args:
         ledger: the project's; None if none was begun.
@@ -78,24 +82,43 @@ def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
 
 
 def _named() -> Iterator[Loss]:
-    """Every charge that a file of the project names.
+    """Every charge that a file of the project names: models, and the answers of the private units.
 
-    DVC deletes a stage's outputs before it runs the stage. So the model's statement is also looked up in DVC's cache.
+    DVC deletes a stage's outputs before it runs the stage. So the model's statement and the answers are also looked up
+    in DVC's cache.
     """
     for root in dict.fromkeys((workspace().resolve(), home())):
         for file in sorted((root / MODELS).glob(f"*/{_STATEMENT}")):
-            shown = file.relative_to(root) if root == workspace().resolve() else file
-            try:
-                statement = read_json(file)
-            except PipelineError as broken:
-                raise PipelineError(
-                    f"{str(broken).partition(';')[0]}, so nobody can tell which charge it names; bring {shown.parent} "
-                    "back by `dvc checkout`, or delete it"
-                ) from None
-            yield from _of(statement, str(shown))
+            yield from _of(_read(file, file.parent, root), _shown(file, root))
+        if (answers := root / PRIVATE_EVALUATION).exists():
+            yield from _of_answers(_read(answers, answers, root), _shown(answers, root))
     recorded = recorded_file(MODEL, _STATEMENT)
     if recorded is not None:
         yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({MODEL / _STATEMENT})")
+    recorded = recorded_file(PRIVATE_EVALUATION)
+    if recorded is not None:
+        yield from _of_answers(parse_json(recorded, LOCK), f"{LOCK} ({PRIVATE_EVALUATION})")
+
+
+def _read(file: Path, output: Path, root: Path) -> Mapping[str, Any]:
+    try:
+        return read_json(file)
+    except PipelineError as broken:
+        raise PipelineError(
+            f"{str(broken).partition(';')[0]}, so nobody can tell which charge it names; bring "
+            f"{_shown(output, root)} back by `dvc checkout`, or delete it"
+        ) from None
+
+
+def _shown(file: Path, root: Path) -> str:
+    return str(file.relative_to(root) if root == workspace().resolve() else file)
+
+
+def _of_answers(answers: Mapping[str, Any], file: str) -> Iterator[Loss]:
+    statements = answers.get("statements")
+    for name, statement in statements.items() if isinstance(statements, dict) else ():
+        if isinstance(statement, dict):
+            yield from _of(statement, f"{file} ({printable(name)})")
 
 
 def _of(statement: Mapping[str, Any], file: str) -> Iterator[Loss]:

@@ -57,7 +57,7 @@ def chosen(variant: str = "private", score: dict[str, float] | None = None) -> P
     raw = project_settings()
     raw["dynamics"]["variant"] = variant
     raw["chosen"]["score"] = score
-    raw["evaluation"] = {"episodes": 5, "epoch_episodes": 2, "seed": 9}
+    raw["evaluation"] |= {"episodes": 5, "epoch_episodes": 2, "seed": 9}
     return params.from_plain(raw)
 
 

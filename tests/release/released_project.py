@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pipeline import evaluate, ingest, optimize_policy, partition, train_model
+from pipeline import evaluate, evaluate_private, ingest, optimize_policy, partition, train_model
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.mechanism.entropy import SeededEntropy
@@ -23,7 +23,7 @@ from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, write_raw
 
 SECRET = bytes(range(32))
-STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
+STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo", "evaluate_private")
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 
@@ -50,7 +50,8 @@ def tiny_params(variant: str = "private", noise_multiplier: float = 4.0) -> dict
         "hidden": [8],
         "batch_size": 8,
     }
-    raw["evaluation"] = {"episodes": 2, "epoch_episodes": 2, "seed": 9}
+    raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
+    raw["evaluation"]["private"]["estimators"] = {}
     return raw
 
 
@@ -90,7 +91,7 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", _write_as_good),
         ):
-            for stage in (ingest, partition, train_model, optimize_policy, evaluate):
+            for stage in (ingest, partition, train_model, optimize_policy, evaluate_private, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 stage.body(chosen, run)  # type: ignore[arg-type]

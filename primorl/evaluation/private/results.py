@@ -6,12 +6,14 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
 from primorl.project.records import Hexadecimal, Line, read_record, record, to_json, write_record
 from primorl.project.values import Within
 
 MEAN_RETURN = "mean return"
 """`Answer.what` of the value of a policy."""
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "model_sha256", "policy_sha256")
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256")
 
 
 @record
@@ -63,16 +65,45 @@ class PrivateEvaluation:
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."]
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."]
 
+    @property
+    def asked(self) -> bool:
+        """Whether anything was asked."""
+        return self.total is not None
+
     def values(self) -> tuple[Answer, ...]:
         """The estimates of a value."""
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
     def digest(self, estimator: str) -> str:
-        """SHA-256 of what one estimator said, and of what it said that about; the ledger keeps it."""
+        """SHA-256 of what one estimator said, its statement, and what it said that about; the ledger keeps it."""
         content = to_json(self)
-        own = [answer for answer in content["estimates"] if answer["estimator"] == estimator]
-        about = {key: content[key] for key in _ABOUT}
+        own = [
+            [answer for answer in content[key] if answer["estimator"] == estimator]
+            for key in ("estimates", "histograms")
+        ]
+        about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
+
+    def made(self, estimator: str) -> dict[str, str]:
+        """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""
+        return {f"private_evaluation: {estimator}": self.digest(estimator)}
+
+    def refuse_other_files(self, path: Path, model: Path, policy: Path) -> None:
+        """Check that the answers are about the model and the policy that are here, if anything was asked.
+
+        Args:
+            path: of this record, for the message.
+            model: file of the model's tensors.
+            policy: file of the policy's tensors.
+
+        Raises:
+            PipelineError: they are about others.
+        """
+        if not self.asked:
+            return
+        for key, file in (("model_sha256", model), ("policy_sha256", policy)):
+            if getattr(self, key) != file_sha256(file):
+                raise PipelineError(f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`")
 
     def write(self, path: Path) -> None:
         """Write the file, atomically."""

@@ -1,0 +1,135 @@
+"""The part of a model card that says what the private units answered, and what that adds to the price of the bundle."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.wording import source
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.figures import true_positive_rate
+from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.accounting.rounding import at_most
+from primorl.release.card import Row, Section
+
+_WHOSE = {
+    "behaviour": "today",
+    "policy": "under the policy",
+    "random": "random actions",
+    "zero_action": "zero action",
+    "model": "how wrong the model is",
+}
+
+
+def whole(statement: Mapping[str, Any], answers: Mapping[str, Any], delta: float) -> Mapping[str, Any]:
+    """What holds for somebody who has model, policy and answers: the keys of a statement that a card explains.
+
+    ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
+    bounded by this one (ε, δ) alone, which is more than the profile of the whole would say.
+
+    Args:
+        statement: ``privacy.json``.
+        answers: ``private-evaluation.json``.
+        delta: δ of the ledger's statement.
+    """
+    own = answers["statements"].values()
+    void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
+    combined = {
+        **statement,
+        "void": list(void),
+        "private": statement["private"] and all(each["private"] for each in own),
+    }
+    if not combined["private"]:
+        return combined
+    spent = total([cost(event_from_json(each["event"])) for each in (statement, *own)])
+    epsilon = spent.epsilon(delta)
+    profile = [(0.0, _at_zero(epsilon, delta)), (epsilon, delta)]
+    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
+    return combined | {
+        "epsilon": epsilon,
+        "delta": delta,
+        "profile": [{"epsilon": e, "delta": d} for e, d in profile],
+        "groups": [],
+        "attacks": [
+            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
+        ],
+    }
+
+
+def answered(answers: Mapping[str, Any], units: str) -> Section:
+    """The answers: values, then how wrong the model is.
+
+    Args:
+        answers: ``private-evaluation.json``.
+        units: plural of the unit.
+    """
+    discount, horizon = answers["discount"], answers["horizon"]
+    steps = "" if horizon is None else f", of at most {horizon:,} steps"
+    discounted = "not discounted" if discount == 1 else f"discounted by γ = {json.dumps(discount)} a step"
+    points = [
+        f"Mean return of the {answers['units']:,} private {units}, {discounted}{steps}: what they got, and what they "
+        "would get, as far as their records and the model tell. The policy was never tried out on them.",
+        "An answer with an ε was asked of the private data through noise and charged to the ledger; a free one is the "
+        "opinion of the released model.",
+    ]
+    if answers["verdict"] is not None:
+        points.append(f"Check of the model: {answers['verdict']}")
+    ordered = sorted(answers["estimates"], key=lambda answer: list(_WHOSE).index(answer["of"]))
+    return Section("What people get today, and under the policy", tuple(points), tuple(map(_answer, ordered)))
+
+
+def together(answers: Mapping[str, Any]) -> str:
+    """What model, policy and evaluation cost together with all that came before, as the ledger composed it."""
+    spent = answers["total"]
+    runs = f"{spent['charges']:,} run{'s' if spent['charges'] != 1 else ''}"
+    if spent["epsilon"] is None:
+        return f"Up to the private evaluation of this policy, {runs}: one without a guarantee is among them."
+    return (
+        f"Up to the private evaluation of this policy, it included: ε = {at_most(spent['epsilon'])} at "
+        f"δ = {at_most(spent['delta'])} in {runs}."
+    )
+
+
+def expert_rows(answers: Mapping[str, Any]) -> dict[str, str]:
+    """The mechanism of each estimator, by name."""
+    names = {
+        "epsilon": "ε",
+        "delta": "δ",
+        "sampling_probability": "sampling probability",
+        "noise_multiplier": "noise multiplier",
+        "clipping_norm": "clipping norm",
+        "rounds": "rounds",
+    }
+    return {
+        f"private evaluation: {name}": "; ".join(
+            (
+                *(f"{text} {json.dumps(statement[key])}" for key, text in names.items()),
+                *(
+                    f"query {each['what']}, noise multiplier {each['noise_multiplier']}"
+                    for each in statement["queries"]
+                ),
+                f"charge {statement['charge']}",
+            )
+        )
+        for name, statement in answers["statements"].items()
+    }
+
+
+def _answer(answer: Mapping[str, Any]) -> Row:
+    what = "" if answer["what"] == MEAN_RETURN else f"{answer['what']}: "
+    if answer["ci95"] is None:
+        interval = "no interval"
+    else:
+        low, high = answer["ci95"]
+        interval = f"95% interval {low:.4g} to {high:.4g}, which covers {answer['covers']}"
+    return (
+        f"{_WHOSE[answer['of']]}, by {source(answer)}",
+        f"{what}{answer['value']:.4g}; {interval}. What else may be wrong: {answer['bias']}",
+    )
+
+
+def _at_zero(epsilon: float, delta: float) -> float:
+    """δ(0), the total variation, that (ε, δ) allows: (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
+    half = epsilon / 2
+    return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))

@@ -1,0 +1,95 @@
+"""A private evaluation in a tiny project: answers written by hand, with a real plan and real charges."""
+
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+from primorl.config import params
+from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.summary import Summary, stated
+from primorl.privacy.ledger.charges import spent_on_dataset
+from primorl.privacy.ledger.ledger import Request
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.statement import Statement
+from primorl.project.files import file_sha256
+from primorl.project.paths import MANIFEST, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION, SUMMARY
+from primorl.setup.accounts import dataset_version, project_ledger
+from primorl.setup.statement import assumptions
+from primorl.trajectories.storage.manifest import Manifest
+
+BIAS = "returns beyond the bounds are clipped"
+
+
+def answer(of: str, value: float, statement: Statement | None, *, by: str, what: str = MEAN_RETURN) -> Answer:
+    return Answer(
+        estimator=by,
+        of=of,  # type: ignore[arg-type]
+        what=what,
+        value=value,
+        ci95=(value - 1.5, value + 1.5) if statement else None,
+        covers="sampling and noise" if statement else "nothing",
+        bias=BIAS,
+        epsilon=statement.epsilon if statement else None,
+        delta=statement.delta if statement else None,
+    )
+
+
+def evaluate_privately() -> PrivateEvaluation:
+    """Charge for two estimators on the project in the working directory; write answers and the summary's part."""
+    chosen, manifest = params.load(Path("params.yaml")), Manifest.load(MANIFEST)
+    version = dataset_version(manifest, PARTITIONS)
+    plan = Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(1.0),
+        clip=L2Clip(1.0),
+        noise_multiplier=12.0,
+        rounds=1,
+        delta=chosen.privacy.delta,
+    )
+    bare = plan.statement(
+        dataset_fingerprint=manifest.info.dataset_fingerprint, public_assumptions=assumptions(manifest)
+    )
+    with closing(project_ledger(chosen)) as ledger:
+        charges = {
+            name: ledger.reserve(
+                Request(version, chosen.dataset, f"evaluate_private: {name}", name, plan.event, plan.delta, None, None),
+                None,
+            ).id
+            for name in ("behaviour", "model_check")
+        }
+        spent = spent_on_dataset(ledger, version, chosen.privacy.budget.delta)
+        statements = {name: bare.with_payment(charge, spent) for name, charge in charges.items()}
+        paid = statements["behaviour"]
+        record = PrivateEvaluation(
+            dataset=chosen.dataset,
+            unit=plan.unit,
+            units=plan.units,
+            discount=0.99,
+            horizon=manifest.info.horizon,
+            estimates=(
+                answer("behaviour", -12.25, paid, by="behaviour"),
+                answer("model", 0.5, paid, by="model_check", what="reward error, 5 steps ahead"),
+                answer("policy", -9.5, None, by="model"),
+            ),
+            histograms=(
+                Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25)),
+            ),
+            verdict="the model can be believed up to 5 steps ahead",
+            statements=statements,
+            total=spent,
+            model_sha256=file_sha256(MODEL / "model.safetensors"),
+            policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+        )
+        for name, charge in charges.items():
+            ledger.commit(charge, record.made(name))
+    rewrite(record)
+    return record
+
+
+def rewrite(record: PrivateEvaluation) -> None:
+    """Write the answers, and what the summary repeats of them."""
+    record.write(PRIVATE_EVALUATION)
+    replace(Summary.read(SUMMARY), **stated(Statement.read(MODEL), record)).write(SUMMARY)
