@@ -43,7 +43,8 @@ class PublicFile(Block):
     file: InnerPath
 
 
-Estimators = dict[Literal["behaviour", "model_check"], Epsilon]
+EstimatorName = Literal["behaviour", "model_check", "dptd", "importance", "doubly_robust"]
+Estimators = dict[EstimatorName, Epsilon]
 """ε of each estimator that is asked, at `privacy.delta`."""
 
 

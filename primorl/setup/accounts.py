@@ -199,7 +199,13 @@ def open_public(manifest: Manifest, version: Version, partitions: Path) -> UnitS
 
 
 def open_private(
-    manifest: Manifest, version: Version, partitions: Path, keep_bytes: int, own: slice = EVERY
+    manifest: Manifest,
+    version: Version,
+    partitions: Path,
+    keep_bytes: int,
+    own: slice = EVERY,
+    *,
+    episodes: bool = False,
 ) -> UnitStore | ShardedStore:
     """The private units, which are those that were charged.
 
@@ -209,13 +215,14 @@ def open_private(
         partitions: their folder.
         keep_bytes: how much of the rows may stay in memory.
         own: which of them are this process's; all are read, and held against the account.
+        episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
 
     Raises:
         PipelineError: a file is missing or broken, or the rows are not of the units in the account.
     """
     folder = partitions / "private"
     found = Membership(project_secret(), manifest.info.dataset, manifest.info.population)
-    store = open_units(folder, keep_bytes, found.update, own)
+    store = open_units(folder, keep_bytes, found.update, own, episodes=episodes)
     if store.info != manifest.info or found.to_bytes() != version.members:
         raise PipelineError(f"{partitions}: its parts are of different partitions; run {REMAKE}")
     return store

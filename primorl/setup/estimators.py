@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimate, Estimator
 from primorl.evaluation.private.model_check import ModelCheck
@@ -18,7 +19,7 @@ ESTIMATORS: Mapping[str, Estimator] = {
 """What `evaluation.private.estimators` may name."""
 
 
-def asked_for(epsilons: Mapping[str, float], problem: Problem) -> tuple[Asked, ...]:
+def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem) -> tuple[Asked, ...]:
     """The estimators that params.yaml names, each at its ε.
 
     Raises:

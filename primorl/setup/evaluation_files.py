@@ -4,16 +4,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from primorl.config.params import Params
+from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimate
 from primorl.evaluation.private.figure import draw_evaluation
+from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.evaluation.private.results import Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
 from primorl.setup.statement import assumptions
 from primorl.trajectories.storage.manifest import Manifest
+
+_BELIEVE = {
+    "yes": "The model can be believed",
+    "doubtful": "The model is doubtful",
+    "no": "Do not believe the model",
+}
 
 
 def nothing_asked(params: Params, manifest: Manifest) -> PrivateEvaluation:
@@ -65,8 +73,8 @@ def evaluation_record(
         discount=problem.discount,
         horizon=problem.horizon,
         estimates=(*answers, *(_answer(estimate, None) for estimate in free)),
-        histograms=(),
-        verdict=None,
+        histograms=tuple(_histogram(each) for each in paid.paid if isinstance(each.asked.estimator, Behaviour)),
+        verdict=_verdict(problem, paid.paid),
         statements=statements,
         total=paid.spent,
         model_sha256=subject.model_sha256,
@@ -87,6 +95,26 @@ def _statement(params: Params, partitions: Partitions, each: Paid, paid: PaidEva
         dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
     )
     return statement.with_payment(each.charge, paid.spent)
+
+
+def _histogram(each: Paid) -> Histogram:
+    """How the units' returns are spread."""
+    values = each.state.values
+    return Histogram(
+        estimator=each.asked.estimator.name,
+        what="return of a unit",
+        edges=tuple(values["edges"].tolist()),
+        shares=tuple(values["histogram"].tolist()),
+    )
+
+
+def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
+    """Whether to believe the model, in words; None where the model was not checked."""
+    for each in paid:
+        if isinstance(each.asked.estimator, ModelCheck):
+            verdict = each.asked.estimator.verdict(problem, each.asked.plan, each.state)
+            return f"{_BELIEVE[verdict.believable]}: {verdict.rule}"
+    return None
 
 
 def _answer(estimate: Estimate, statement: Statement | None) -> Answer:

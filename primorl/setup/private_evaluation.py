@@ -164,7 +164,7 @@ class _Rows:
         """The units that were charged."""
         own = self._partitions
         keep = kept_bytes(self._params.compute, ALONE)
-        return accounts.open_private(own.manifest, own.version, own.folder, keep)
+        return accounts.open_private(own.manifest, own.version, own.folder, keep, episodes=True)
 
 
 def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:

@@ -10,7 +10,7 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.transitions import TRANSITION
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
@@ -87,6 +87,7 @@ class Dptd:
     """
 
     name: ClassVar[str] = "dptd"
+    about: ClassVar[tuple[About, ...]] = ("model", "policy")
 
     of: Literal["behaviour", "policy"]
     privacy_unit: Literal["dataset", "transition"]
@@ -245,7 +246,7 @@ def projected(parameters: Tensor) -> Tensor:
 
 
 def steps_left(problem: Problem, step: Tensor) -> Tensor:
-    """h = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
+    """H = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
     if problem.horizon is None:
         return torch.full(step.shape, problem.effective_horizon, dtype=torch.float64, device=step.device)
     left = (problem.horizon - step).clamp(min=0).double()

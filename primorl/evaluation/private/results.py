@@ -82,6 +82,8 @@ class PrivateEvaluation:
             for key in ("estimates", "histograms")
         ]
         about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
+        if estimator == "model_check":
+            about |= {"verdict": content["verdict"]}
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
 
     def made(self, estimator: str) -> dict[str, str]:

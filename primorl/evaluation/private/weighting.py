@@ -11,7 +11,7 @@ from torch import Tensor
 
 from primorl.evaluation.private.behaviour_model import BehaviourFit, fitted_probabilities
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -49,6 +49,7 @@ class WeightedEstimator(ABC):
     """
 
     name: ClassVar[str]
+    about: ClassVar[tuple[About, ...]] = ("model", "policy")
 
     largest_weight: LargestWeight
     lookback: Steps
