@@ -36,6 +36,15 @@ EVALUATION_QUERIES = [
         (_MEANS,),
     ),
     Bug(
+        "query-variance-as-it-comes",
+        "private evaluation",
+        f"{_FOLDER}/noisy_means.py",
+        "max(own + doubt, 0.0)",
+        "max(own, 0.0)",
+        "noise may hide the spread of the units from an interval",
+        (_MEANS,),
+    ),
+    Bug(
         "query-units-without-a-number",
         "private evaluation",
         f"{_FOLDER}/noisy_means.py",
