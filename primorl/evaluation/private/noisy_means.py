@@ -15,7 +15,6 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 
 _NORM = 1 + 2.0**-13
 """C. Contributions have norm 1 at most, which the clip then leaves exactly as they are."""
-_ONE_SIDED = 1.645  # the normal's 95% quantile
 
 
 @dataclass(frozen=True)
@@ -59,9 +58,10 @@ class Released:
         """The mean of x over the units that have it, with sampling and privacy noise in the interval.
 
         Fieller's interval of a ratio: all r at which mean - r·share is within t standard deviations of 0. Its variance
-        is noise² + r² share_noise² + E[has (x - r)²] / K. The last term is estimated from the release itself, with its
-        one-sided 95% bound in place of its value: noise makes it negative at small K and ε, and too small a variance
-        would make the interval too short. The bound adds about μ to the variance's factor, μ being the Gaussian mean.
+        is noise² + r² share_noise² + E[has (x - r)²] / K. The last term is estimated from the release itself, to which
+        one standard deviation of the estimate's own noise is added: noise can make it tiny or negative, and then the
+        interval would be too short (it would hold as few as 89% of narrow means at μ = 3, where this one holds 97%).
+        The addition is at most √5 μ of noise², μ being the Gaussian mean of the release, so little at small ε.
         Where the share cannot be told from 0, the interval is all of [-1, 1].
 
         Args:
@@ -72,7 +72,7 @@ class Released:
         square = share - self.rest  # E[has x²]
         own = square - 2 * ratio * self.mean + ratio**2 * share
         doubt = math.hypot(self.noise * math.hypot(1, 2 * ratio), self.share_noise * (1 + ratio**2))
-        variance = min(max(own + _ONE_SIDED * doubt, 0.0), (1 + abs(ratio)) ** 2)
+        variance = min(max(own + doubt, 0.0), (1 + abs(ratio)) ** 2)
         square += variance - own
         factor = t_quantile(units) ** 2
         a = share**2 - factor * (self.share_noise**2 + share / units)

@@ -44,6 +44,16 @@ def test_intervals_are_not_too_long() -> None:
     assert covered(0.4, 1e-6, 300, seed=2) <= 0.965
 
 
+def test_a_spread_that_noise_hides_is_not_taken_for_none() -> None:
+    draw, hits, units, noise = torch.Generator().manual_seed(4), 0, 3000, 1.4 / (3 * 3000)
+    for _ in range(400):
+        x = 0.5 + 0.05 * (torch.rand(units, generator=draw, dtype=torch.float64) - 0.5)
+        mean, rest = (pair(x).mean(0) + noise * torch.randn(2, generator=draw, dtype=torch.float64)).tolist()
+        found = Released(mean, rest, noise).interval(units)
+        hits += found.low <= 0.5 <= found.high
+    assert hits >= 0.935 * 400  # 89% if the estimated variance were taken as it comes
+
+
 def test_an_interval_without_the_noise_would_be_noticed() -> None:
     assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9
 

@@ -9,6 +9,7 @@ from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
+from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
@@ -39,4 +40,5 @@ BUGS: tuple[Bug, ...] = (
     *AUDITS,
     *BEHAVIOUR,
     *WEIGHTS,
+    *EVALUATION_QUERIES,
 )
