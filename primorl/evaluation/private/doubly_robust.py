@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.model_q import model_q, q_values
+from primorl.evaluation.private.policy_q import model_q, q_values
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
 from primorl.privacy.mechanism.queries import register_query

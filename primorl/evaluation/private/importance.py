@@ -13,6 +13,7 @@ from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
 from primorl.privacy.mechanism.queries import register_query
 
+_TINY = 1e-12  # where neither weights nor steps are missing, 0 is divided by it
 _NEGLIGIBLE = 1e-3  # with a discount and no horizon, the last block begins where a reward counts for less
 
 
@@ -23,14 +24,15 @@ class ImportanceSampling(WeightedEstimator):
     """Per-decision weighted importance sampling (Precup, Sutton and Singh 2000), by blocks of steps.
 
     Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
-    Steps are cut into blocks 0, 1, 2-3, 4-7, … A unit contributes to each block its n = Σ_t γ^t w_t r_t, the mean d of
-    its weights and its unweighted r = Σ_t γ^t r_t, each the mean over its trajectories. A trajectory that ends early
-    keeps its last weight in the blocks that follow, with rewards of 0. From the noisy means N, D and R follows
+    its weights, its unweighted r = Σ_t γ^t r_t and the share a of the block's steps that were logged, each the mean
+    over its trajectories. A trajectory that ends early keeps its last weight in the blocks that follow, with rewards of
+    0. From the noisy means N, D, R and A follows, with M = max(1 - D, 0),
 
-        V = Σ_blocks (N + max(1 - D, 0) R) / max(D, 1).
+        V = Σ_blocks (N + M R / max(A, M)) / max(D, 1).
 
-    Weights that are not cut have mean 1. So nothing is divided by a small number: what is missing of the weights,
-    because they were cut or have died out, goes to the behaviour's rewards.
+    Weights that are not cut have mean 1. So nothing is divided by a small number: what is missing of the weights, M,
+    because they were cut or have died out, earns what the behaviour earns in trajectories that go on, for longer
+    trajectories lose their weights first.
     """
 
     name: ClassVar[str] = "importance"
@@ -40,8 +42,8 @@ class ImportanceSampling(WeightedEstimator):
         return 2 * self.largest_weight
 
     def size(self, problem: Problem) -> int:
-        """Three numbers for each block."""
-        return 3 * len(_begins(problem))
+        """Four numbers for each block."""
+        return 4 * len(_begins(problem))
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
@@ -61,19 +63,23 @@ class ImportanceSampling(WeightedEstimator):
         kept = torch.einsum("um,umb->ub", weight * episodes.ends, after)
         parts = [
             torch.zeros_like(kept).scatter_add_(1, block, rows)
-            for rows in (weight * reward, weight / length[block], reward)
+            for rows in (weight * reward, weight / length[block], reward, mine / length[block])
         ]
-        sums, weights, plain = (part / episodes.trajectories[:, None] for part in (parts[0], parts[1] + kept, parts[2]))
-        return torch.cat((sums.clamp(-self.largest_weight, self.largest_weight), weights, plain.clamp(-1, 1)), 1)
+        parts[1] += kept
+        sums, weights, plain, alive = (part / episodes.trajectories[:, None] for part in parts)
+        sums = sums.clamp(-self.largest_weight, self.largest_weight)
+        return torch.cat((sums, weights, plain.clamp(-1, 1), alive), 1)
 
     def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
         """See `WeightedEstimator.value`."""
-        sums, weights, plain = mean.view(3, -1)
-        held = weights.clamp(min=0)
-        over, missing = held.clamp(min=1), (1 - held).clamp(min=0)
-        by_block = (sums + missing * plain) / over
-        slope = torch.where(weights > 1, -by_block / over, torch.where(weights > 0, -plain, 0.0))
-        return float(by_block.sum()) * _scale(problem), torch.cat((1 / over, slope, missing / over)) * _scale(problem)
+        with torch.enable_grad():
+            point = mean.clone().requires_grad_()
+            sums, weights, plain, alive = point.view(4, -1)
+            missing = (1 - weights.clamp(min=0)).clamp(min=0)
+            share = missing / torch.maximum(alive, missing).clamp(min=_TINY)
+            value = ((sums + share * plain) / weights.clamp(min=1)).sum() * _scale(problem)
+            (gradient,) = torch.autograd.grad(value, point)
+        return value.item(), gradient
 
     def bias(self) -> str:
         """See `WeightedEstimator.bias`."""

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private import model_q as model
+from primorl.evaluation.private import policy_q as model
 from primorl.evaluation.private.doubly_robust import DoublyRobust
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.model_q import q_values
+from primorl.evaluation.private.policy_q import q_values
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE

@@ -34,7 +34,7 @@ def slow_vector(own: ImportanceSampling, problem: Problem, episodes: Episodes, u
     assert episodes.probability is not None
     rows = range(int(episodes.own[unit].sum()))
     first = [row for row in rows if episodes.begins[unit, row]]
-    vector = torch.zeros(3, len(BLOCKS), dtype=torch.float64)
+    vector = torch.zeros(4, len(BLOCKS), dtype=torch.float64)
     chosen = problem.actions(episodes.observation).argmax(-1)
     for begin, end in zip(first, [*first[1:], len(rows)], strict=True):
         ratios: list[float] = []
@@ -50,6 +50,7 @@ def slow_vector(own: ImportanceSampling, problem: Problem, episodes: Episodes, u
                     weight = min(weight * ratio, own.largest_weight)
                 vector[0, block] += weight * reward
                 vector[2, block] += reward
+                vector[3, block] += 1 / (BLOCKS[block][1] - BLOCKS[block][0])
             vector[1, block] += weight / (BLOCKS[block][1] - BLOCKS[block][0])
     return vector.flatten() / len(first)
 
@@ -68,7 +69,7 @@ def test_without_noise_the_value_is_the_truth() -> None:
     assert value.ci95 is not None
     assert 0.01 < value.ci95[1] - value.ci95[0] < 0.2
     assert abs(value.value - tiny_mdp.true_value()) < value.ci95[1] - value.ci95[0]  # four standard errors
-    weights = state.values["importance_sums"].view(3, -1)[1]
+    weights = state.values["importance_sums"].view(4, -1)[1]
     torch.testing.assert_close(weights, torch.ones_like(weights), atol=0.15, rtol=0)
 
 
@@ -87,22 +88,31 @@ def test_a_fitted_behaviour_stands_in_for_the_logged_one() -> None:
 def test_where_weights_have_died_out_the_value_is_that_of_the_behaviour() -> None:
     own, problem = estimator(), tiny_mdp.problem(10)
     plain = torch.tensor([0.1, 0.2, 0.0, 0.05], dtype=torch.float64)
-    value, gradient = own.value(problem, torch.cat((torch.zeros(4), torch.full((4,), -0.3), plain)))
+    mean = torch.cat((torch.zeros(4), torch.full((4,), -0.3), plain, torch.tensor([1.0, 0.9, 0.5, -0.1])))
+    value, gradient = own.value(problem, mean)
     assert value == pytest.approx(float(plain.sum()) * problem.return_high)
     assert (gradient[4:8] == 0).all()
 
 
+def test_missing_weights_earn_what_trajectories_earn_that_go_on() -> None:
+    """Half of the people have ended, with all the weight that is left: the others earn 0.2 / 0.5 in the behaviour."""
+    own, problem = estimator(), tiny_mdp.problem(10)
+    zeros = torch.zeros(3, dtype=torch.float64)
+    by_block = [torch.cat((torch.tensor([first]), zeros)) for first in (0.0, 0.75, 0.2, 0.5)]
+    by_block[1][1:] = 1.0
+    value, _ = own.value(problem, torch.cat(by_block))
+    assert value == pytest.approx(0.25 * 0.2 / 0.5 * problem.return_high)
+
+
 def test_the_gradient_is_that_of_the_value() -> None:
     own, problem = estimator(), tiny_mdp.problem(10)
-    mean = (2 * torch.rand(12, generator=torch.Generator().manual_seed(1), dtype=torch.float64)).requires_grad_()
-    sums, weights, plain = mean.view(3, -1)
-    assert weights.min() < 1 < weights.max()
-    short = sums + (1 - weights) * plain
-    value = torch.where(weights < 1, short, sums / weights).sum() * problem.return_high
-    value.backward()  # type: ignore[no-untyped-call]
-    found, gradient = own.value(problem, mean.detach())
-    assert found == pytest.approx(value.item())
-    torch.testing.assert_close(gradient, mean.grad)
+    mean = 2 * torch.rand(16, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    _, gradient = own.value(problem, mean)
+    for number, slope in enumerate(gradient.tolist()):
+        step = torch.zeros(16, dtype=torch.float64)
+        step[number] = 1e-6
+        difference = own.value(problem, mean + step)[0] - own.value(problem, mean - step)[0]
+        assert difference / 2e-6 == pytest.approx(slope, abs=1e-5)
 
 
 def check_bound(own: ImportanceSampling, vectors: Tensor) -> None:
@@ -142,7 +152,7 @@ def test_a_unit_moves_no_sum_by_more_than_its_sensitivity(fit: BehaviourFit | No
     own = estimator(behaviour=fit, largest_weight=4.0)
     problem = tiny_mdp.problem(40)
     plan = own.plan(problem, 1.0)
-    values = {**own.begin(problem), "importance_sums": torch.rand(12, dtype=torch.float64)}
+    values = {**own.begin(problem), "importance_sums": torch.rand(16, dtype=torch.float64)}
     sound, hostile = (tiny_mdp.log(40, hostile=unit).episodes() for unit in (None, 7))
     assert isinstance(plan.clip, L2Clip)
     a, b = (plan.clip.finish(own.contributions(problem, values, episodes)) for episodes in (sound, hostile))

@@ -105,7 +105,7 @@ class Log:
 
 
 def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
-    """Simulate by the behaviour; every other unit has two trajectories. ``hostile``: a unit with absurd rows."""
+    """Simulate by the behaviour; every other unit has two trajectories. ``hostile``: a unit whose rows are absurd."""
     generator = torch.Generator().manual_seed(seed)
     state = torch.randint(STATES, (units, 2), generator=generator)
     alive = torch.ones(units, 2, dtype=torch.bool)
@@ -126,7 +126,8 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
     order = (~own).long().argsort(dim=1, stable=True)
     inputs, targets, first, probability = (part[torch.arange(units)[:, None], order] for part in parts)
     if hostile is not None:
-        inputs[hostile, 0], inputs[hostile, 1:] = float("nan"), 1e300
+        inputs[hostile, 0, :STATES], inputs[hostile, 1:, :STATES] = float("nan"), 1e300
+        inputs[hostile, :, STATES:] = torch.tensor([float("-inf"), 1e300], dtype=torch.float64)  # what the policy does
         targets[hostile, 0], targets[hostile, 1:] = float("inf"), float("nan")
         probability[hostile] = torch.tensor([0.0, float("nan"), -1.0, 7.0, 1e-300]).repeat(2)
     return Log(inputs, targets, first, probability, own.sum(1))

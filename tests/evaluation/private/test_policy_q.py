@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primorl.evaluation.private import model_q as module
-from primorl.evaluation.private.model_q import model_q, q_values
+from primorl.evaluation.private import policy_q as module
+from primorl.evaluation.private.policy_q import model_q, q_values
 from tests.evaluation.private import tiny_mdp
 
 
