@@ -245,7 +245,7 @@ def projected(parameters: Tensor) -> Tensor:
 
 
 def steps_left(problem: Problem, step: Tensor) -> Tensor:
-    """h = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
+    """Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
     if problem.horizon is None:
         return torch.full(step.shape, problem.effective_horizon, dtype=torch.float64, device=step.device)
     left = (problem.horizon - step).clamp(min=0).double()

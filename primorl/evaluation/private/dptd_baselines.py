@@ -56,7 +56,11 @@ class RecursiveMomentum(DescentAscent):
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """See `Estimator.begin`."""
         values = super().begin(problem)
-        return values | {"earlier_theta": values["theta"], "earlier_omega": values["omega"], "kept": values["p"][:1, :1]}
+        return values | {
+            "earlier_theta": values["theta"],
+            "earlier_omega": values["omega"],
+            "kept": values["p"][:1, :1],
+        }
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """g(θ_t) - (1 - a) g(θ_{t-1}), ``[U, N·2d]``; in the first round g(θ_0)."""

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+
 @dataclass(frozen=True)
 class TdBatch:
     """What the loss needs of the transitions of U units, padded to M each. Sensitive.
@@ -150,12 +151,12 @@ class ValueNetwork:
             tangent = back.mul_(here.slopes[layer - 1])
             following = _back(following, weight).mul_(there.slopes[layer - 1])
             last = first
-        return result.view(networks, units, 2, -1).transpose(0, 1)
+        return result.view(networks, units, 2, theta.shape[1]).transpose(0, 1)
 
     def _layers(self, parameters: Tensor) -> list[Tensor]:
         """The matrices of N vectors, ``[N, out, in + 1]``."""
         shapes = [(above, below + 1) for below, above in itertools.pairwise(self.sizes)]
-        parts = parameters.split([above * below for above, below in shapes], 1)
+        parts = torch.split(parameters, [above * below for above, below in shapes], 1)
         return [part.view(-1, *shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def _errors(

@@ -47,7 +47,8 @@ def chain(lengths: Sequence[int], states: int = 3, action: float = 0.0) -> Logge
     ended = [s == states - 1 for s in here]
     change = [eye[(s + 1).clamp(max=states - 1)] - eye[s] for s in here]
     targets = [
-        torch.cat((c, (1 - 0.5 * s)[:, None], e[:, None].float()), 1) for c, s, e in zip(change, here, ended, strict=True)
+        torch.cat((c, (1 - 0.5 * s)[:, None], e[:, None].float()), 1)
+        for c, s, e in zip(change, here, ended, strict=True)
     ]
     return Logged(inputs, targets, [torch.arange(length) == 0 for length in lengths])
 
