@@ -151,7 +151,7 @@ class ValueNetwork:
             tangent = back.mul_(here.slopes[layer - 1])
             following = _back(following, weight).mul_(there.slopes[layer - 1])
             last = first
-        return result.view(networks, units, 2, -1).transpose(0, 1)
+        return result.view(networks, units, 2, theta.shape[1]).transpose(0, 1)
 
     def _layers(self, parameters: Tensor) -> list[Tensor]:
         """The matrices of N vectors, ``[N, out, in + 1]``."""
