@@ -29,10 +29,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.machine import RESULTS, machine
-from primorl.evaluation.private.scores import CorrectedModel
+from primorl.evaluation.private.scores import Candidates, CorrectedModel
 from primorl.evaluation.returns import episode_returns
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.mechanism.selection import Selection
+from primorl.privacy.mechanism.selection import ONE, Selection
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
 from primorl.setup.selection import summed
 from primorl.trajectories.storage.manifest import Manifest
@@ -111,7 +111,8 @@ def measured(score: CorrectedModel, manifest: Manifest, policies: DeterministicP
         return_bounds=None,
         seed=0,
     )
-    scorer = score.fitted(problem, policies)
+    chosen = Candidates.of([policies.one(number) for number in range(policies.policies)])
+    scorer = score.fitted(problem, chosen)
     plans = [Selection(private.units, manifest.info.unit, policies.policies, epsilon, 1e-5) for epsilon in EPSILONS]
     total = summed(plans[0], scorer, private)
     private_choices = {
@@ -124,7 +125,7 @@ def measured(score: CorrectedModel, manifest: Manifest, policies: DeterministicP
     ranks = np.argsort(-np.array(truth)).argsort()
     return {
         "units": private.units,
-        "mean_scores": [float(value) / 2**20 / private.units for value in total],
+        "mean_scores": [float(value) / ONE / private.units for value in total],
         "chosen": {
             name: {
                 "best_three": sum(n for number, n in counts.items() if ranks[number] < BEST) / counts.total(),

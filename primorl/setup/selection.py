@@ -20,7 +20,7 @@ from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.saved import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.mechanism.selection import Selection
-from primorl.privacy.statement import FILE, Statement
+from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
@@ -116,7 +116,9 @@ class Choosing:
 def of_folders(folders: Sequence[Path]) -> list[Candidate]:
     """The final policy of each folder; raises what `DeterministicPolicy.load` raises."""
     return [
-        Candidate(str(folder), file_sha256(folder / FINAL), DeterministicPolicy.load(folder), _sound(folder))
+        Candidate(
+            str(folder), file_sha256(folder / FINAL), DeterministicPolicy.load(folder), Statement.read(folder).sound
+        )
         for folder in folders
     ]
 
@@ -134,7 +136,7 @@ def of_epochs(folder: Path) -> list[Candidate]:
             f"{folder}, epoch {number + 1}",
             hashlib.sha256(f"{digest} {number}".encode()).hexdigest(),
             policies.one(number),
-            _sound(folder),
+            Statement.read(folder).sound,
         )
         for number in range(policies.policies)
     ]
@@ -209,7 +211,7 @@ def select(
         run.tag("charge", payment.charge.id)
         state = payment.state
         if state is None or not state.finished:
-            scorer = score.fitted(problem, Candidates([candidate.policy for candidate in candidates]))
+            scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
             private = accounts.open_private(manifest, partitions.version, partitions.folder, sys.maxsize)
             assert isinstance(private, UnitStore), "whole trajectories are read from memory"
             total = summed(selection, scorer, private)
@@ -247,12 +249,6 @@ def summed(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tenso
     for units in batches(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
         total += selection.scores.total(scorer.scores(Episodes.read(source, units)))
     return total
-
-
-def _sound(folder: Path) -> bool:
-    """Whether the policy in a folder, or in the one that its seeds lie in, has a statement to rely on."""
-    place = folder.parents[1] if folder.parent.name == "seeds" and not (folder / FILE).exists() else folder
-    return Statement.read(place).sound
 
 
 def _refuse_repeated(candidates: Sequence[Candidate]) -> None:

@@ -2,17 +2,19 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.saved import SCALES
 from primorl.project.values import Within
 
 _NEGLIGIBLE = 1e-3  # share of a discounted return that lies beyond the steps that are rolled out
@@ -20,39 +22,41 @@ _RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
 _FAR = 0.5  # standardised observations are halved before they meet unit frequencies
 
 
-class Policies(Protocol):
-    """k policies side by side, such as a `DeterministicPolicy` or `Candidates`."""
-
-    @property
-    def policies(self) -> int:
-        """Number of policies, k."""
-
-    def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units, or one-hot: ``[k, B, S]`` to ``[k, B, A]``."""
-
-
 @dataclass(frozen=True)
 class Candidates:
-    """Policies that need not have one shape or one normaliser.
+    """k policies in float64, which need not have one shape or one normaliser.
 
     Attributes:
-        parts: k policies, P = 1 each.
+        parts: P = 1 each.
     """
 
-    parts: Sequence[DeterministicPolicy]
+    parts: tuple[DeterministicPolicy, ...]
 
-    @property
-    def policies(self) -> int:
-        """Number of policies, k."""
-        return len(self.parts)
+    @classmethod
+    def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
+        """From policies as they are saved."""
+        return cls(
+            tuple(
+                replace(
+                    policy,
+                    layers=tuple(layer.double() for layer in policy.layers),
+                    **{name: getattr(policy, name).double() for name in SCALES},
+                )
+                for policy in policies
+            )
+        )
 
     def act(self, observation: Tensor) -> Tensor:
-        """``[k, B, S]`` to ``[k, B, A]``."""
-        return torch.cat([part.act(own[None]) for part, own in zip(self.parts, observation, strict=True)])
+        """Actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
+        held = observation.double()
+        return torch.cat([part.act(own[None]) for part, own in zip(self.parts, held, strict=True)])
 
 
 class Scorer(Protocol):
-    """Made from public and released values. Scores a unit by its own rows alone."""
+    """Made from public and released values. Scores a unit by its own rows alone, up to the rounding of float64.
+
+    That rounding must stay within `primorl.privacy.mechanism.selection.ROUNDING`.
+    """
 
     @property
     def row_bytes(self) -> int:
@@ -71,7 +75,7 @@ class Score(Protocol):
     name: ClassVar[str]
     bias: ClassVar[str]
 
-    def fitted(self, problem: Problem, policies: Policies) -> Scorer:
+    def fitted(self, problem: Problem, policies: Candidates) -> Scorer:
         """The scorer of some policies (P = k). Reads no private row."""
 
 
@@ -107,7 +111,7 @@ class CorrectedModel:
     bandwidth: Annotated[float, Within(gt=0)]
     largest_weight: Annotated[float, Within(ge=0)]
 
-    def fitted(self, problem: Problem, policies: Policies) -> "CorrectedScorer":
+    def fitted(self, problem: Problem, policies: Candidates) -> "CorrectedScorer":
         """Fit V̂ of every policy to rollouts in the released model."""
         generator = torch.Generator().manual_seed(problem.seed)
         size = problem.observation_size + 1
@@ -116,7 +120,7 @@ class CorrectedModel:
             2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
         )
         weights = _fit(problem, policies, basis, self.rollouts)
-        return CorrectedScorer(self, problem, policies, basis, weights)
+        return CorrectedScorer(self, replace(problem, ensemble=_exact(problem.ensemble)), policies, basis, weights)
 
 
 @dataclass(frozen=True)
@@ -153,7 +157,7 @@ class CorrectedScorer:
 
     score: CorrectedModel
     problem: Problem
-    policies: Policies
+    policies: Candidates
     basis: Basis
     weights: Tensor
 
@@ -161,7 +165,7 @@ class CorrectedScorer:
     def row_bytes(self) -> int:
         """What one logged row takes while `scores` works on it."""
         copies = 2 * self.problem.ensemble.architecture.members + 3
-        return 8 * copies * (len(self.weights) + 4 * self.policies.policies)
+        return 8 * copies * (len(self.weights) + 4 * len(self.policies.parts))
 
     @torch.no_grad()
     def values(self, observation: Tensor, step: Tensor) -> Tensor:
@@ -192,12 +196,12 @@ class CorrectedScorer:
         problem = self.problem
         held = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
         action = episodes.action.nan_to_num(nan=0.0).clamp(problem.action_low, problem.action_high)
-        predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1).float(), action.flatten(0, 1).float())
-        predicted = predicted.double().view(len(predicted), *held.shape[:2], -1)
+        predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1), action.flatten(0, 1))
+        predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
         never = torch.zeros_like(episodes.own)
         goes_on = problem.continues(episodes.step, never).double()
-        stays = 1.0 if ends is None else 1 - ends.double().view(-1, *held.shape[:2], 1)
+        stays = 1.0 if ends is None else 1 - ends.view(-1, *held.shape[:2], 1)
         following = (stays * self.values(held + predicted[..., :-1], episodes.step + 1)).mean(0)
         logged = problem.continues(episodes.step, episodes.terminated).double()
         real = self.values(episodes.following, episodes.step + 1)
@@ -206,9 +210,9 @@ class CorrectedScorer:
 
     def action_weights(self, episodes: Episodes) -> Tensor:
         """The weight w of every row and policy, ``[U, M, k]``."""
-        problem, count = self.problem, self.policies.policies
+        problem, count = self.problem, len(self.policies.parts)
         flat = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
-        asked = flat.flatten(0, 1).float().expand(count, -1, -1)
+        asked = flat.flatten(0, 1).expand(count, -1, -1)
         wanted = problem.centred(self.policies.act(asked)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
         if problem.discrete_actions:
@@ -222,9 +226,9 @@ class CorrectedScorer:
 
 
 @torch.no_grad()
-def _fit(problem: Problem, policies: Policies, basis: Basis, rollouts: int) -> Tensor:
+def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) -> Tensor:
     """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``."""
-    count = policies.policies
+    count = len(policies.parts)
     horizon = problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
@@ -235,7 +239,7 @@ def _fit(problem: Problem, policies: Policies, basis: Basis, rollouts: int) -> T
     random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
     seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
     for step in range(horizon):
-        action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1)
+        action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1).float()
         drawn = generators.rand(len(observation), problem.action_size)
         if problem.discrete_actions:
             drawn = torch.nn.functional.one_hot(drawn.argmax(-1), problem.action_size).float()
@@ -260,3 +264,19 @@ def _fit(problem: Problem, policies: Policies, basis: Basis, rollouts: int) -> T
     ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
     weights: Tensor = torch.linalg.solve(gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment)
     return weights[..., 0].T
+
+
+def _exact(ensemble: GaussianEnsemble) -> GaussianEnsemble:
+    """The same in float64, so that a unit's score does not depend on its batch by more than a margin covers."""
+    normaliser = ensemble.normaliser
+    return replace(
+        ensemble,
+        weights=tuple(weight.double() for weight in ensemble.weights),
+        normaliser=replace(
+            normaliser,
+            input_mean=normaliser.input_mean.double(),
+            input_scale=normaliser.input_scale.double(),
+            target_mean=normaliser.target_mean.double(),
+            target_scale=normaliser.target_scale.double(),
+        ),
+    )

@@ -14,14 +14,18 @@ from primorl.privacy.accounting.figures import figures
 from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
-from primorl.privacy.mechanism.queries import ONE
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
 from primorl.project.files import finite
+
+ONE = 1 << 36
+"""The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""
+ROUNDING = Fraction(1, 1 << 28)
+"""By so much a unit's score may depend on which others it is computed with; a step of the grid is 1/256 of it."""
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What one unit adds to the k sums: for each candidate a score within [0, 1], truncated to a multiple of 2⁻²⁰.
+    """What one unit adds to the k sums: for each candidate a score within [0, 1], truncated to a multiple of 2⁻³⁶.
 
     Formal guarantee: zeroing out a unit moves every sum down by between 0 and 1. The direction is the same for all,
     and no sum moves by more, so the sums are *monotone* with sensitivity 1 (see `Selection`).
@@ -78,6 +82,10 @@ class Selection:
     1. P(r_i > t) = min(1, e^(-εt)) then changes by a factor of at most e^ε. Average over the noise of the others.
     (Dwork and Roth 2014, "The algorithmic foundations of differential privacy", Claim 3.9, has this for Laplace noise
     on monotone counts.)
+
+    *Rounding.* The scores of the other units may move by up to `ROUNDING` when a unit is zeroed out, since a batched
+    product's last digits depend on the batch. Then t moves by at most 1 + 2η, η = K · `ROUNDING`, and so ε / (1 + 2η)
+    stands in place of ε in the coins: 1% less at a million units.
 
     *Exactness.* Sums are whole numbers and ε is the very fraction that its float is, so the exponents are fractions.
     Coins of probability exp(-fraction) are flipped from uniform whole numbers alone (Canonne, Kamath and Steinke 2020,
@@ -144,7 +152,7 @@ class Selection:
         if total.dtype != torch.int64 or total.shape != (self.candidates,):
             raise ValueError(f"total: found {total.dtype} {tuple(total.shape)}, allowed is int64 [{self.candidates}]")
         sums = total.tolist()
-        best, rate = max(sums), Fraction(self.epsilon) / ONE
+        best, rate = max(sums), Fraction(self.epsilon) / (1 + 2 * self.units * ROUNDING) / ONE
         admitted = [j for j, own in enumerate(sums) if flip(self.entropy, rate * (best - own))]
         return admitted[below(self.entropy, len(admitted))]
 

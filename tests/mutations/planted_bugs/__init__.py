@@ -14,6 +14,7 @@ from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAM
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+from tests.mutations.planted_bugs.selection import SELECTION
 from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
 
@@ -41,4 +42,5 @@ BUGS: tuple[Bug, ...] = (
     *BEHAVIOUR,
     *WEIGHTS,
     *EVALUATION_QUERIES,
+    *SELECTION,
 )

@@ -16,8 +16,7 @@ from torch import Tensor
 from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism import selection as module
 from primorl.privacy.mechanism.entropy import SeededEntropy
-from primorl.privacy.mechanism.queries import ONE
-from primorl.privacy.mechanism.selection import Scores, Selection, below, flip
+from primorl.privacy.mechanism.selection import ONE, ROUNDING, Scores, Selection, below, flip
 from primorl.privacy.statement import Statement
 
 EPSILON = 0.7
@@ -114,7 +113,7 @@ def test_the_bound_is_reached_and_half_the_noise_or_two_directions_break_it(monk
     [
         ([0.5, 2.0, -3.0], [ONE // 2, ONE, 0]),
         ([math.nan, math.inf, -math.inf], [0, ONE, 0]),
-        ([1e300, 1e-9, 1 - 1e-12], [ONE, 0, ONE - 1]),
+        ([1e300, 1e-11, 1 - 1e-12], [ONE, 0, ONE - 1]),
     ],
 )
 def test_a_unit_adds_at_most_one_and_at_least_nothing(row: list[float], kept: list[int]) -> None:
@@ -141,6 +140,16 @@ def test_whole_numbers_are_uniform_and_below_the_limit() -> None:
     assert all(binomtest(count, 2000, 0.2).pvalue > 1e-4 for count in counts)
     assert below(entropy, 1) == 0
     assert 0 <= below(entropy, 3 << 200) < 3 << 200
+
+
+def test_the_margin_covers_what_rounding_may_move() -> None:
+    """One unit goes, and all others' scores move against it; the twin without the margin is refuted."""
+    units, moved = 1 << 26, int(ROUNDING * ONE) << 26
+    one = torch.tensor([9 * ONE, 2 * ONE, 2 * ONE])
+    other = one + torch.tensor([-ONE - moved, moved, moved])
+    wide = Selection(units, "person", 3, EPSILON, 1e-9)
+    assert worst_ratio(wide, one, other) <= math.exp(EPSILON) * (1 + 1e-9)
+    assert worst_ratio(chooser(3), one, other) > math.exp(EPSILON)
 
 
 def test_equal_candidates_are_as_likely() -> None:

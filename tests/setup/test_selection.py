@@ -1,0 +1,156 @@
+"""The charge is there before a private row is read, once; a killed choice resumes, a finished one is restored."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.policy import exported
+from primorl.privacy.ledger.ledger import BudgetExceeded
+from primorl.privacy.mechanism.selection import Selection
+from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
+from primorl.project.paths import SELECTION
+from primorl.setup import selection
+from tests.evaluation.conftest import random_policy
+from tests.pipeline.tiny_policy import RememberingRun, write_model
+from tests.pipeline.training_project import charged, watch_private, with_changes, write_partitions
+from tests.statements import PRIVATE
+from tests.trajectories.builders import episode
+
+STATEMENT = {key: value for key, value in PRIVATE.items() if key not in ("charge", "spent_on_dataset")}
+FOLDERS = [Path("out/a"), Path("out/b"), Path("out/c")]
+
+
+class Killed(BaseException):
+    """In place of a signal."""
+
+
+@pytest.fixture
+def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """Nine private units, an untrained model, three policies, and an estimator that is fitted in a moment."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
+    write_model(STATEMENT)
+    for seed, folder in enumerate(FOLDERS):
+        folder.mkdir(parents=True)
+        epochs = [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)]
+        exported.save(folder, epochs, variant="private", environment="Pendulum-v1")
+        write_json(folder / "privacy.json", STATEMENT)
+    quick = replace(selection.ESTIMATORS["corrected"], features=4, rollouts=2)  # type: ignore[type-var]
+    monkeypatch.setitem(selection.ESTIMATORS, "corrected", quick)
+    return with_changes(small)
+
+
+def chosen(params: Params, **changes: Any) -> selection.SelectionRecord:
+    candidates = selection.of_folders(changes.pop("folders", FOLDERS))
+    settings = {"epsilon": 0.2, "estimator": "corrected"} | changes
+    return selection.select(params, candidates, run=RememberingRun(), **settings)  # type: ignore[arg-type]
+
+
+def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None:
+    found = chosen(project)
+    (charge,) = charged(project)
+    assert (charge.stage, charge.state) == ("select", "committed")
+    assert charge.event == {"type": "PureDpEvent", "epsilon": 0.2}
+    assert charge.epsilon == pytest.approx(0.2, rel=0.02)
+    assert selection.read() == found
+    assert found.chosen in map(str, FOLDERS)
+    assert found.privacy.charge == charge.id
+    assert found.privacy.sound
+    content = json.loads(SELECTION.read_text(encoding="utf-8"))
+    assert content.keys() == {"format", "chosen", "candidates", "estimator", "settings", "bias", "privacy"}
+    assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
+
+
+def test_the_same_choice_is_restored_and_reads_nothing(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = chosen(project)
+    watch_private(monkeypatch, lambda: pytest.fail("private rows were read again"))
+    SELECTION.unlink()
+    assert chosen(project).chosen == first.chosen
+    assert len(charged(project)) == 1
+
+
+def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(*_: object) -> None:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(selection, "summed", kill)
+        with pytest.raises(Killed):
+            chosen(project)
+    (open_charge,) = charged(project)
+    assert open_charge.state == "reserved"
+    assert not SELECTION.exists()
+    assert chosen(project).privacy.charge == open_charge.id
+    assert [charge.state for charge in charged(project)] == ["committed"]
+
+
+def test_a_choice_that_was_made_and_lost_is_spent(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second answer under the same charge could be another one: it must be paid for."""
+
+    def kill(*_: object) -> int:
+        raise Killed
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Selection, "choose", kill)
+        with pytest.raises(Killed):
+            chosen(project)
+    chosen(project)
+    assert [charge.state for charge in charged(project)] == ["aborted", "committed"]
+
+
+def test_the_charge_is_reserved_before_a_private_row_is_read(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    states: list[str] = []
+    watch_private(monkeypatch, lambda: states.append(charged(project)[-1].state))
+    chosen(project)
+    assert states
+    assert set(states) == {"reserved"}
+
+
+def test_a_budget_that_is_too_small_refuses_before_anything_is_read(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch_private(monkeypatch, lambda: pytest.fail("private rows were read"))
+    raw = params_module.plain(project)
+    raw["privacy"]["budget"] = {"epsilon": 0.1, "delta": 1e-5}
+    with pytest.raises(BudgetExceeded):
+        chosen(params_module.from_plain(raw))
+    assert not charged(project)
+
+
+def test_another_question_is_another_charge(project: Params) -> None:
+    chosen(project)
+    chosen(project, epsilon=0.1)
+    chosen(project, folders=FOLDERS[:2])
+    raw = params_module.plain(project)
+    raw["privacy"]["draw"] = 1
+    chosen(params_module.from_plain(raw))
+    assert len({charge.identity for charge in charged(project)}) == 4
+
+
+def test_epochs_and_policies_without_a_guarantee(project: Params) -> None:
+    write_json(FOLDERS[0] / "privacy.json", STATEMENT | {"void": ["noise is seeded"]})
+    candidates = selection.of_epochs(FOLDERS[0])
+    assert [candidate.name for candidate in candidates] == ["out/a, epoch 1", "out/a, epoch 2"]
+    found = selection.select(project, candidates, epsilon=1.0, estimator="corrected", run=RememberingRun())  # type: ignore[arg-type]
+    assert not found.privacy.sound
+
+
+def test_what_cannot_be_compared_is_refused_and_costs_nothing(project: Params) -> None:
+    with pytest.raises(PipelineError, match="found 1 candidate"):
+        chosen(project, folders=FOLDERS[:1])
+    with pytest.raises(PipelineError, match="the same policy"):
+        chosen(project, folders=[*FOLDERS, FOLDERS[0]])
+    other = Path("out/other")
+    other.mkdir()
+    exported.save(other, [random_policy(1, 5, 2.0)], variant="private", environment=None)
+    write_json(other / "privacy.json", STATEMENT)
+    with pytest.raises(PipelineError, match="out/other: found a policy for 5 observations"):
+        chosen(project, folders=[*FOLDERS, other])
+    assert not charged(project)
