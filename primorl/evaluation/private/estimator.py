@@ -13,6 +13,9 @@ from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 
+NOISE = "noise"
+"""Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
+
 Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
 
@@ -165,7 +168,7 @@ def run(
     """
     if source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
-    now = state or EvaluationState(estimator.begin(problem))
+    now = state or EvaluationState({**estimator.begin(problem), NOISE: _noise(plan)})
     while not now.finished and now.started < plan.rounds:
         now = replace(now, started=now.started + 1)
         save_checkpoint(now)
@@ -186,6 +189,13 @@ def run(
     now = replace(now, finished=True)
     save_checkpoint(now)
     return now
+
+
+def _noise(plan: Plan) -> Tensor:
+    """Standard deviation of the noise on every number of a release: public."""
+    scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
+    denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
+    return torch.tensor(scale / denominator, dtype=torch.float64)
 
 
 def _sum(
