@@ -168,7 +168,7 @@ def run(
     """
     if source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
-    now = state or EvaluationState({**estimator.begin(problem), NOISE: _noise(plan)})
+    now = state or EvaluationState({**estimator.begin(problem), NOISE: noise_of(plan)})
     while not now.finished and now.started < plan.rounds:
         now = replace(now, started=now.started + 1)
         save_checkpoint(now)
@@ -191,7 +191,7 @@ def run(
     return now
 
 
-def _noise(plan: Plan) -> Tensor:
+def noise_of(plan: Plan) -> Tensor:
     """Standard deviation of the noise on every number of a release: public."""
     scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
     denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
