@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -11,7 +11,6 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.exported import DeterministicPolicy
 
 NOTE = (
     "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
@@ -38,11 +37,29 @@ class ModelValue:
         return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
 
 
+class Policies(Protocol):
+    """P policies side by side, such as `primorl.policy.exported.DeterministicPolicy`."""
+
+    @property
+    def policies(self) -> int:
+        """P."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
+
+
 @torch.no_grad()
 def values_by_member(
-    ensemble: GaussianEnsemble, policy: DeterministicPolicy, starts: Tensor, *, rollouts: int, horizon: int, seed: int
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+    discount: float = 1.0,
 ) -> Tensor:
-    """Mean undiscounted, unpenalised return of whole rollouts, each in one member alone.
+    """Mean unpenalised return Σ_t γ^t r_t of whole rollouts, each in one member alone.
 
     States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
     episode terminates. Members and policies share their start states, and policies
@@ -55,6 +72,7 @@ def values_by_member(
         rollouts: of each policy in each member, from starts drawn with replacement.
         horizon: steps of a rollout that does not terminate.
         seed: of the draws.
+        discount: γ; by default the return is undiscounted.
 
     Returns:
         ``[P, N]``.
@@ -68,10 +86,10 @@ def values_by_member(
         observation = begin.repeat(policy.policies, 1)
         alive = torch.ones(len(observation), dtype=torch.bool)
         total = torch.zeros(len(observation), dtype=torch.float64)
-        for _ in range(horizon):
+        for time in range(horizon):
             action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
             step = model.step(observation, action, generators)
-            total += torch.where(alive, step.reward, 0.0)
+            total += torch.where(alive, discount**time * step.reward, 0.0)
             if step.terminated is not None:
                 alive &= ~step.terminated
             if not alive.any():

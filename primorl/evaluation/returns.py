@@ -62,7 +62,7 @@ def _returns(
     steps = 0
     while alive.any() and steps != limit:
         batch = torch.as_tensor(observations, dtype=torch.float32).view(policy.policies, count, -1)
-        actions = _as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
+        actions = as_the_space_has_them(policy.act(batch).flatten(0, 1), envs.single_action_space)
         observations, rewards, terminated, truncated, _ = envs.step(actions)
         totals[alive] += rewards[alive]
         alive = alive & ~(terminated | truncated)  # the next episode of a finished environment counts for nothing
@@ -70,7 +70,7 @@ def _returns(
     return totals.reshape(policy.policies, count)[:, : len(seeds)]
 
 
-def _as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
+def as_the_space_has_them(actions: Tensor, space: Any) -> npt.NDArray[Any]:
     """Vectors of a box as they are, one-hot ones ``[B, A]`` as the numbers of the actions, ``[B]``."""
     plain: npt.NDArray[Any] = actions.numpy()
     if isinstance(space, Discrete):

@@ -13,6 +13,9 @@ from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 
+NOISE = "noise"
+"""Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
+
 Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
 
@@ -74,7 +77,7 @@ class EvaluationState:
     @classmethod
     def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
         """The state before the first round."""
-        return cls(estimator.begin(problem), rounds=plan.rounds, about=about)
+        return cls({**estimator.begin(problem), NOISE: noise_of(plan)}, rounds=plan.rounds, about=about)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
@@ -205,6 +208,13 @@ def run(
     now = replace(now, finished=True)
     save_checkpoint(now)
     return now
+
+
+def noise_of(plan: Plan) -> Tensor:
+    """Standard deviation of the noise on every number of a release: public."""
+    scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
+    denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
+    return torch.tensor(scale / denominator, dtype=torch.float64)
 
 
 def _sum(

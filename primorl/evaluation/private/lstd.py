@@ -1,0 +1,185 @@
+"""Private least-squares temporal differences: one noisy release of sufficient statistics, then a linear system."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.estimator import NOISE, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.first_states import FirstStateValue
+from primorl.evaluation.private.model_q import ModelQ, rewards_left
+from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.rows import first_rows, mean_over_trajectories, row_shares, thinned
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.values import ClippingNorm, NaturalInt, Positive, PositiveInt, Share, Steps
+
+_RIDGE = 1e-6  # beside statistics of order 1, where no noise asks for more
+_SPREADS = 3.0  # the scale is so many root mean square differences of the members
+_LEAST_SPREAD = 1e-4  # of the range of returns
+
+
+@dataclass(frozen=True)
+class Lstd:
+    """LSTD-Q (Lagoudakis and Parr 2003) of what the released model gets wrong, from one noisy release over all units.
+
+    The action-value is Q̄ + ⟨θ, φ⟩. Q̄ is the mean of the model members' action-values (`ModelQ`), which costs nothing.
+    The features φ(s, a, t), of norm at most 1, are how far each member but the last is from Q̄ — so that the data say
+    which mixture of members fits their Bellman equation — and random Fourier features times the share of
+    rewards that is left. With δ = r + γ Q̄(s', π(s'), t + 1) - Q̄(s, a, t), a unit's contribution is
+
+        A_i = Σ w φ (φ - γ φ')ᵀ,  b_i = Σ w φ δ,  w = γ^t / Σ γ^t over the unit's rows,
+
+    as one clipped vector. The release gives θ by ridge regression on A θ = b, the ridge being the norm of the noise in A,
+    so that θ fades to 0, the model's own value, as noise grows; and η by Aᵀη = E φ(s₀, π(s₀)), up to the first
+    states that are public. Then one query asks for the mean and the second moment over units of
+
+        ψ_i = Q(s₀, π(s₀)) + Σ w ⟨η, φ⟩ (r + γ Q(s', π(s')) - Q(s, a)),  Q = Q̄ + ⟨θ, φ⟩,
+
+    a doubly robust correction whose errors are products of those of θ and of η (Kallus and Uehara 2020). It removes to
+    first order what noise and ridge did to θ, and its spread over units is the sampling error of the estimate.
+
+    Attributes:
+        features: random Fourier features, on top of the model's members.
+        lengthscale: of the random features, in standardised units.
+        model_features: random features of the members' values (`ModelQ`).
+        rollouts: of each member (`ModelQ`).
+        rows: of a unit, at most, evenly spaced.
+        clipping_norm: C.
+        query_share: share of the squared Gaussian mean that the query takes.
+    """
+
+    name: ClassVar[str] = "lstd"
+    features: NaturalInt
+    lengthscale: Positive
+    model_features: PositiveInt
+    rollouts: Steps
+    rows: PositiveInt
+    clipping_norm: ClippingNorm
+    query_share: Share
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """One round over all units, and one query."""
+        query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
+        return Plan(
+            units=problem.units,
+            unit=problem.unit,
+            sampler=PoissonSampler(1.0),
+            clip=L2Clip(self.clipping_norm),
+            noise_multiplier=noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share)),
+            rounds=1,
+            delta=problem.delta,
+            queries=(query,),
+        )
+
+    def row_bytes(self, problem: Problem) -> int:
+        """Random features of V̂ in every member, at this row and the next."""
+        members = problem.ensemble.architecture.members
+        return 16 * members * (self.model_features + self.features + 4 * problem.observation_size + 200)
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """The members' values, and the scale of their differences at public first states."""
+        model = self._model(problem)
+        fitted = model.fit()
+        states, steps = self._public_first(problem)
+        found = model.action_values(fitted, states, problem.actions(states), steps)
+        spread = (found - found.mean(0)).square().mean().sqrt()
+        least = _LEAST_SPREAD * (problem.return_high - problem.return_low)
+        zeros = torch.zeros(self._size(problem), dtype=torch.float64)
+        return fitted | {"scale": _SPREADS * spread.clamp(min=least), "theta": zeros, "eta": zeros}
+
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """A_i and b_i side by side, float64 ``[U, d² + d]``; sensitive."""
+        episodes = thinned(episodes, self.rows)
+        here, gap, error = self._temporal_differences(problem, values, episodes)
+        weighted = here * row_shares(problem, episodes)[..., None]
+        matrices = torch.einsum("umi,umj->uij", weighted, gap).flatten(1)
+        return torch.cat((matrices, torch.einsum("umi,um->ui", weighted, error)), 1)
+
+    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """θ and η from the noisy A and b."""
+        size = self._size(problem)
+        entries, vector = released.double().split((size * size, size))
+        matrix = entries.view(size, size)
+        ridge = float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE  # 2σ√d: the spectral norm of the noise in A
+        penalty = ridge**2 * torch.eye(size, dtype=torch.float64)
+        states, steps = self._public_first(problem)
+        start = self._features(problem, values, states, problem.actions(states), steps)[0].mean(0)
+        theta = torch.linalg.solve(matrix.T @ matrix + penalty, matrix.T @ vector)
+        eta = torch.linalg.solve(matrix @ matrix.T + penalty, matrix @ start)
+        return dict(values) | {"theta": theta, "eta": eta}
+
+    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Sum of the ψ_i and of their squares."""
+        some, first = thinned(episodes, self.rows), first_rows(episodes)
+        here, gap, error = self._temporal_differences(problem, values, some)
+        theta, eta = (values[name].to(here.device) for name in ("theta", "eta"))
+        left_over = (row_shares(problem, some) * (here @ eta) * (error - gap @ theta)).sum(1)
+        begin = first.observation, problem.actions(first.observation), torch.zeros_like(first.step)
+        features, model = self._features(problem, values, *begin)
+        scale = values["scale"].to(here.device)
+        at_first = mean_over_trajectories(first, model + scale * (features @ theta))
+        return FirstStateValue.of(problem).total(at_first + scale * left_over)
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+        """The mean of the ψ_i."""
+        (query,) = plan.queries
+        found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
+        estimate = Estimate(
+            estimator=self.name,
+            of="policy",
+            what="mean return",
+            value=found.value,
+            ci95=found.ci95,
+            covers="sampling of the units and the noise; not what no mixture of features and members can express",
+            bias="where the features do not hold the policy's true action-values, up to the model's own error",
+        )
+        return (estimate,)
+
+    def _temporal_differences(
+        self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """φ ``[U, M, d]``, φ - γφ' ``[U, M, d]``, and δ in units of the scale, ``[U, M]``."""
+        here, model = self._features(problem, values, episodes.observation, episodes.action, episodes.step)
+        following = episodes.following
+        then, later = self._features(problem, values, following, problem.actions(following), episodes.step + 1)
+        discount = problem.discount * problem.continues(episodes.step, episodes.terminated)
+        error = problem.reward(episodes.reward) + discount * later - model
+        return here, here - discount[..., None] * then, error / values["scale"].to(error.device)
+
+    def _features(
+        self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """φ ``[.., d]``, of norm at most 1, and Q̄ ``[..]``."""
+        found = self._model(problem).action_values(values, observation, action, step)
+        mean = found.mean(0)
+        parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
+        if self.features:
+            parts = torch.cat((parts, self._random(problem, observation, action, step)), -1)
+        norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
+        return parts / norms.clamp(min=1.0), mean
+
+    def _random(self, problem: Problem, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+        """Random Fourier features of the state and the action times the share of rewards left, ``[.., features]``."""
+        plain = torch.cat((problem.standardised(observation), problem.centred(action)), -1)
+        generator = torch.Generator().manual_seed(problem.seed)
+        shape = plain.shape[-1], self.features
+        frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / self.lengthscale
+        phases = 2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64)
+        waves = torch.cos(plain @ frequencies.to(plain.device) + phases.to(plain.device)) / math.sqrt(self.features)
+        return waves * (rewards_left(problem, step) / problem.effective_horizon)[..., None]
+
+    def _size(self, problem: Problem) -> int:
+        return problem.ensemble.architecture.members - 1 + self.features
+
+    def _model(self, problem: Problem) -> ModelQ:
+        return ModelQ(problem, self.model_features, self.rollouts)
+
+    @staticmethod
+    def _public_first(problem: Problem) -> tuple[Tensor, Tensor]:
+        return problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)

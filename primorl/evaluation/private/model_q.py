@@ -1,0 +1,156 @@
+"""Action-values of the policy in the released model: a control variate and features. Costs nothing."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.problem import Problem
+
+_WEIGHTS = "model_values"
+_RIDGE = 1e-3  # per row, beside features of mean square 1
+_MOST_ROWS = 20000  # of a member's regression
+_ROWS_AT_ONCE = 1 << 15
+_TAIL = 1e-3  # without a horizon, rollouts go on until γ^t falls below this
+
+
+def rollout_steps(problem: Problem) -> int:
+    """Steps of a rollout in the model: the horizon, or until the discount leaves one part in a thousand."""
+    if problem.horizon is not None:
+        return problem.horizon
+    return math.ceil(math.log(_TAIL) / math.log(problem.discount))
+
+
+def rewards_left(problem: Problem, step: Tensor) -> Tensor:
+    """Σ γ^k over the steps that are left from ``step`` on, float64: what a reward of 1 at each is worth."""
+    if problem.horizon is None:
+        return torch.full_like(step, 1 / (1 - problem.discount), dtype=torch.float64)
+    left = (problem.horizon - step).clamp(min=0).double()
+    if problem.discount == 1.0:
+        return left
+    return (1 - problem.discount**left) / (1 - problem.discount)
+
+
+@dataclass(frozen=True)
+class ModelQ:
+    """Q̂_i(s, a, t) of every member i: r̂_i(s, a) + γ P(goes on) V̂_i(ŝ'_i, t + 1).
+
+    V̂_i is a ridge regression of the policy's Monte Carlo returns in member i, from states that a mixture of the policy
+    and uniform actions reaches, on random Fourier features (Rahimi and Recht 2007) of the state and the time left.
+    All of it is made from the released model and a public seed. Whatever errs in it, it is a fixed function, so an
+    estimator that corrects it by data stays as sound as before.
+
+    Attributes:
+        problem: the question.
+        features: random features of V̂.
+        rollouts: of each member.
+    """
+
+    problem: Problem
+    features: int
+    rollouts: int
+
+    def fit(self) -> dict[str, Tensor]:
+        """The regressions' weights, as public values of an estimator."""
+        weights = torch.stack([self._fit_member(number) for number in range(self._members)])
+        return {_WEIGHTS: weights}
+
+    def values(self, fitted: Mapping[str, Tensor], observation: Tensor, step: Tensor) -> Tensor:
+        """V̂_i, float64 ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``. Held within the rewards' bounds."""
+        weights = fitted[_WEIGHTS].to(observation.device)
+        inputs = self._inputs(observation, step)
+        mean = (inputs @ weights[..., None]).squeeze(-1)
+        problem = self.problem
+        return mean.clamp(problem.reward_low, problem.reward_high) * rewards_left(problem, step)
+
+    @torch.no_grad()
+    def action_values(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+        """Q̂_i, float64 ``[N, .., ]`` for ``[.., S]``, ``[.., A]`` and steps ``[..]``; 0 after the horizon."""
+        shape = step.shape
+        flat = observation.reshape(-1, observation.shape[-1]), action.reshape(-1, action.shape[-1]), step.reshape(-1)
+        parts = zip(*(part.split(_ROWS_AT_ONCE) for part in flat), strict=True)
+        found = [self._one_step(fitted, *part) for part in parts]
+        return torch.cat(found, 1).view(-1, *shape)
+
+    def _one_step(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
+        problem, bounds = self.problem, self.problem.ensemble.bounds
+        observation = self._held(observation)
+        mean, _, ends = problem.ensemble.predict(observation.float(), action.float())
+        mean = mean.double().nan_to_num(nan=0.0)
+        following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
+        reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
+        goes_on = 1.0 if ends is None else 1 - ends.double()
+        left = rewards_left(problem, step) > 0
+        return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
+
+    @property
+    def _members(self) -> int:
+        return self.problem.ensemble.architecture.members
+
+    def _held(self, observation: Tensor) -> Tensor:
+        problem = self.problem
+        held: Tensor = observation.double().nan_to_num(nan=0.0)
+        return held.clamp(problem.observation_low.double(), problem.observation_high.double())
+
+    def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
+        """One, standardised state, time left, and their random Fourier features: ``[.., F]``."""
+        problem = self.problem
+        state = problem.standardised(observation)
+        left = problem.time_left(step).to(state.device).expand(state.shape[:-1])[..., None]
+        plain = torch.cat((torch.ones_like(left), state, 2 * left - 1), -1)
+        generator = torch.Generator().manual_seed(problem.seed)
+        size = plain.shape[-1] - 1
+        frequencies = torch.randn(size, self.features, generator=generator, dtype=torch.float64) * math.sqrt(2 / size)
+        phases = torch.rand(self.features, generator=generator, dtype=torch.float64) * 2 * math.pi
+        waves = torch.cos(plain[..., 1:] @ frequencies.to(state.device) + phases.to(state.device)) * math.sqrt(2)
+        return torch.cat((plain, waves), -1)
+
+    @torch.no_grad()
+    def _fit_member(self, number: int) -> Tensor:
+        """Rollouts explore up to a step of their own, then follow the policy: from there on they are regressed on."""
+        problem, steps = self.problem, rollout_steps(self.problem)
+        generator = torch.Generator().manual_seed(problem.seed + number)
+        model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
+        draws = SeedGenerators([generator])
+        count = self.rollouts
+        state = problem.starts[torch.randint(len(problem.starts), (count,), generator=generator)].float()
+        switch = torch.randint(-steps // 2, steps, (count,), generator=generator)
+        random_share = torch.rand(count, generator=generator)
+        alive = torch.ones(count, dtype=torch.bool)
+        states, rewards, used = [], [], []
+        for step in range(steps):
+            explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
+            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state))
+            moved = model.step(state, action, draws)
+            states.append(state)
+            rewards.append(torch.where(alive, moved.reward.double(), 0.0))
+            used.append(alive & (step >= switch))
+            if moved.terminated is not None:
+                alive = alive & ~moved.terminated
+            state = moved.next_observation
+            if not alive.any():
+                break
+        to_go, returns = torch.zeros(count, dtype=torch.float64), []
+        for reward in reversed(rewards):
+            to_go = reward + problem.discount * to_go
+            returns.append(to_go)
+        rows = torch.stack(used).nonzero()
+        rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]
+        step, which = rows.unbind(1)
+        inputs = self._inputs(torch.stack(states)[step, which], step)
+        mean = torch.stack(returns[::-1])[step, which] / rewards_left(problem, step)
+        ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
+        weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
+        return weights
+
+    def _uniform(self, count: int, generator: torch.Generator) -> Tensor:
+        problem = self.problem
+        if problem.discrete_actions:
+            chosen = torch.randint(problem.action_size, (count,), generator=generator)
+            return torch.nn.functional.one_hot(chosen, problem.action_size).float()
+        drawn = torch.rand(count, problem.action_size, generator=generator)
+        return (problem.action_low + (problem.action_high - problem.action_low) * drawn).float()
