@@ -276,7 +276,10 @@ def table(rows: list[dict[str, Any]]) -> str:
 
     Rank correlation and error are means over the repetitions; coverage is over repetitions and policies.
     """
-    lines = ["| task | estimator | ε | Spearman | error / range | coverage | repetitions |", "|---|---|---|---|---|---|---|"]
+    lines = [
+        "| task | estimator | ε | Spearman | error / range | coverage | repetitions |",
+        "|---|---|---|---|---|---|---|",
+    ]
     for true in (row for row in rows if row["what"] == "truth"):
         values = dict(zip(true["policies"], true["true_values"], strict=True))
         extent = max(values.values()) - min(values.values())

@@ -40,7 +40,7 @@ def layers(flat: Tensor, inputs: int, hidden: tuple[int, ...], members: int) -> 
 
 
 def forward(weights: Layers, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """tanh networks: ``[B, in]`` to outputs ``[N, B]``, and the inputs of every layer, ``[N, B, in]``."""
+    """Tanh networks: ``[B, in]`` to outputs ``[N, B]``, and the inputs of every layer, ``[N, B, in]``."""
     hidden, kept = inputs.expand(len(weights[0]), -1, -1), []
     for number in range(0, len(weights), 2):
         kept.append(hidden)
