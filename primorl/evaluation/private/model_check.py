@@ -208,7 +208,7 @@ class ModelCheck:
         """For each horizon and quantity: the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
-            "many steps are left out."
+            "many steps are left out. A policy may go where the log does not."
         )
         found = []
         for (h, quantity), both in self._means(problem, plan, state).items():
