@@ -158,17 +158,23 @@ class ModelCheck:
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
+        steps = torch.tensor(kept, device=row.device)
+        needed = (steps * (steps <= left[:, None])).amax(1)  # no step is predicted that no error is taken of
+        own = torch.arange(len(row), device=row.device)
         state = start = episodes.observation[unit, row].nan_to_num(nan=0.0).clamp(low, high)
         errors = torch.zeros(len(row), len(kept), 2, 2, dtype=torch.float64, device=row.device)
         for step in range(max(kept)):
-            going = left > step
-            now = row + torch.where(going, step, 0)
-            action = episodes.action[unit, now].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
+            going = needed[own] > step
+            own, state, start = own[going], state[going], start[going]
+            if len(own) == 0:
+                break
+            at = unit[own], row[own] + step
+            action = episodes.action[at].nan_to_num(nan=0.0).clamp(bounds.action_low, bounds.action_high)
             change = ensemble.predict(state, action)[0].mean(0).nan_to_num(nan=0.0)
             state = (state + change[:, :-1]).clamp(low, high)
             if step + 1 not in kept:
                 continue
-            seen, reward = episodes.following[unit, now], problem.reward(episodes.reward[unit, now])
+            seen, reward = episodes.following[at], problem.reward(episodes.reward[at])
             predicted = problem.reward(change[:, -1])
             found = (
                 (predicted - reward).abs() / scale,
@@ -176,8 +182,8 @@ class ModelCheck:
                 _distance(problem, state, seen),
                 _distance(problem, start, seen),
             )
-            error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square().view(-1, 2, 2)
-            errors[:, kept.index(step + 1)] = error * going[:, None, None]
+            error = torch.stack(found, -1).nan_to_num(nan=self.cap).clamp(0, self.cap).square()
+            errors[own, kept.index(step + 1)] = error.view(-1, 2, 2)
         return errors
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
@@ -203,7 +209,7 @@ class ModelCheck:
         """For each horizon and quantity: the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
-            "many steps are left out."
+            "many steps are left out. A policy may go where the log does not."
         )
         found = []
         for (h, quantity), both in self._means(problem, plan, state).items():
