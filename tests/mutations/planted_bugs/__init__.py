@@ -7,6 +7,7 @@ from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
+from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
@@ -35,4 +36,5 @@ BUGS: tuple[Bug, ...] = (
     *BINDING,
     *INDEPENDENCE,
     *AUDITS,
+    *DPTD,
 )
