@@ -89,11 +89,12 @@ def main() -> None:
     if arguments.pong:
         pong()
     torch.set_num_threads(1)
+    size = {name: getattr(arguments, name) for name in ("units", "epochs", "runs")}
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
     logs: dict[str, Log] = {}
     for pair in zip(*map(cases, ENVIRONMENTS), strict=True):
         for case in pair:
-            key = vars(case) | {name: getattr(arguments, name) for name in ("units", "epochs", "runs")}
+            key = vars(case) | size
             if any(row.items() >= key.items() for row in rows):
                 continue
             if case.environment not in logs:
@@ -102,6 +103,7 @@ def main() -> None:
             RESULTS.mkdir(exist_ok=True)
             FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             print(line(rows[-1]), flush=True)
+    rows = [row for row in rows if row.items() >= size.items()]
     draw(rows, "dptd_figure1", ("td", "sgd_plain", "dptd", "dpgld", "dpsrm", "sgd"), (1.0,))
     draw(rows, "dptd_figure2", ("dptd", "dptd_transition"), EPSILONS)
     print("\n".join(line(row) for row in rows))
