@@ -1,13 +1,13 @@
 """Figures 1 and 2 of DPTD (Zhao et al. 2023): the objective L(θ, ω) against epochs, with enforced clipping.
 
-python -m benchmarks.quality.dptd_figures [--units 1000] [--epochs 40] [--runs 10]
+python -m benchmarks.quality.dptd_figures [--units 1000] [--epochs 150] [--runs 10]
 python -m benchmarks.quality.dptd_figures --pong
 
 CartPole-v1 and Acrobot-v1, logs of Sarsa players. An epoch is one round with a Poisson cohort of 5 trajectories on
-average. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0. Values and rewards are divided by
-the largest discounted return, and so the objective by its square. All private methods are clipped to the same norm, and
-cost the same ε at δ = 1/(10 K). Lines named ``per transition`` protect single transitions (Theorem 5.1), with cohorts
-of as many transitions as 5 trajectories have.
+average. Ten runs with their own initial weights, cohorts and noise go side by side; ω begins at 0. Values and rewards
+are divided by the largest discounted return, and so the objective by its square. All private methods are clipped to the
+same norm, and cost the same ε at δ = 1/(10 K). Lines named ``per transition`` protect single transitions (Theorem 5.1),
+with cohorts of as many transitions as 5 trajectories have.
 
 Resumable: rows in benchmarks/results/dptd_figures.json are not run again (delete the file to start afresh).
 """
@@ -46,6 +46,7 @@ CLIPPING_NORM = 0.1
 STEP = 1e-2  # of the baselines, or less (`langevin_step`)
 INVERSE_TEMPERATURE = 1e4
 MOMENTUM = 0.3
+EVERY = 5  # epochs between two looks at the objective
 JUDGED = 10  # trajectories over which the objective is taken
 NAMES = {
     "td": "TD, no privacy",
@@ -81,18 +82,19 @@ def main() -> None:
     """Run what is missing, draw the figures, print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--units", type=int, default=1000)
-    parser.add_argument("--epochs", type=int, default=40)
+    parser.add_argument("--epochs", type=int, default=150)
     parser.add_argument("--runs", type=int, default=10)
     parser.add_argument("--pong", action="store_true", help="what Atari Pong, Figure 1 (c), needs")
     arguments = parser.parse_args()
     if arguments.pong:
         pong()
     torch.set_num_threads(1)
+    size = {name: getattr(arguments, name) for name in ("units", "epochs", "runs")}
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
     logs: dict[str, Log] = {}
     for pair in zip(*map(cases, ENVIRONMENTS), strict=True):
         for case in pair:
-            key = vars(case) | {name: getattr(arguments, name) for name in ("units", "epochs", "runs")}
+            key = vars(case) | size
             if any(row.items() >= key.items() for row in rows):
                 continue
             if case.environment not in logs:
@@ -101,6 +103,7 @@ def main() -> None:
             RESULTS.mkdir(exist_ok=True)
             FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             print(line(rows[-1]), flush=True)
+    rows = [row for row in rows if row.items() >= size.items()]
     draw(rows, "dptd_figure1", ("td", "sgd_plain", "dptd", "dpgld", "dpsrm", "sgd"), (1.0,))
     draw(rows, "dptd_figure2", ("dptd", "dptd_transition"), EPSILONS)
     print("\n".join(line(row) for row in rows))
@@ -166,7 +169,7 @@ def settings(method: str, runs: int, epochs: int, noise: float) -> Dptd:
 
 
 def run(case: Case, log: Log, epochs: int, runs: int) -> dict[str, Any]:
-    """All runs of one line: the objective after every epoch, and the value at the end."""
+    """All runs of one line: the objective over the epochs, and the value at the end."""
     started = time.perf_counter()
     batch = _flat(log.batch) if case.method == "dptd_transition" else log.batch
     plan = _plan(case, log.problem, batch.weight.shape[1], epochs)
@@ -181,7 +184,8 @@ def run(case: Case, log: Log, epochs: int, runs: int) -> dict[str, Any]:
             plan.release((_sum(estimator, log.problem, values, batch, plan, number),))[0] for number in range(runs)
         ]
         values = estimator.stepped(log.problem, values, torch.cat(released), done)
-        objective.append(_objective(estimator, log.problem, values, judged))
+        if (done + 1) % EVERY == 0:
+            objective.append(_objective(estimator, log.problem, values, judged))
     scale = log.problem.effective_horizon
     found = scale * network.values(values["theta"], log.starts).mean(1)
     return {
@@ -247,9 +251,10 @@ def draw(rows: list[dict[str, Any]], name: str, methods: tuple[str, ...], epsilo
             mean, deviation = curves.mean(0), curves.std(0)
             label = NAMES[method] + ("" if epsilon is None else f", ε = {epsilon:g}")
             dashed = "--" if method == "dptd_transition" else "-"
-            (drawn,) = axes.plot(mean, dashed, label=label, color=f"C{color % 10}", linewidth=1.2)
+            epochs = [EVERY * point for point in range(len(mean))]
+            (drawn,) = axes.plot(epochs, mean, dashed, label=label, color=f"C{color % 10}", linewidth=1.2)
             low, high = mean - deviation, mean + deviation
-            axes.fill_between(range(len(mean)), low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
+            axes.fill_between(epochs, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
         axes.set(title=environment, xlabel="epoch (5 trajectories)")
         axes.set_yscale("symlog", linthresh=1e-3)
         axes.spines[["top", "right"]].set_visible(False)

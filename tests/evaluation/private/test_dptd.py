@@ -124,13 +124,28 @@ def test_one_unit_moves_the_sum_by_at_most_the_clip(kind: str, of: str) -> None:
     assert moved > 0.99  # the clip is what binds
 
 
+@pytest.mark.parametrize("kind", ["plain", "huge"])
+def test_a_contribution_depends_on_its_own_unit_alone(kind: str) -> None:
+    source, without = _neighbours(kind)
+    estimator, question = settings(), problem(source.units)
+    values = estimator.begin(question)
+    everyone, others = (
+        estimator.contributions(question, values, Episodes.read(which, torch.arange(which.units)))
+        for which in (source, without)
+    )
+    torch.testing.assert_close(everyone[: without.units], others, rtol=1e-12, atol=1e-15)
+
+
+def test_an_answer_to_the_query_depends_on_its_own_unit_alone() -> None:
+    values = torch.tensor([[0.5, 0.5], [0.25, 0.0]], dtype=torch.float64)
+    begins = torch.tensor([[True, True], [True, False]])
+    apart = sum(FirstStateValue().total(values[u : u + 1], begins[u : u + 1]) for u in range(2))
+    assert torch.equal(FirstStateValue().total(values, begins), apart)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _ClippedApart(Dptd):
     """Must fail: θ's and ω's gradients are each clipped to C."""
-
-    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        both = super().contributions(problem, values, episodes).view(-1, 2)
-        return both.reshape(episodes.units, -1)
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         return replace(super().plan(problem, gaussian_mean), clip=_Apart(self.clipping_norm))

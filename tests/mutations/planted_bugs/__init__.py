@@ -8,6 +8,7 @@ from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
+from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
@@ -43,4 +44,5 @@ BUGS: tuple[Bug, ...] = (
     *WEIGHTS,
     *EVALUATION_QUERIES,
     *SELECTION,
+    *DPTD,
 )
