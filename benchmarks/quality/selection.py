@@ -2,10 +2,12 @@
 
 python -m benchmarks.quality.selection FOLDER --candidates spread
 python -m benchmarks.quality.selection FOLDER --candidates last
+python -m benchmarks.quality.selection FOLDER --model-noise 0.3
 
 FOLDER is a finished project of a dataset with a simulator (models/dynamics, models/policy with the policies of all
 epochs, data/partitions); nothing is written there. The ten are epochs of its policy, spread over the training or the
-last ones. Truth is the mean return of 500 episodes in the simulator. The choices:
+last ones. Truth is the mean return of 500 episodes in the simulator. With --model-noise, the model that scores is a
+worse one: every weight has noise of that share of its layer's standard deviation. The choices:
 
 - private: `primorl.privacy.mechanism.selection` on the private units' scores, 200 draws of its coins for each ε;
 - without noise: the largest sum of the same scores;
@@ -22,13 +24,15 @@ import os
 import subprocess
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from benchmarks.machine import RESULTS, machine
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.evaluation.private.scores import Candidates, CorrectedModel
 from primorl.evaluation.returns import episode_returns
 from primorl.policy.exported import DeterministicPolicy
@@ -54,6 +58,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path, help="a finished project")
     parser.add_argument("--candidates", choices=["spread", "last"], default="spread")
+    parser.add_argument("--model-noise", type=float, default=0.0)
     arguments = parser.parse_args()
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     file = FILE.resolve()
@@ -61,15 +66,20 @@ def main() -> None:
     os.chdir(arguments.folder)
     manifest = Manifest.load(Path("data/partitions/manifest.json"))
     key = {"dataset": manifest.info.dataset, "candidates": arguments.candidates}
-    missing = [score for score in SCORES if not any(row.items() >= (key | described(score)).items() for row in rows)]
+    asked = key | {"model_noise": arguments.model_noise}
+    missing = [score for score in SCORES if not any(row.items() >= (asked | described(score)).items() for row in rows)]
     if missing:
         policies, epochs = candidates(arguments.candidates)
         truth = true_values(rows, key, manifest, policies)
         for score in missing:
-            row = key | described(score) | {"epochs": epochs, "truth": truth}
-            rows.append(row | measured(score, manifest, policies, truth) | {"machine": machine(), "commit": commit})
+            row = asked | described(score) | {"epochs": epochs, "truth": truth}
+            rows.append(
+                row
+                | measured(score, manifest, policies, truth, arguments.model_noise)
+                | {"machine": machine(), "commit": commit}
+            )
             file.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    print(table([row for row in rows if row.items() >= key.items()]))
+    print(table([row for row in rows if row.items() >= asked.items()]))
 
 
 def described(score: CorrectedModel) -> Row:
@@ -97,7 +107,16 @@ def true_values(rows: list[Row], key: Row, manifest: Manifest, policies: Determi
     return [float(value) for value in returns.mean(1)]
 
 
-def measured(score: CorrectedModel, manifest: Manifest, policies: DeterministicPolicy, truth: list[float]) -> Row:
+def worse(ensemble: GaussianEnsemble, share: float) -> GaussianEnsemble:
+    """The same with noise on every weight."""
+    generator = torch.Generator().manual_seed(1)
+    weights = (w + share * w.std() * torch.randn(w.shape, generator=generator) for w in ensemble.weights)
+    return replace(ensemble, weights=tuple(weights))
+
+
+def measured(
+    score: CorrectedModel, manifest: Manifest, policies: DeterministicPolicy, truth: list[float], noise: float
+) -> Row:
     """What every way of choosing chooses."""
     start = time.perf_counter()
     public, private = (UnitStore.open(Path("data/partitions") / part) for part in ("public", "private"))
@@ -111,6 +130,7 @@ def measured(score: CorrectedModel, manifest: Manifest, policies: DeterministicP
         return_bounds=None,
         seed=0,
     )
+    problem = replace(problem, ensemble=worse(problem.ensemble, noise))
     chosen = Candidates.of([policies.one(number) for number in range(policies.policies)])
     scorer = score.fitted(problem, chosen)
     plans = [Selection(private.units, manifest.info.unit, policies.policies, epsilon, 1e-5) for epsilon in EPSILONS]
