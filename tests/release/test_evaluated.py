@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from primorl.commands import main as cli
 from primorl.config import params
@@ -284,12 +285,31 @@ def test_a_summary_without_the_evaluation_s_part_is_refused(home: PrivateEvaluat
     made()
 
 
-@pytest.mark.usefixtures("home")
-def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(capsys: pytest.CaptureFixture[str]) -> None:
-    """From the answers' file alone, and from DVC's cache where DVC has deleted it."""
-    chosen = params.load(Path("params.yaml"))
+def forget_ledger() -> None:
     for file in Path(".primorl").glob("ledger*"):
         file.unlink()
+
+
+@pytest.mark.usefixtures("home")
+def test_answers_that_dvc_has_deleted_name_their_charges_too() -> None:
+    """To run the stage again: DVC's cache has them."""
+    outs = [{"path": str(PRIVATE_EVALUATION), "hash": "md5", "md5": "ab" + "0" * 30}]
+    Path("dvc.lock").write_text(yaml.safe_dump({"stages": {"evaluate_private": {"cmd": "x", "outs": outs}}}))
+    cached = Path(".dvc/cache/files/md5/ab") / ("0" * 30)
+    cached.parent.mkdir(parents=True)
+    PRIVATE_EVALUATION.rename(cached)
+    chosen = params.load(Path("params.yaml"))
+    project_ledger(chosen).close()  # the twin: the ledger has them
+    forget_ledger()
+    with pytest.raises(PipelineError, match=r"dvc\.lock \(metrics/private_evaluation\.json\) \(model_check\): charge"):
+        project_ledger(chosen)
+
+
+@pytest.mark.usefixtures("home")
+def test_a_lost_charge_of_an_answer_is_noticed_and_recorded_again(capsys: pytest.CaptureFixture[str]) -> None:
+    """What it answered is not known to the new record, so it does not leave."""
+    chosen = params.load(Path("params.yaml"))
+    forget_ledger()
     with pytest.raises(PipelineError, match=r"private_evaluation\.json \(behaviour\): charge \w+ is not in the ledger"):
         project_ledger(chosen)
     capsys.readouterr()
