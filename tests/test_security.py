@@ -220,6 +220,7 @@ READERS: dict[str, Callable[[], object]] = {
     "models/policy/config.json": lambda: DeterministicPolicy.load(Path("models/policy")),
     "models/policy/privacy.json": lambda: evaluate.body(load_params(), RememberingRun()),  # type: ignore[arg-type]
     "metrics/summary.json": lambda: release(Path("new"), load_params(), void_ok=False),
+    "metrics/private_evaluation.json": lambda: evaluate.body(load_params(), RememberingRun()),  # type: ignore[arg-type]
     ".primorl/checkpoints/*.safetensors": read_checkpoint,
     **{f"out/{name}": lambda: bundle.check(Path("out"), void_ok=False) for name in sorted(bundle.FILES)},
     f"out/{bundle.MANIFEST}": lambda: bundle.check(Path("out"), void_ok=False),

@@ -29,7 +29,7 @@ Examples:
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _REPAIR = """Say what the ledger has lost, record again what can be, and begin a new head.
 
-Nothing is charged while the head file is missing, or while the ledger lacks a charge that a model names. The only
+Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names. The only
 command that mends that is this one. A project that joins a ledger of others begins its own head with it as well."""
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
 

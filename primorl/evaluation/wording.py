@@ -31,14 +31,14 @@ def account(summary: Mapping[str, Any]) -> str:
 def value(number: float, ci95: Sequence[float] | None) -> str:
     """A number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is not symmetric.
 
-    What stands behind ± is rounded up.
+    What stands behind ± is rounded up, but for what floats add to a difference.
     """
     if ci95 is None:
         return f"{number:.4g}"
     low, high = ci95
     if abs((high - number) - (number - low)) > 0.02 * (high - low):
         return f"{number:.4g} [{low:.4g}, {high:.4g}]"
-    return f"{number:.4g} ± {at_most(max(high - number, number - low), 2)}"
+    return f"{number:.4g} ± {at_most(max(high - number, number - low) * (1 - 1e-9), 2)}"
 
 
 def source(answer: Mapping[str, Any]) -> str:

@@ -17,7 +17,10 @@ from primorl.evaluation.wording import account
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
+from primorl.project.paths import PRIVATE_EVALUATION
+from primorl.setup.evaluation_files import nothing_asked
 from primorl.tracking import stage_run
+from primorl.trajectories.storage.manifest import Manifest
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_partitions
@@ -39,11 +42,12 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
     for seconds, stage in enumerate(
-        ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo")
+        ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo", "evaluate_private")
     ):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)
     write_partitions(table(episodes(9)), PUBLIC)
+    nothing_asked(chosen(), Manifest.load(Path("data/partitions/manifest.json"))).write(PRIVATE_EVALUATION)
     return tmp_path
 
 
@@ -83,9 +87,10 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "train_model": 3,
         "optimize_policy": 4,
         "optimize_mopo": 5,
+        "evaluate_private": 6,
     }
     assert summary == {
-        "format": 3,
+        "format": 4,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",

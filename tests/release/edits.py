@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle
-from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
+from primorl.release.contents import ANSWERS, EVALUATION, LEDGER, MODEL, POLICY
 from primorl.release.pages import render
 from tests.release.bundles import relist
 
@@ -51,11 +52,14 @@ def renew_everything(folder: Path) -> None:
     """All that needs no secret: both statements alike, digests along the chain, both cards, the manifest."""
     shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
     digests = {"model_sha256": file_sha256(folder / MODEL[0]), "policy_sha256": file_sha256(folder / POLICY[0])}
-    for name in (POLICY[1], EVALUATION):
+    for name in (POLICY[1], EVALUATION, *([ANSWERS] if (folder / ANSWERS).exists() else [])):
         write_json(folder / name, read_json(folder / name) | digests)
     ledger = read_json(folder / LEDGER)
     for record in ledger["records"]:
-        if "made" in record:
+        if record["stage"].startswith("evaluate_private"):
+            answers = PrivateEvaluation.read(folder / ANSWERS)
+            record["made"] = answers.made(record["stage"].partition(": ")[2])
+        elif "made" in record:
             record["made"] = {name: file_sha256(folder / "dynamics" / name) for name in record["made"]}
     write_json(folder / LEDGER, ledger)
     for name, text in render(folder).items():

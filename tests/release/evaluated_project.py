@@ -20,6 +20,7 @@ from primorl.setup.statement import assumptions
 from primorl.trajectories.storage.manifest import Manifest
 
 BIAS = "returns beyond the bounds are clipped"
+SHARES = Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25))
 
 
 def answer(of: str, value: float, statement: Statement | None, *, by: str, what: str = MEAN_RETURN) -> Answer:
@@ -74,9 +75,7 @@ def evaluate_privately() -> PrivateEvaluation:
                 answer("model", 0.5, paid, by="model_check", what="reward error, 5 steps ahead"),
                 answer("policy", -9.5, None, by="model"),
             ),
-            histograms=(
-                Histogram(estimator="behaviour", what="return", edges=(-20.0, -10.0, 0.0), shares=(0.75, 0.25)),
-            ),
+            histograms=(SHARES,),
             verdict="the model can be believed up to 5 steps ahead",
             statements=statements,
             total=spent,

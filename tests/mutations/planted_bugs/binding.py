@@ -7,6 +7,7 @@ _EDITS = "tests/release/test_every_edit.py"
 _RENEWED = "tests/release/test_renewed_edits.py"
 _AT_HOME = "tests/release/test_every_edit_at_home.py"
 _SIGNATURE = "tests/release/test_signature.py"
+_EVALUATED, _ANSWERED = "tests/release/test_evaluated.py", "primorl/release/evaluated.py"
 _CHAIN, _ACCOUNTED = "primorl/release/provenance.py", "primorl/release/accounted.py"
 _SOUND, _MAKING = "primorl/release/soundness.py", "primorl/release/making.py"
 
@@ -109,5 +110,68 @@ BINDING = [
         "        pass\n",
         "anybody's signature is taken for the maker's",
         (_SIGNATURE,),
+    ),
+    Bug(
+        "release-answers-unbound",
+        "release",
+        _CHAIN,
+        "        if answers is not None and answered is not None and entry.made != answers.made(answered):\n",
+        "        if False:\n",
+        "answers that no charge made leave",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "release-answers-unpriced",
+        "release",
+        _ANSWERED,
+        "    if (answer.epsilon, answer.delta) != price:\n",
+        "    if False:\n",
+        "an answer states another ε than its statement",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "release-answers-unaccounted",
+        "release",
+        _ANSWERED,
+        "    check_statement(path, own)\n",
+        "",
+        "the ε of a private evaluation is believed",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "release-total-unaccounted",
+        "release",
+        _ANSWERED,
+        "    check_account(path, ledger, next(iter(answers.statements.values())))\n",
+        "",
+        "the ε of model, policy and evaluation together is believed",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "card-of-the-model-alone",
+        "release",
+        "primorl/release/card_content.py",
+        '    bundle = statement if answers is None else whole(statement, answers, ledger["delta"])\n',
+        "    bundle = statement\n",
+        "the card's ε leaves out what the answers in the same bundle cost",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "losses-of-answers",
+        "release",
+        "primorl/setup/losses.py",
+        "            yield from _of_answers(_read(answers, answers, root), _shown(answers, root))\n",
+        "            pass\n",
+        "a ledger that lost the charge of an answer is taken for whole",
+        (_EVALUATED,),
+    ),
+    Bug(
+        "summary-of-the-model-alone",
+        "release",
+        "primorl/evaluation/summary.py",
+        '        "spent_on_dataset": answers.total,\n',
+        "",
+        "the summary leaves out what the private evaluation cost",
+        ("tests/pipeline/test_evaluate_answers.py",),
     ),
 ]
