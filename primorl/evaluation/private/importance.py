@@ -32,7 +32,7 @@ class ImportanceSampling(WeightedEstimator):
 
     Weights that are not cut have mean 1. So nothing is divided by a small number: what is missing of the weights, M,
     because they were cut or have died out, earns what the behaviour earns in trajectories that go on, for longer
-    trajectories lose their weights first.
+    trajectories lose their weights first. Set ``lookback`` to the horizon here: a shorter one breaks that argument.
     """
 
     name: ClassVar[str] = "importance"

@@ -45,16 +45,6 @@ WEIGHTS = [
         (_IMPORTANCE,),
     ),
     Bug(
-        "weights-influence-not-clipped",
-        "evaluation",
-        _WEIGHTING,
-        "        _, gradient = self.value(problem, values[self.name + SUMS])\n"
-        "        influence = L2Clip(norm).finish(vectors) @ gradient",
-        "        _, gradient = self.value(problem, values[self.name + SUMS])\n        influence = vectors @ gradient",
-        "what the variance is made of differs from what was summed, and is cut only by the query",
-        (_IMPORTANCE,),
-    ),
-    Bug(
         "doubly-robust-correction-not-held",
         "evaluation",
         "primorl/evaluation/private/doubly_robust.py",
