@@ -94,7 +94,7 @@ def test_who_is_never_treated_like_the_policy_leaves_the_model_its_value() -> No
 
 
 def test_whatever_a_unit_holds_its_contribution_is_bounded_and_the_others_stay() -> None:
-    own, problem = estimator(largest_weight=3.0), tiny_mdp.problem(20)
+    own, problem = estimator(largest_weight=50.0, largest_correction=0.1), tiny_mdp.problem(20)
     values = own.begin(problem)
     sound, hostile = (own.vectors(problem, values, tiny_mdp.log(20, hostile=u).episodes()) for u in (None, 4))
     assert hostile.isfinite().all()
