@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from primorl.commands import audit, frontier, ledger, plan
-from primorl.evaluation.wording import account, guarantee
+from primorl.evaluation.wording import account, guarantee, source
 from primorl.privacy.accounting.epsilon import Spent, compose, training_event
 from primorl.privacy.accounting.rounding import at_least, at_most, left_of, percent_at_most
 from primorl.privacy.audits.bounds import LowerBound
@@ -18,6 +18,7 @@ from primorl.privacy.ledger.account import Account, Total
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.project.errors import PipelineError
+from primorl.release.card_answers import together
 from primorl.setup import audits
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 from tests.release.test_card import RECORD, STATEMENT, card
@@ -68,6 +69,8 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
         "plan, by RDP": ("\n".join(plan._text(settings, asked)), r"\("),
         "summary": (guarantee(summary), "ε"),
         "account": (account(summary | {"spent_on_dataset": charged}), "ε"),
+        "answer": (source({"estimator": "lstd", "epsilon": epsilon, "delta": DELTA}), "ε"),
+        "card, with the answers": (together({"total": charged}), "ε"),
         "ledger": (spending.splitlines()[1], "ε"),
         "ledger, fixed beforehand": (spending.splitlines()[1], r"\("),
         "card": (made.markdown().split("## For the expert")[0], "ε"),
