@@ -12,6 +12,7 @@ from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAM
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
 from tests.mutations.planted_bugs.words import WORDS
 
 __all__ = ["BUGS", "Bug"]
@@ -35,4 +36,5 @@ BUGS: tuple[Bug, ...] = (
     *BINDING,
     *INDEPENDENCE,
     *AUDITS,
+    *TRAINED_EVALUATION,
 )
