@@ -35,9 +35,9 @@ class Lstd:
 
         A_i = Σ w φ (φ - γ φ')ᵀ,  b_i = Σ w φ δ,  w = γ^t / Σ γ^t over the unit's rows,
 
-    as one clipped vector. The release gives θ by ridge regression on A θ = b, the ridge being the norm of the noise in A,
-    so that θ fades to 0, the model's own value, as noise grows; and η by Aᵀη = E φ(s₀, π(s₀)), up to the first
-    states that are public. Then one query asks for the mean and the second moment over units of
+    as one clipped vector. The release gives θ by ridge regression on A θ = b, the ridge being the norm of the noise in
+    A, so that θ fades to 0, the model's own value, as noise grows; and η by Aᵀη = E φ(s₀, π(s₀)) over public
+    first states. Then one query asks for the mean and the second moment over units of
 
         ψ_i = Q(s₀, π(s₀)) + Σ w ⟨η, φ⟩ (r + γ Q(s', π(s')) - Q(s, a)),  Q = Q̄ + ⟨θ, φ⟩,
 
@@ -104,7 +104,7 @@ class Lstd:
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
         """θ and η from the noisy A and b."""
         size = self._size(problem)
-        entries, vector = released.double().split((size * size, size))
+        entries, vector = torch.split(released.double(), [size * size, size])
         matrix = entries.view(size, size)
         ridge = float(values[NOISE]) * 2 * math.sqrt(size) + _RIDGE  # 2σ√d: the spectral norm of the noise in A
         penalty = ridge**2 * torch.eye(size, dtype=torch.float64)

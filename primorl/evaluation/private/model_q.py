@@ -60,7 +60,7 @@ class ModelQ:
         return {_WEIGHTS: weights}
 
     def values(self, fitted: Mapping[str, Tensor], observation: Tensor, step: Tensor) -> Tensor:
-        """V̂_i, float64 ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``. Held within the rewards' bounds."""
+        """V̂_i, float64 ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``; within what rewards allow."""
         weights = fitted[_WEIGHTS].to(observation.device)
         inputs = self._inputs(observation, step)
         mean = (inputs @ weights[..., None]).squeeze(-1)
@@ -72,7 +72,7 @@ class ModelQ:
         """Q̂_i, float64 ``[N, .., ]`` for ``[.., S]``, ``[.., A]`` and steps ``[..]``; 0 after the horizon."""
         shape = step.shape
         flat = observation.reshape(-1, observation.shape[-1]), action.reshape(-1, action.shape[-1]), step.reshape(-1)
-        parts = zip(*(part.split(_ROWS_AT_ONCE) for part in flat), strict=True)
+        parts = zip(*(torch.split(part, _ROWS_AT_ONCE) for part in flat), strict=True)
         found = [self._one_step(fitted, *part) for part in parts]
         return torch.cat(found, 1).view(-1, *shape)
 
@@ -140,9 +140,9 @@ class ModelQ:
             returns.append(to_go)
         rows = torch.stack(used).nonzero()
         rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]
-        step, which = rows.unbind(1)
-        inputs = self._inputs(torch.stack(states)[step, which], step)
-        mean = torch.stack(returns[::-1])[step, which] / rewards_left(problem, step)
+        when, which = rows.unbind(1)
+        inputs = self._inputs(torch.stack(states)[when, which], when)
+        mean = torch.stack(returns[::-1])[when, which] / rewards_left(problem, when)
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights

@@ -1,5 +1,6 @@
 """Small value networks of several members, and their gradients of every unit in closed form."""
 
+import itertools
 import math
 
 import torch
@@ -12,7 +13,7 @@ Layers = tuple[Tensor, ...]
 def sizes(inputs: int, hidden: tuple[int, ...]) -> list[tuple[int, int]]:
     """(in, out) of every layer; the last has one output."""
     every = (inputs, *hidden, 1)
-    return list(zip(every[:-1], every[1:], strict=True))
+    return list(itertools.pairwise(every))
 
 
 def parameters(inputs: int, hidden: tuple[int, ...]) -> int:
@@ -35,12 +36,12 @@ def initial(inputs: int, hidden: tuple[int, ...], members: int, seed: int) -> Te
 def layers(flat: Tensor, inputs: int, hidden: tuple[int, ...], members: int) -> Layers:
     """The layers that a flat vector ``[N · parameters]`` holds."""
     shapes = [(members, rows, last) for first, last in sizes(inputs, hidden) for rows in (first, 1)]
-    parts = flat.split([math.prod(shape) for shape in shapes])
+    parts = torch.split(flat, [math.prod(shape) for shape in shapes])
     return tuple(part.view(shape) for part, shape in zip(parts, shapes, strict=True))
 
 
 def forward(weights: Layers, inputs: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """Tanh networks: ``[B, in]`` to outputs ``[N, B]``, and the inputs of every layer, ``[N, B, in]``."""
+    """Networks with tanh: ``[B, in]`` to outputs ``[N, B]``, and the inputs of every layer, ``[N, B, in]``."""
     hidden, kept = inputs.expand(len(weights[0]), -1, -1), []
     for number in range(0, len(weights), 2):
         kept.append(hidden)

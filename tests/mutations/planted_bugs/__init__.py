@@ -16,6 +16,7 @@ from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.selection import SELECTION
+from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
 from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
 
@@ -45,4 +46,5 @@ BUGS: tuple[Bug, ...] = (
     *EVALUATION_QUERIES,
     *SELECTION,
     *DPTD,
+    *TRAINED_EVALUATION,
 )
