@@ -51,7 +51,7 @@ def body(params: Params, run: StageRun) -> None:
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
     )
-    asked = asked_for(chosen.estimators, problem)
+    asked = asked_for(chosen.estimators, problem, partitions.manifest.info)
     free = free_estimates(problem)
     with paid_evaluation(params, problem, asked, partitions, subject, run) as paid:
         record = evaluation_record(params, problem, partitions, subject, paid, free)

@@ -43,7 +43,7 @@ class PublicFile(Block):
     file: InnerPath
 
 
-EstimatorName = Literal["behaviour", "model_check", "dptd", "importance", "doubly_robust"]
+EstimatorName = Literal["behaviour", "model_check", "lstd", "fqe", "dptd", "importance", "doubly_robust"]
 Estimators = dict[EstimatorName, Epsilon]
 """ε of each estimator that is asked, at `privacy.delta`."""
 

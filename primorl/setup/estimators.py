@@ -4,32 +4,98 @@ from collections.abc import Mapping
 
 from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.behaviour import Behaviour
+from primorl.evaluation.private.behaviour_model import BehaviourFit
+from primorl.evaluation.private.doubly_robust import DoublyRobust
+from primorl.evaluation.private.dptd import Dptd
 from primorl.evaluation.private.estimator import Estimate, Estimator
+from primorl.evaluation.private.fqe import Fqe
+from primorl.evaluation.private.importance import ImportanceSampling
+from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
+from primorl.evaluation.private.model_value import ModelBased
 from primorl.evaluation.private.problem import Problem
 from primorl.setup.private_evaluation import Asked, plan_at
+from primorl.trajectories.storage.schema import DatasetInfo
 
-ESTIMATORS: Mapping[str, Estimator] = {
-    each.name: each
-    for each in (
-        Behaviour(levels=9, mean_share=0.5),
-        ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1),
-    )
-}
-"""What `evaluation.private.estimators` may name."""
+_LONGEST = 1_000_000  # steps, where no horizon is declared
+_FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
 
-def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem) -> tuple[Asked, ...]:
+def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
+    """The estimator of a name, for a dataset.
+
+    The behaviour's probabilities are the log's, where it names them, and are fitted otherwise.
+
+    Args:
+        name: as params.yaml has it.
+        info: public facts of the dataset.
+    """
+    behaviour = None if info.behaviour_probabilities else _FIT
+    horizon = info.horizon or _LONGEST
+    match name:
+        case "behaviour":
+            return Behaviour(levels=9, mean_share=0.5)
+        case "model_check":
+            return ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
+        case "lstd":
+            return Lstd(
+                features=0,
+                lengthscale=2.0,
+                model_features=64,
+                rollouts=512,
+                rows=8,
+                clipping_norm=0.05,
+                query_share=0.3,
+            )
+        case "fqe":
+            return Fqe(
+                rounds=150,
+                sampling_probability=0.05,
+                clipping_norm=0.05,
+                hidden=(24, 24),
+                members=3,
+                learning_rate=5.0,
+                server_momentum=0.8,
+                target_every=5,
+                model_features=64,
+                rollouts=512,
+                rows=10,
+                query_share=0.1,
+            )
+        case "dptd":
+            return Dptd(
+                of="policy",
+                privacy_unit="dataset",
+                hidden=(50, 50),
+                members=4,
+                rounds=200,
+                sampling_probability=0.1,
+                clipping_norm=1.0,
+                alpha=3.0,
+                beta=3.0,
+                kappa=2.0,
+                eta=2.0,
+                output="average",
+                query_share=0.1,
+            )
+        case "importance":
+            return ImportanceSampling(largest_weight=10.0, lookback=horizon, behaviour=behaviour)
+        case "doubly_robust":
+            return DoublyRobust(largest_weight=50.0, lookback=1, largest_correction=20.0, behaviour=behaviour)
+
+
+def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: DatasetInfo) -> tuple[Asked, ...]:
     """The estimators that params.yaml names, each at its ε.
 
     Raises:
         PipelineError: an estimator does not fit the data, or no noise is enough for its ε.
     """
     return tuple(
-        Asked(ESTIMATORS[name], plan_at(ESTIMATORS[name], problem, epsilon)) for name, epsilon in epsilons.items()
+        Asked(made, plan_at(made, problem, epsilon))
+        for made, epsilon in ((estimator(name, info), epsilon) for name, epsilon in epsilons.items())
     )
 
 
 def free_estimates(problem: Problem) -> tuple[Estimate, ...]:
     """What the released model says of the policy and of the baselines; costs nothing."""
-    return ()
+    return ModelBased(rollouts=512).estimates(problem)

@@ -68,7 +68,7 @@ def test_the_default_settings_are_those_that_the_figures_were_made_with(project:
         ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
         ("propofol", (1.0, 0.06, 150, 0.35, 0.005, None, (64, 64), 50)),
-        ("csv-log", (1.0, 0.3, 100, 0.2, 0.005, None, (64, 64), 100)),
+        ("csv-log", (0.8, 0.3, 100, 0.2, 0.005, None, (64, 64), 100)),
     ],
 )
 def test_a_dataset_brings_the_settings_that_it_was_measured_with(

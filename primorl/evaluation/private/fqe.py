@@ -10,7 +10,7 @@ from torch import Tensor
 
 from primorl.evaluation.private import networks
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.model_q import ModelQ, rewards_left
 from primorl.evaluation.private.problem import Problem
@@ -61,6 +61,7 @@ class Fqe:
     """
 
     name: ClassVar[str] = "fqe"
+    about: ClassVar[tuple[About, ...]] = ("model", "policy")
     rounds: Steps
     sampling_probability: Probability
     clipping_norm: ClippingNorm

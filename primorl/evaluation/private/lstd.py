@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import NOISE, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import NOISE, About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.model_q import ModelQ, rewards_left
 from primorl.evaluation.private.problem import Problem
@@ -55,6 +55,7 @@ class Lstd:
     """
 
     name: ClassVar[str] = "lstd"
+    about: ClassVar[tuple[About, ...]] = ("model", "policy")
     features: NaturalInt
     lengthscale: Positive
     model_features: PositiveInt
