@@ -2,7 +2,7 @@
 
 python -m benchmarks.quality.selection FOLDER --candidates spread
 python -m benchmarks.quality.selection FOLDER --candidates last
-python -m benchmarks.quality.selection FOLDER --model-noise 0.3
+python -m benchmarks.quality.selection FOLDER --model-noise 1
 
 FOLDER is a finished project of a dataset with a simulator (models/dynamics, models/policy with the policies of all
 epochs, data/partitions); nothing is written there. The ten are epochs of its policy, spread over the training or the
