@@ -48,7 +48,7 @@ def main() -> None:
 def export(study: Path, task: str, folder: Path, most: int) -> None:
     """Rows of the private units, and what each of the five policies does at them, as one ``.npz``.
 
-    Observations get the time left behind them, and the end of the horizon counts as terminal: the value is a finite one.
+    Observations get the time left behind them, and the end of the horizon counts as terminal: values are finite.
     """
     import torch
 
