@@ -49,32 +49,32 @@ def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
             )
         case "fqe":
             return Fqe(
-                rounds=150,
+                rounds=60,
                 sampling_probability=0.05,
                 clipping_norm=0.05,
                 hidden=(24, 24),
-                members=3,
-                learning_rate=5.0,
+                members=2,
+                learning_rate=0.3,
                 server_momentum=0.8,
                 target_every=5,
                 model_features=64,
                 rollouts=512,
-                rows=10,
+                rows=8,
                 query_share=0.1,
             )
         case "dptd":
             return Dptd(
                 of="policy",
                 privacy_unit="dataset",
-                hidden=(50, 50),
+                hidden=(16,),
                 members=4,
-                rounds=200,
-                sampling_probability=0.1,
-                clipping_norm=1.0,
+                rounds=300,
+                sampling_probability=0.01,
+                clipping_norm=0.01,
                 alpha=3.0,
                 beta=3.0,
                 kappa=2.0,
-                eta=2.0,
+                eta=20.0,
                 output="average",
                 query_share=0.1,
             )

@@ -44,17 +44,16 @@ class FirstStateValue:
         return Moments(1, ()).total(centred[:, None], torch.zeros((len(numbers), 0), dtype=torch.int64))
 
     def mean(self, answer: Tensor, query: GaussianQuery, units: int, extra_variance: float = 0.0) -> "NoisyMean":
-        """The mean and its interval, from the answer to the query.
+        """The mean and its standard deviation, from the answer to the query.
 
-        Its variance adds up that of units drawn at random, (E x² - (E x)²) / K, the noise's, and ``extra_variance``.
+        The variance adds up that of units drawn at random, (E x² - (E x)²) / K, the noise's, and ``extra_variance``.
         The first is made of noisy numbers too; it is held within 0 and 1 / K.
         """
         mean, square = (float(number) for number in answer)
         noise = (query.standard_deviation / units) ** 2
         spread = min(max(square - mean * mean + noise, 0.0), 1.0)
-        deviation = math.sqrt((spread / units + noise) * self._half**2 + extra_variance)
-        value = self._centre + self._half * mean
-        return NoisyMean(value, (value - _NORMAL * deviation, value + _NORMAL * deviation))
+        value = min(max(self._centre + self._half * mean, self.low), self.high)
+        return NoisyMean(value, math.sqrt((spread / units + noise) * self._half**2 + extra_variance))
 
     @property
     def _centre(self) -> float:
@@ -67,7 +66,29 @@ class FirstStateValue:
 
 @dataclass(frozen=True)
 class NoisyMean:
-    """A noisy mean and its 95% interval."""
+    """A noisy mean.
+
+    Attributes:
+        value: the mean.
+        deviation: its standard deviation.
+    """
 
     value: float
-    ci95: tuple[float, float]
+    deviation: float
+
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The 95% interval."""
+        return self.value - _NORMAL * self.deviation, self.value + _NORMAL * self.deviation
+
+    def allowing_for_bias(self, members: Tensor) -> "NoisyMean":
+        """The same mean with room for the estimator's bias, which no theory bounds: a rule of thumb.
+
+        Added to the variance are that of what the model's members say, and the square of how far the mean lies from
+        theirs: where the data moved the model's value by so much, what they left uncorrected may be as much.
+
+        Args:
+            members: what each member of the released model says of the same mean, ``[N]``.
+        """
+        moved = self.value - float(members.mean())
+        return NoisyMean(self.value, math.hypot(self.deviation, float(members.std()), moved))

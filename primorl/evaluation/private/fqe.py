@@ -138,16 +138,19 @@ class Fqe:
         """The mean value of the first states; the networks' spread at public first states widens the interval."""
         (query,) = plan.queries
         by_member = self._values(problem, state.values, problem.starts[None]).mean((1, 2))
+        states, steps = problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)
+        members = self._model(problem).action_values(state.values, states, problem.actions(states), steps).mean(1)
         found = FirstStateValue.of(problem).mean(
             state.answers[query.what], query, plan.units, extra_variance=float(by_member.var())
         )
+        found = found.allowing_for_bias(members)
         estimate = Estimate(
             estimator=self.name,
             of="policy",
             what="mean return",
             value=found.value,
             ci95=found.ci95,
-            covers="sampling of first states, the query's noise and the spread of the networks; not what they share",
+            covers="sampling and privacy noise, the networks' spread, a bias as large as the correction of the model",
             bias="toward the model's value where rounds, clipping or noise leave the networks near where they began",
         )
         return (estimate,)

@@ -130,14 +130,17 @@ class Lstd:
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """The mean of the ψ_i."""
         (query,) = plan.queries
+        states, steps = self._public_first(problem)
+        members = self._model(problem).action_values(state.values, states, problem.actions(states), steps).mean(1)
         found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
+        found = found.allowing_for_bias(members)
         estimate = Estimate(
             estimator=self.name,
             of="policy",
             what="mean return",
             value=found.value,
             ci95=found.ci95,
-            covers="sampling of the units and the noise; not what no mixture of features and members can express",
+            covers="sampling and privacy noise, and a bias as large as the correction of the model's value",
             bias="where the features do not hold the policy's true action-values, up to the model's own error",
         )
         return (estimate,)

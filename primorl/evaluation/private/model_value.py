@@ -59,12 +59,15 @@ class ModelBased:
                 discount=problem.discount,
             )[0]
         )
+        value, low, high = (
+            min(max(number, problem.return_low), problem.return_high) for number in (found.mean, found.low, found.high)
+        )
         return Estimate(
             estimator=self.name,
             of=of,
             what="mean return",
-            value=found.mean,
-            ci95=(found.low, found.high),
+            value=value,
+            ci95=(low, high),
             covers="the least and the most that a member of the model says; no error that members share",
             bias="wrong wherever the model is, and likely too high for a policy that was trained in this model",
         )
