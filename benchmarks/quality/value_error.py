@@ -24,18 +24,18 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
-from scipy.optimize import brentq
-from scipy.stats import norm, spearmanr
+from scipy.stats import spearmanr
 
 from benchmarks.machine import RESULTS, machine
+from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.estimator import NOISE, Estimator, EvaluationState, noise_of, run
-from primorl.evaluation.private.fqe import Fqe
-from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_value import ModelBased
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.returns import as_the_space_has_them
 from primorl.policy.exported import DeterministicPolicy
+from primorl.setup.estimators import estimator
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.private_evaluation import plan_at
 from primorl.simulators import environments
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -61,38 +61,8 @@ TASKS = {
     "cartpole-swingup": Task(0.99),
 }
 
-# One line for each estimator: its settings, and how often it is repeated (trained ones take long).
-ESTIMATORS: dict[str, tuple[Estimator, int]] = {
-    "lstd": (
-        Lstd(
-            features=0,
-            lengthscale=2.0,
-            model_features=64,
-            rollouts=512,
-            rows=8,
-            clipping_norm=0.05,
-            query_share=0.3,
-        ),
-        20,
-    ),
-    "fqe": (
-        Fqe(
-            rounds=60,
-            sampling_probability=0.05,
-            clipping_norm=0.05,
-            hidden=(24, 24),
-            members=2,
-            learning_rate=0.3,
-            server_momentum=0.8,
-            target_every=5,
-            model_features=64,
-            rollouts=512,
-            rows=8,
-            query_share=0.1,
-        ),
-        3,
-    ),
-}
+# How often each estimator is repeated (trained ones take long).
+ESTIMATORS: dict[EstimatorName, int] = {"lstd": 20, "fqe": 20, "dptd": 5, "importance": 20, "doubly_robust": 20}
 
 
 def main() -> None:
@@ -212,15 +182,15 @@ def missing(
         key = about | {"what": "model", "policy": policy}
         if "model" in names and there(key) is None:
             yield key | _of_model(study.problem(policy))
-        for name, (estimator, usual) in ESTIMATORS.items():
+        for name, usual in ESTIMATORS.items():
             keys = [about | {"what": name, "policy": policy, "target_epsilon": epsilon} for epsilon in EPSILONS]
             if name in names and not all(there(key) for key in keys):
-                problem = study.problem(policy)
-                begin = estimator.begin(problem)
+                problem, chosen = study.problem(policy), estimator(name, study.manifest.info)
+                begin = chosen.begin(problem)
                 for key in keys:
                     if there(key) is None:
                         count = min(usual, repetitions or usual) if key["target_epsilon"] else 1
-                        yield key | _of_estimator(study, estimator, problem, begin, key["target_epsilon"], count)
+                        yield key | _of_estimator(study, chosen, problem, begin, key["target_epsilon"], count)
 
 
 def _of_model(problem: Problem) -> dict[str, Any]:
@@ -231,7 +201,7 @@ def _of_model(problem: Problem) -> dict[str, Any]:
 
 def _of_estimator(
     study: Study,
-    estimator: Estimator,
+    chosen: Estimator,
     problem: Problem,
     begin: dict[str, torch.Tensor],
     epsilon: float | None,
@@ -239,31 +209,19 @@ def _of_estimator(
 ) -> dict[str, Any]:
     """Repetitions draw fresh noise and cohorts on the same units."""
     started = time.perf_counter()
-    plan = estimator.plan(problem, gaussian_mean(epsilon))
+    plan = chosen.plan(problem, math.inf) if epsilon is None else plan_at(chosen, problem, epsilon)
     found = []
     for _ in range(repetitions):
         start = EvaluationState(begin | {NOISE: noise_of(plan)})
-        state = run(estimator, problem, plan, study.private, start)
-        found += [one for one in estimator.estimates(problem, plan, state) if one.of == "policy"]
+        state = run(chosen, problem, plan, study.private, start)
+        found += [one for one in chosen.estimates(problem, plan, state) if one.of == "policy"]
     spent = plan.spent()
     return {
         "values": [one.value for one in found],
         "intervals": [one.ci95 for one in found],
         "epsilon": spent.epsilon_pld if spent else None,
-        "settings": repr(estimator),
+        "settings": repr(chosen),
     } | _facts(started)
-
-
-def gaussian_mean(epsilon: float | None) -> float:
-    """μ of the Gaussian release that costs ε at `DELTA` (Balle and Wang 2018); None: without noise."""
-    if epsilon is None:
-        return math.inf
-
-    def excess(mean: float) -> float:
-        left = norm.cdf(mean / 2 - epsilon / mean) - math.exp(epsilon) * norm.cdf(-mean / 2 - epsilon / mean)
-        return float(left) - DELTA
-
-    return float(brentq(excess, 1e-4, 10.0))
 
 
 def _facts(started: float) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def test_least_squares_finds_the_value_of_a_chain_that_the_model_has_wrong() -> 
     found, (low, high) = value(replace(LSTD, features=0), Chain(300, 1.0))
     assert found == pytest.approx(RETURN, rel=0.02)
     assert low < RETURN < high
-        assert high - low < 2 * RETURN  # the correction of the model's value is allowed for
+    assert high - low < 2 * RETURN  # the correction of the model's value is allowed for
 
 
 def test_least_squares_covers_the_value_at_a_cost() -> None:
