@@ -194,8 +194,8 @@ PAYMENT = [
     Bug(
         "charge-identity-without-data",
         "ledger",
-        "primorl/setup/paid_training.py",
-        '            "members": hashlib.sha256(partitions.version.members).hexdigest(),\n',
+        "primorl/setup/partitions.py",
+        '            "members": hashlib.sha256(self.version.members).hexdigest(),\n',
         "",
         "other people's model is restored",
         (
