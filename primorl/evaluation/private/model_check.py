@@ -19,8 +19,8 @@ from primorl.project.values import Length, Positive, Share, Within
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
 """What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the released normaliser."""
-MOST_RATIO = 0.5
-"""The model is believable where its mean squared error is surely below this share of the trivial one's."""
+GOOD_RATIO, BAD_RATIO = 0.5, 1.0
+"""Shares of the trivial mean squared error: surely below the first, a model is believable; above the second, it is not."""
 
 Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
 Starts = Annotated[int, Within(gt=0, le=1000)]
@@ -223,30 +223,30 @@ class ModelCheck:
     def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
         """Whether to believe the model, from released numbers alone.
 
-        For rewards and for states, D = model's - `MOST_RATIO` · trivial mean squared error, averaged over the horizons,
-        with its 95% interval. Independent noise adds up in squares; what means may share adds up as it is. The model is
-        believable if both intervals are below 0, and is not if one is above 0.
+        For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
+        95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
+        surely above 0 at c = `BAD_RATIO`. In between it is doubtful: it predicts something, and what it does not
+        predict may be noise of the world, which no model predicts, or its own fault.
         """
         means = self._means(problem, plan, state)
-        reach, ends, ratios = t_quantile(problem.units), [], []
-        for quantity in QUANTITIES:
-            own = [both for (_, of), both in means.items() if of == quantity]
+        by_quantity = [[both for (_, of), both in means.items() if of == quantity] for quantity in QUANTITIES]
+        ratios = []
+        for own in by_quantity:
             model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
-            weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, MOST_RATIO), both, strict=True)]
-            noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
-            half = reach * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
-            difference = model - MOST_RATIO * trivial
-            ends.append((difference - half, difference + half))
             ratios.append(model / trivial if trivial > 0 else math.inf)
-        most = f"{MOST_RATIO:g} of the trivial predictions'"
-        if all(high < 0 for _, high in ends):
-            return Verdict("yes", max(ratios), f"mean squared errors of rewards and states are surely below {most}")
-        wrong = [of for of, (low, _) in zip(QUANTITIES, ends, strict=True) if low > 0]
+        figure = max(ratios)
+        if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity):
+            rule = f"mean squared errors of rewards and states are surely below {GOOD_RATIO:g} of the trivial ones"
+            return Verdict("yes", figure, rule)
+        above = [_difference(own, BAD_RATIO, problem.units)[0] > 0 for own in by_quantity]
+        wrong = [of for of, surely in zip(QUANTITIES, above, strict=True) if surely]
         if wrong:
-            return Verdict(
-                "no", max(ratios), f"the mean squared error of {' and '.join(wrong)}s is surely above {most}"
-            )
-        return Verdict("doubtful", max(ratios), f"noise hides whether mean squared errors are below {most}")
+            rule = f"the mean squared error of {' and '.join(wrong)}s is surely above that of a trivial prediction"
+            return Verdict("no", figure, rule)
+        rule = (
+            f"its mean squared error may be more than {GOOD_RATIO:g} of a trivial prediction's ({figure:.2g} measured)"
+        )
+        return Verdict("doubtful", figure, rule)
 
     def _means(
         self, problem: Problem, plan: Plan, state: EvaluationState
@@ -272,6 +272,18 @@ class ModelCheck:
         """What the errors and shares are multiplied by, and what the histograms' ones are."""
         numbers = 4 * len(kept) + sum(h > 1 for h in kept)
         return math.sqrt((1 - self.histogram_share) / numbers), math.sqrt(self.histogram_share / (2 * len(kept)))
+
+
+def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int) -> tuple[float, float]:
+    """The 95% interval of the model's less ``share`` of the trivial squared error, summed over the horizons.
+
+    Independent noise adds up in squares; what means may share adds up as it is.
+    """
+    weighted = [(weight, mean) for both in own for weight, mean in zip((1.0, share), both, strict=True)]
+    noise = math.hypot(*(weight * mean.noise for weight, mean in weighted))
+    half = t_quantile(units) * math.hypot(noise, sum(weight * mean.shared for weight, mean in weighted))
+    model, trivial = (sum(both[i].value + 1 for both in own) for i in (0, 1))
+    return model - share * trivial - half, model - share * trivial + half
 
 
 def _last_rows(episodes: Episodes) -> Tensor:
