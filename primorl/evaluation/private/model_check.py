@@ -20,7 +20,7 @@ QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
 """What predicts each of `QUANTITIES` without a model; the usual reward is the centre of the released normaliser."""
 GOOD_RATIO, BAD_RATIO = 0.5, 1.0
-"""Shares of the trivial mean squared error: a model surely below the first is believable, above the second it is not."""
+"""Shares of the trivial mean squared error: a model surely below the first is believable, above the second not."""
 
 Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
 Starts = Annotated[int, Within(gt=0, le=1000)]
