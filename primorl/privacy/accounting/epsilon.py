@@ -209,23 +209,21 @@ def _is_mixed(event: dp_event.DpEvent) -> bool:
 def rdp_epsilon(event: dp_event.DpEvent, delta: float, orders: Sequence[float] | None = None) -> tuple[float, bool]:
     """RDP's ε and whether it is one: where rounding leaves a divergence below zero, dp-accounting answers 0.
 
-    A group's mixture (`groups`) is no event of dp-accounting's RDP, which then bounds one that is never less.
-
     It warns of negative divergences and, at large q, of every fractional order it leaves out, dozens of lines a call.
-    The first is acted upon and the second is harmless, so both are kept from stderr; its other warnings pass.
+    The first is acted upon and the second is harmless, so both are kept from stderr; its other warnings pass. Nothing
+    depends on a warning being heard: other libraries disable loggers.
     """
-    sound = True
 
     def wanted(record: logging.LogRecord) -> bool:
-        nonlocal sound
-        negative = str(record.msg).startswith("Negative Renyi divergence")
-        sound = sound and not negative
-        return not negative and not str(record.msg).startswith("_compute_log_a_frac failed to converge")
+        known = ("Negative Renyi divergence", "_compute_log_a_frac failed to converge")
+        return not str(record.msg).startswith(known)
 
     logger = logging.getLogger("absl")
     logger.addFilter(wanted)
     try:
-        return float(RdpWithGroups(orders).compose(event).get_epsilon(delta)), sound
+        accountant = RdpWithGroups(orders).compose(event)
+        sound = all(float(value) >= 0 for value in accountant.rdp)
+        return float(accountant.get_epsilon(delta)), sound
     finally:
         logger.removeFilter(wanted)
 
