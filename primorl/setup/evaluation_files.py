@@ -9,7 +9,7 @@ from primorl.evaluation.private.estimator import Estimate
 from primorl.evaluation.private.figure import draw_evaluation
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
 from primorl.setup.partitions import Partitions
@@ -62,7 +62,7 @@ def evaluation_record(
     """
     statements = {each.asked.estimator.name: _statement(params, partitions, each, paid) for each in paid.paid}
     answers = [
-        _answer(estimate, statements[each.asked.estimator.name])
+        _answer(problem, estimate, statements[each.asked.estimator.name])
         for each in paid.paid
         for estimate in each.asked.estimator.estimates(problem, each.asked.plan, each.state)
     ]
@@ -72,7 +72,7 @@ def evaluation_record(
         units=problem.units,
         discount=problem.discount,
         horizon=problem.horizon,
-        estimates=(*answers, *(_answer(estimate, None) for estimate in free)),
+        estimates=(*answers, *(_answer(problem, estimate, None) for estimate in free)),
         histograms=tuple(_histogram(each) for each in paid.paid if isinstance(each.asked.estimator, Behaviour)),
         verdict=_verdict(problem, paid.paid),
         statements=statements,
@@ -117,13 +117,19 @@ def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
     return None
 
 
-def _answer(estimate: Estimate, statement: Statement | None) -> Answer:
+def _answer(problem: Problem, estimate: Estimate, statement: Statement | None) -> Answer:
+    """An estimate as the file has it; a mean return and its interval are held within the return's bounds."""
+    value, ends = estimate.value, estimate.ci95
+    if estimate.what == MEAN_RETURN:
+        low, high = problem.return_low, problem.return_high
+        value = min(max(value, low), high)
+        ends = None if ends is None else (min(max(ends[0], low), high), min(max(ends[1], low), high))
     return Answer(
         estimator=estimate.estimator,
         of=estimate.of,
         what=estimate.what,
-        value=estimate.value,
-        ci95=estimate.ci95,
+        value=value,
+        ci95=ends,
         covers=estimate.covers,
         bias=estimate.bias,
         epsilon=statement.epsilon if statement else None,

@@ -1,6 +1,7 @@
 """The figure of a private evaluation: values with their intervals, how returns are spread, how wrong the model is."""
 
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
@@ -69,9 +70,7 @@ def _forest(axes: "Axes", values: tuple[Answer, ...]) -> None:
             axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
     axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)])
     axes.set_ylim(-0.6, len(values) - 0.4)
-    axes.set_xlabel(
-        "mean return per unit, 95% interval (open circle: by the released model, costs nothing)", fontsize=9
-    )
+    axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -90,12 +89,34 @@ def _histogram(axes: "Axes", record: PrivateEvaluation) -> None:
 
 
 def _errors(axes: "Axes", errors: list[Answer], verdict: str | None) -> None:
-    for place, answer in enumerate(reversed(errors)):
-        low, high = answer.ci95 or (answer.value, answer.value)
-        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
-        axes.errorbar([answer.value], [place], xerr=spread, color="C1", marker="s", capsize=3, linestyle="none")
-    axes.set_yticks(range(len(errors)), [answer.what for answer in reversed(errors)], fontsize=8)
-    axes.set_xlabel("error in the private data, in public scales")
-    axes.set_title("" if verdict is None else verdict, fontsize=9, wrap=True)
+    """The model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
+    names = list(dict.fromkeys(_base(answer) for answer in errors))[::-1]
+    for trivial, colour, marker, label in ((False, "C1", "s", "the model"), (True, "C7", "o", "a trivial prediction")):
+        own = [answer for answer in errors if (_base(answer) != answer.what) is trivial]
+        ends = [answer.ci95 or (answer.value, answer.value) for answer in own]
+        axes.errorbar(
+            [answer.value for answer in own],
+            [names.index(_base(answer)) + (0.14 if trivial else -0.14) for answer in own],
+            xerr=[
+                [max(answer.value - low, 0.0) for answer, (low, _) in zip(own, ends, strict=True)],
+                [max(high - answer.value, 0.0) for answer, (_, high) in zip(own, ends, strict=True)],
+            ],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            capsize=3,
+            linestyle="none",
+            label=label,
+        )
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.set_xlabel("error in the private data, in public scales", fontsize=9)
+    axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)
+    axes.legend(loc="best", frameon=False, fontsize=8)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
+
+
+def _base(answer: Answer) -> str:
+    """What an error is of, whoever predicts."""
+    return answer.what.partition(", of ")[0]
