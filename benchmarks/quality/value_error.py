@@ -205,7 +205,7 @@ def missing(
 def _of_model(problem: Problem) -> dict[str, Any]:
     started = time.perf_counter()
     found = ModelBased(rollouts=2000).estimates(problem)[0]
-    return {"values": [found.value], "intervals": [found.ci95], "epsilon": 0.0} | _facts(started)
+    return {"values": [found.value], "intervals": [], "epsilon": 0.0} | _facts(started)
 
 
 def _of_estimator(
@@ -261,10 +261,11 @@ def table(rows: list[dict[str, Any]]) -> str:
             found = np.array([row["values"][:count] for row in group])
             wanted = np.array([values[row["policy"]] for row in group])
             ranks = np.mean([spearmanr(found[:, one], wanted).statistic for one in range(count)])
-            covered = np.mean([[a <= values[r["policy"]] <= b for a, b in r["intervals"]] for r in group])
+            inside = [a <= values[r["policy"]] <= b for r in group for a, b in r["intervals"]]
+            covered = f"{100 * np.mean(inside):.0f}%" if inside else "-"
             level = "free" if name == "model" else "none" if epsilon is None else f"{epsilon:g}"
             error = np.abs(found - wanted[:, None]).mean() / extent
-            figures = f"{ranks:.2f} | {100 * error:.1f}% | {100 * covered:.0f}% | {count}"
+            figures = f"{ranks:.2f} | {100 * error:.1f}% | {covered} | {count}"
             lines.append(f"| {true['task']} | `{name}` | {level} | {figures} |")
     return "\n".join(lines)
 

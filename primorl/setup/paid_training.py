@@ -80,6 +80,7 @@ def paid_training(
     baseline = params.dynamics.variant == "mopo"
     if setup.plan.is_private and not baseline:
         check_setup(setup)
+    accounts.check_evaluation(params, partitions.manifest)
     check_writable([MODEL, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     request = accounts.request(
         params,

@@ -17,7 +17,7 @@ from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import charged, watch_private, with_changes
+from tests.pipeline.training_project import charged, trained, watch_private, with_changes
 from tests.statements import PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
@@ -159,3 +159,9 @@ def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(
         evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
     assert len(charged(ready)) == 2
     evaluated(asking(ready, BOTH, draw=1))
+
+
+def test_an_estimator_that_does_not_fit_the_data_is_refused_before_the_model_is_paid_for(data: Params) -> None:
+    with pytest.raises(PipelineError, match=r"evaluation\.private\.estimators\.importance: needs discrete actions"):
+        trained(asking(data, {"importance": 1.0}))
+    assert charged(data) == []

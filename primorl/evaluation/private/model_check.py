@@ -236,12 +236,12 @@ class ModelCheck:
             ratios.append(model / trivial if trivial > 0 else math.inf)
         figure = max(ratios)
         if all(_difference(own, GOOD_RATIO, problem.units)[1] < 0 for own in by_quantity):
-            rule = f"mean squared errors of rewards and states are surely below {GOOD_RATIO:g} of the trivial ones"
+            rule = f"its squared errors are surely below {GOOD_RATIO:g} of a trivial guess's ({figure:.2g} measured)"
             return Verdict("yes", figure, rule)
         above = [_difference(own, BAD_RATIO, problem.units)[0] > 0 for own in by_quantity]
         wrong = [of for of, surely in zip(QUANTITIES, above, strict=True) if surely]
         if wrong:
-            rule = f"the mean squared error of {' and '.join(wrong)}s is surely above that of a trivial prediction"
+            rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
             return Verdict("no", figure, rule)
         rule = (
             f"its mean squared error may be more than {GOOD_RATIO:g} of a trivial prediction's ({figure:.2g} measured)"

@@ -67,8 +67,8 @@ class ModelBased:
             of=of,
             what="mean return",
             value=value,
-            ci95=(low, high),
-            covers="the least and the most that a member of the model says; no error that members share",
+            ci95=None,
+            covers=f"no interval: the members of the model say {low:.4g} to {high:.4g}",
             bias="wrong wherever the model is, and likely too high for a policy that was trained in this model",
         )
 

@@ -11,6 +11,9 @@ from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Refused, Req
 from primorl.privacy.ledger.roster import Roster
 from primorl.privacy.ledger.sharing import OtherKind, same_kind
 
+_OTHERS = ("evaluate_private", "select")
+"""Stages that a smaller ε mends."""
+
 
 def refuse_second(request: Request, history: History) -> None:
     """Refuse work that a charge pays for already. Work without an identity is never the same."""
@@ -76,10 +79,15 @@ def refuse_beyond(budget: Budget, request: Request, account: Account, others: Se
             return
     spent, wanted = tight.epsilon(budget.delta), tight.with_event(event, budget.delta)
     limit = f"ε {at_most(budget.epsilon, 6)} at δ {at_most(budget.delta, 6)}"
-    still = advice(account, request.event, budget) if not whose else "a run with more noise, or with fewer rounds"
+    run = "this run"
+    if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's
+        run = request.stage
+        still = "ask for a smaller ε (evaluation.private.estimators in params.yaml, or --epsilon of `primorl select`)"
+    else:
+        still = advice(account, request.event, budget) if not whose else "a run with more noise, or with fewer rounds"
     raise BudgetExceeded(
         f"dataset {request.dataset!r}: privacy.budget is {limit}, of which {_shown(spent)} is spent{whose} "
-        f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with this run it would be "
+        f"({len(tight.entries)} charged) and {left_of(budget.epsilon, spent, 6)} is left; with {run} it would be "
         f"{_shown(wanted)}; {still}"
     )
 
