@@ -81,7 +81,14 @@ def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
         case "importance":
             return ImportanceSampling(largest_weight=10.0, lookback=horizon, behaviour=behaviour)
         case "doubly_robust":
-            return DoublyRobust(largest_weight=50.0, lookback=1, largest_correction=20.0, behaviour=behaviour)
+            return DoublyRobust(
+                largest_weight=50.0,
+                lookback=1,
+                behaviour=behaviour,
+                model_features=64,
+                rollouts=512,
+                largest_correction=20.0,
+            )
 
 
 def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: DatasetInfo) -> tuple[Asked, ...]:

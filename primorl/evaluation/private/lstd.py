@@ -80,8 +80,7 @@ class Lstd:
 
     def row_bytes(self, problem: Problem) -> int:
         """Random features of V̂ in every member, at this row and the next."""
-        members = problem.ensemble.architecture.members
-        return 16 * members * (self.model_features + self.features + 4 * problem.observation_size + 200)
+        return self._model(problem).row_bytes + 16 * problem.ensemble.architecture.members * self.features
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """The members' values, and the scale of their differences at public first states."""

@@ -54,6 +54,11 @@ class ModelQ:
     features: int
     rollouts: int
 
+    @property
+    def row_bytes(self) -> int:
+        """What `action_values` takes for a logged row and the one after it."""
+        return 16 * self._members * (self.features + 4 * self.problem.observation_size + 200)
+
     def fit(self) -> dict[str, Tensor]:
         """The regressions' weights, as public values of an estimator."""
         weights = torch.stack([self._fit_member(number) for number in range(self._members)])
@@ -111,7 +116,11 @@ class ModelQ:
 
     @torch.no_grad()
     def _fit_member(self, number: int) -> Tensor:
-        """Rollouts explore up to a step of their own, then follow the policy: from there on they are regressed on."""
+        """Regress on rollouts that explore up to a step of their own, then follow the policy; only the latter counts.
+
+        Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the
+        returns of later ones would lack rewards that count.
+        """
         problem, steps = self.problem, rollout_steps(self.problem)
         generator = torch.Generator().manual_seed(problem.seed + number)
         model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
@@ -122,7 +131,7 @@ class ModelQ:
         random_share = torch.rand(count, generator=generator)
         alive = torch.ones(count, dtype=torch.bool)
         states, rewards, used = [], [], []
-        for step in range(steps):
+        for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
             action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state))
             moved = model.step(state, action, draws)
@@ -138,7 +147,7 @@ class ModelQ:
         for reward in reversed(rewards):
             to_go = reward + problem.discount * to_go
             returns.append(to_go)
-        rows = torch.stack(used).nonzero()
+        rows = torch.stack(used[:steps]).nonzero()
         rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]
         when, which = rows.unbind(1)
         inputs = self._inputs(torch.stack(states)[when, which], when)
