@@ -9,6 +9,7 @@ from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.precision import ensemble_in_float64
 from primorl.evaluation.private.problem import Problem
 
 _WEIGHTS = "model_values"
@@ -82,13 +83,14 @@ class ModelQ:
         return torch.cat(found, 1).view(-1, *shape)
 
     def _one_step(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-        problem, bounds = self.problem, self.problem.ensemble.bounds
+        problem, ensemble = self.problem, ensemble_in_float64(self.problem.ensemble, observation.device)
+        bounds = ensemble.bounds
         observation = self._held(observation)
-        mean, _, ends = problem.ensemble.predict(observation.float(), action.float())
-        mean = mean.double().nan_to_num(nan=0.0)
+        mean, _, ends = ensemble.predict(observation, action.double())
+        mean = mean.nan_to_num(nan=0.0)
         following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
         reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
-        goes_on = 1.0 if ends is None else 1 - ends.double()
+        goes_on = 1.0 if ends is None else 1 - ends
         left = rewards_left(problem, step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
 
@@ -133,7 +135,7 @@ class ModelQ:
         states, rewards, used = [], [], []
         for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
-            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state))
+            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state).float())
             moved = model.step(state, action, draws)
             states.append(state)
             rewards.append(torch.where(alive, moved.reward.double(), 0.0))

@@ -8,13 +8,12 @@ from typing import Annotated, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.precision import ensemble_in_float64, policy_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.saved import SCALES
 from primorl.project.values import Within
 
 _NEGLIGIBLE = 1e-3  # share of a discounted return that lies beyond the steps that are rolled out
@@ -35,16 +34,7 @@ class Candidates:
     @classmethod
     def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
         """From policies as they are saved."""
-        return cls(
-            tuple(
-                replace(
-                    policy,
-                    layers=tuple(layer.double() for layer in policy.layers),
-                    **{name: getattr(policy, name).double() for name in SCALES},
-                )
-                for policy in policies
-            )
-        )
+        return cls(tuple(policy_in_float64(policy) for policy in policies))
 
     def act(self, observation: Tensor) -> Tensor:
         """Actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
@@ -120,7 +110,8 @@ class CorrectedModel:
             2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
         )
         weights = _fit(problem, policies, basis, self.rollouts)
-        return CorrectedScorer(self, replace(problem, ensemble=_exact(problem.ensemble)), policies, basis, weights)
+        exact = replace(problem, ensemble=ensemble_in_float64(problem.ensemble, problem.starts.device))
+        return CorrectedScorer(self, exact, policies, basis, weights)
 
 
 @dataclass(frozen=True)
@@ -264,19 +255,3 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
     weights: Tensor = torch.linalg.solve(gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment)
     return weights[..., 0].T
-
-
-def _exact(ensemble: GaussianEnsemble) -> GaussianEnsemble:
-    """The same in float64, so that a unit's score does not depend on its batch by more than a margin covers."""
-    normaliser = ensemble.normaliser
-    return replace(
-        ensemble,
-        weights=tuple(weight.double() for weight in ensemble.weights),
-        normaliser=replace(
-            normaliser,
-            input_mean=normaliser.input_mean.double(),
-            input_scale=normaliser.input_scale.double(),
-            target_mean=normaliser.target_mean.double(),
-            target_scale=normaliser.target_scale.double(),
-        ),
-    )
