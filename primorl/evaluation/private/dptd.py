@@ -158,7 +158,7 @@ class Dptd:
         step = episodes.step
         counted = episodes.own if problem.horizon is None else episodes.own & (step < problem.horizon)
         whole = problem.effective_horizon
-        left, left_next = steps_left(problem, step) / whole, steps_left(problem, step + 1) / whole
+        left, left_next = problem.rewards_left(step) / whole, problem.rewards_left(step + 1) / whole
         action = following_action = None
         if self.of == "policy":
             action, following_action = episodes.action, problem.actions(episodes.following)
@@ -243,14 +243,6 @@ class Dptd:
 def projected(parameters: Tensor) -> Tensor:
     """The projection onto Θ and Ω, the box [-1, 1]^d."""
     return parameters.clamp(-_BOX, _BOX)
-
-
-def steps_left(problem: Problem, step: Tensor) -> Tensor:
-    """H = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
-    if problem.horizon is None:
-        return torch.full(step.shape, problem.effective_horizon, dtype=torch.float64, device=step.device)
-    left = (problem.horizon - step).clamp(min=0).double()
-    return left if problem.discount == 1 else (1 - problem.discount**left) / (1 - problem.discount)
 
 
 def _rate(done: int) -> float:

@@ -26,16 +26,6 @@ def rollout_steps(problem: Problem) -> int:
     return math.ceil(math.log(_TAIL) / math.log(problem.discount))
 
 
-def rewards_left(problem: Problem, step: Tensor) -> Tensor:
-    """Σ γ^k over the steps that are left from ``step`` on, float64: what a reward of 1 at each is worth."""
-    if problem.horizon is None:
-        return torch.full_like(step, 1 / (1 - problem.discount), dtype=torch.float64)
-    left = (problem.horizon - step).clamp(min=0).double()
-    if problem.discount == 1.0:
-        return left
-    return (1 - problem.discount**left) / (1 - problem.discount)
-
-
 @dataclass(frozen=True)
 class ModelQ:
     """Q̂_i(s, a, t) of every member i: r̂_i(s, a) + γ P(goes on) V̂_i(ŝ'_i, t + 1).
@@ -71,7 +61,7 @@ class ModelQ:
         inputs = self._inputs(observation, step)
         mean = (inputs @ weights[..., None]).squeeze(-1)
         problem = self.problem
-        return mean.clamp(problem.reward_low, problem.reward_high) * rewards_left(problem, step)
+        return mean.clamp(problem.reward_low, problem.reward_high) * problem.rewards_left(step)
 
     @torch.no_grad()
     def action_values(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
@@ -85,23 +75,18 @@ class ModelQ:
     def _one_step(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
         problem, ensemble = self.problem, ensemble_in_float64(self.problem.ensemble, observation.device)
         bounds = ensemble.bounds
-        observation = self._held(observation)
-        mean, _, ends = ensemble.predict(observation, action.double())
+        observation = problem.bounded_observation(observation)
+        mean, _, ends = ensemble.predict(observation, problem.bounded_action(action))
         mean = mean.nan_to_num(nan=0.0)
         following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
         reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
         goes_on = 1.0 if ends is None else 1 - ends
-        left = rewards_left(problem, step) > 0
+        left = problem.rewards_left(step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
 
     @property
     def _members(self) -> int:
         return self.problem.ensemble.architecture.members
-
-    def _held(self, observation: Tensor) -> Tensor:
-        problem = self.problem
-        held: Tensor = observation.double().nan_to_num(nan=0.0)
-        return held.clamp(problem.observation_low.double(), problem.observation_high.double())
 
     def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
         """One, standardised state, time left, and their random Fourier features: ``[.., F]``."""
@@ -153,7 +138,7 @@ class ModelQ:
         rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]
         when, which = rows.unbind(1)
         inputs = self._inputs(torch.stack(states)[when, which], when)
-        mean = torch.stack(returns[::-1])[when, which] / rewards_left(problem, when)
+        mean = torch.stack(returns[::-1])[when, which] / problem.rewards_left(when)
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights

@@ -11,12 +11,12 @@ from torch import Tensor
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.model_q import rollout_steps
 from primorl.evaluation.private.precision import ensemble_in_float64, policy_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.values import Within
 
-_NEGLIGIBLE = 1e-3  # share of a discounted return that lies beyond the steps that are rolled out
 _RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
 _FAR = 0.5  # standardised observations are halved before they meet unit frequencies
 
@@ -185,8 +185,8 @@ class CorrectedScorer:
     def surprises(self, episodes: Episodes) -> Tensor:
         """The surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
         problem = self.problem
-        held = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
-        action = episodes.action.nan_to_num(nan=0.0).clamp(problem.action_low, problem.action_high)
+        held = problem.bounded_observation(episodes.observation)
+        action = problem.bounded_action(episodes.action)
         predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1), action.flatten(0, 1))
         predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
@@ -202,7 +202,7 @@ class CorrectedScorer:
     def action_weights(self, episodes: Episodes) -> Tensor:
         """The weight w of every row and policy, ``[U, M, k]``."""
         problem, count = self.problem, len(self.policies.parts)
-        flat = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
+        flat = problem.bounded_observation(episodes.observation)
         asked = flat.flatten(0, 1).expand(count, -1, -1)
         wanted = problem.centred(self.policies.act(asked)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
@@ -218,9 +218,13 @@ class CorrectedScorer:
 
 @torch.no_grad()
 def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) -> Tensor:
-    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``."""
+    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``.
+
+    Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
+    of later ones would lack rewards that count.
+    """
     count = len(policies.parts)
-    horizon = problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
+    horizon = rollout_steps(problem)
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
     begin = generators.randint(len(problem.starts), count * rollouts)
@@ -229,7 +233,7 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     # Half of the rollouts follow the policy from the first state on.
     random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
     seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
-    for step in range(horizon):
+    for step in range(horizon if problem.horizon is not None else 2 * horizon):
         action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1).float()
         drawn = generators.rand(len(observation), problem.action_size)
         if problem.discrete_actions:
@@ -245,8 +249,10 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     gram = torch.zeros(count, size, size, dtype=torch.float64)
     moment = torch.zeros(count, size, 1, dtype=torch.float64)
     total = torch.zeros(len(observation), dtype=torch.float64)
-    for step in reversed(range(horizon)):
+    for step in reversed(range(len(rewards))):
         total = rewards[step] + problem.discount * total
+        if step >= horizon:
+            continue
         used = (alive[step] & (step >= random_steps)).double()[:, None]
         at = torch.full((len(total),), step)
         rows = (used * basis.of(problem, seen[step], at)).view(count, rollouts, -1)

@@ -74,7 +74,9 @@ def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong() -> Non
     assert value.ci95 is not None
     assert 0.01 < value.ci95[1] - value.ci95[0] < 0.2
     assert abs(value.value - tiny_mdp.true_value()) < value.ci95[1] - value.ci95[0]  # four standard errors
-    first = own.action_values(problem, state.values, problem.starts, tiny_mdp.act(problem.starts), torch.zeros(3).long())
+    first = own.action_values(
+        problem, state.values, problem.starts, tiny_mdp.act(problem.starts), torch.zeros(3).long()
+    )
     assert abs(float(first.mean()) - tiny_mdp.true_value()) > value.ci95[1] - value.ci95[0]
 
 
@@ -85,7 +87,9 @@ def test_who_is_never_treated_like_the_policy_leaves_the_model_its_value() -> No
     values = own.begin(problem)
     other = 1 - problem.actions(episodes.observation)
     alone = replace(episodes, action=other)
-    first = own.action_values(problem, values, episodes.observation, problem.actions(episodes.observation), episodes.step)
+    first = own.action_values(
+        problem, values, episodes.observation, problem.actions(episodes.observation), episodes.step
+    )
     expected = (first * episodes.begins).sum(1) / episodes.trajectories
     found = torch.tensor([own.value(problem, vector)[0] for vector in own.vectors(problem, values, alone)])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)

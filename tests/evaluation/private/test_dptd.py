@@ -12,7 +12,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluation.private.dptd import Dptd, FirstStateValue, projected, steps_left
+from primorl.evaluation.private.dptd import Dptd, FirstStateValue, projected
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
 from primorl.evaluation.private.problem import Problem
@@ -67,9 +67,9 @@ def test_td_finds_the_value_of_a_policy_and_of_a_horizon() -> None:
 
 def test_steps_left_count_discounted_rewards() -> None:
     steps = torch.tensor([0, 2, 3, 9])
-    assert steps_left(problem(1, horizon=3, discount=1.0), steps).tolist() == [3, 1, 0, 0]
-    torch.testing.assert_close(steps_left(problem(1, horizon=3), steps)[0].item(), 1 + 0.9 + 0.81)
-    assert steps_left(problem(1), steps).tolist() == pytest.approx([10.0] * 4)
+    assert problem(1, horizon=3, discount=1.0).rewards_left(steps).tolist() == [3, 1, 0, 0]
+    torch.testing.assert_close(problem(1, horizon=3).rewards_left(steps)[0].item(), 1 + 0.9 + 0.81)
+    assert problem(1).rewards_left(steps).tolist() == pytest.approx([10.0] * 4)
 
 
 def test_rows_beyond_the_horizon_and_padding_have_no_weight() -> None:

@@ -197,3 +197,15 @@ def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None
     both = Candidates.of([one, wide]).act(seen)
     torch.testing.assert_close(both[0].float(), one.act(seen[:1])[0])
     torch.testing.assert_close(both[1].float(), wide.act(seen[1:])[0])
+
+
+def test_without_a_horizon_the_value_counts_all_rewards() -> None:
+    question = problem(False)
+    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
+    normaliser = replace(
+        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.4]), target_scale=torch.full((3,), 1e-6)
+    )
+    ensemble = replace(question.ensemble, weights=weights, normaliser=normaliser)
+    question = replace(question, ensemble=ensemble, horizon=None)
+    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
+    assert scorer.free().tolist() == pytest.approx([4.0] * 4, rel=0.01)
