@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
-from primorl.evaluation.private.noisy_means import Released, noise_of, one_release, pair, t_quantile
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within

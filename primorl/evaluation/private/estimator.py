@@ -16,6 +16,9 @@ from primorl.privacy.mechanism.plan import Plan
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
 
+NORMAL_QUANTILE = 1.959963984540054
+"""Half of the width of a normal 95% interval, in standard deviations."""
+
 Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
 
@@ -77,7 +80,11 @@ class EvaluationState:
     @classmethod
     def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
         """The state before the first round."""
-        return cls({**estimator.begin(problem), NOISE: noise_of(plan)}, rounds=plan.rounds, about=about)
+        return cls(
+            {**estimator.begin(problem), NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)},
+            rounds=plan.rounds,
+            about=about,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
@@ -210,11 +217,11 @@ def run(
     return now
 
 
-def noise_of(plan: Plan) -> Tensor:
+def noise_of(plan: Plan) -> float:
     """Standard deviation of the noise on every number of a release: public."""
     scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
     denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
-    return torch.tensor(scale / denominator, dtype=torch.float64)
+    return scale / denominator
 
 
 def _sum(

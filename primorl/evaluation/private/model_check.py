@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
-from primorl.evaluation.private.noisy_means import NoisyMean, Released, noise_of, one_release, pair, t_quantile
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
 from primorl.evaluation.private.precision import ensemble_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.plan import Plan

@@ -34,7 +34,7 @@ def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
 
 def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
     """Mean of ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
-    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1)
+    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1).clamp(min=1)
 
 
 def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:

@@ -29,9 +29,9 @@ DPTD = [
     Bug(
         "dptd-query-not-held",
         "noise",
-        _DPTD,
-        "mean = kept.sum(1, keepdim=True) / begins.sum(1, keepdim=True).clamp(min=1)",
-        "mean = kept.sum(1, keepdim=True) / begins.sum().clamp(min=1)",
+        "primorl/evaluation/private/rows.py",
+        "first.own.sum(1).clamp(min=1)",
+        "first.own.sum().clamp(min=1)",
         "what a unit adds to the query depends on the other units' trajectories",
         (_TEST_DPTD,),
     ),
