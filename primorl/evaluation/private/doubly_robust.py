@@ -10,7 +10,8 @@ from torch import Tensor
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
+from primorl.evaluation.private.rows import counted
+from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator
 from primorl.privacy.mechanism.queries import register_query
 from primorl.project.values import Positive, PositiveInt, Steps
 

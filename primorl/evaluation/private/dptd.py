@@ -13,7 +13,7 @@ from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import NORMAL_QUANTILE, About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import first_rows, mean_over_trajectories
+from primorl.evaluation.private.rows import counted, first_rows, mean_over_trajectories
 from primorl.evaluation.private.transitions import TRANSITION
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -139,7 +139,7 @@ class Dptd:
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
         """What the loss needs of these transitions. Sensitive."""
         step = episodes.step
-        counted = episodes.own if problem.horizon is None else episodes.own & (step < problem.horizon)
+        own = counted(problem, episodes)
         whole = problem.effective_horizon
         left, left_next = problem.rewards_left(step) / whole, problem.rewards_left(step + 1) / whole
         action = following_action = None
@@ -153,7 +153,7 @@ class Dptd:
             left,
             problem.discount * left_next * continues,
             left,
-            counted / counted.sum(1, keepdim=True).clamp(min=1),
+            own / own.sum(1, keepdim=True).clamp(min=1),
         )
         return TdBatch(*(part[None] for part in parts))
 

@@ -16,14 +16,6 @@ _WEIGHTS = "model_values"
 _RIDGE = 1e-3  # per row, beside features of mean square 1
 _MOST_ROWS = 20000  # of a member's regression
 _ROWS_AT_ONCE = 1 << 15
-_TAIL = 1e-3  # without a horizon, rollouts go on until γ^t falls below this
-
-
-def rollout_steps(problem: Problem) -> int:
-    """Steps of a rollout in the model: the horizon, or until the discount leaves one part in a thousand."""
-    if problem.horizon is not None:
-        return problem.horizon
-    return math.ceil(math.log(_TAIL) / math.log(problem.discount))
 
 
 @dataclass(frozen=True)
@@ -108,7 +100,7 @@ class ModelQ:
         Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the
         returns of later ones would lack rewards that count.
         """
-        problem, steps = self.problem, rollout_steps(self.problem)
+        problem, steps = self.problem, self.problem.rollout_steps
         generator = torch.Generator().manual_seed(problem.seed + number)
         model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
         draws = SeedGenerators([generator])

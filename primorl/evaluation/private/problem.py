@@ -12,6 +12,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
 
+_NEGLIGIBLE = 1e-3  # weight of a reward
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
 
 
@@ -88,6 +89,11 @@ class Problem:
         if self.discount == 1.0:
             return float(steps)
         return (1 - self.discount**steps) / (1 - self.discount)
+
+    @property
+    def rollout_steps(self) -> int:
+        """The horizon; where none is declared, the steps until a reward counts for less than a thousandth."""
+        return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
 
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """The same problem, a trajectory's return being held within ``declared``; None: what the rewards allow.

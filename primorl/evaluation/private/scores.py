@@ -11,7 +11,6 @@ from torch import Tensor
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.model_q import rollout_steps
 from primorl.evaluation.private.precision import ensemble_in_float64, policy_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
@@ -224,7 +223,7 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     of later ones would lack rewards that count.
     """
     count = len(policies.parts)
-    horizon = rollout_steps(problem)
+    horizon = problem.rollout_steps
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
     begin = generators.randint(len(problem.starts), count * rollouts)

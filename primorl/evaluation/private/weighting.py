@@ -193,11 +193,6 @@ class WeightedEstimator(ABC):
         return torch.where(_last(differs.long(), episodes.step, self.lookback) == 0, products, 0.0)
 
 
-def counted(problem: Problem, episodes: Episodes) -> Tensor:
-    """Rows that count for the value: no padding, and within the horizon, bool ``[U, M]``."""
-    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
-
-
 def _last(rows: Tensor, step: Tensor, lookback: int) -> Tensor:
     """Sums over the last ``lookback`` steps of the same trajectory, ``[U, M]``."""
     sums = torch.cat((torch.zeros_like(rows[:, :1]), rows.cumsum(1)), 1)
