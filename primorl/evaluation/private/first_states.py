@@ -84,11 +84,11 @@ class NormalMean:
     def allowing_for_bias(self, members: Tensor) -> "NormalMean":
         """The same mean with room for the estimator's bias, which no theory bounds: a rule of thumb.
 
-        Added to the variance are that of what the model's members say, and the square of how far the mean lies from
-        theirs: where the data moved the model's value by so much, what they left uncorrected may be as much.
+        Two terms are added to the variance: the variance of the members' values, and the squared distance of the mean
+        from their mean. If the data moved the model's value by so much, the remaining error may be as large.
 
         Args:
-            members: what each member of the released model says of the same mean, ``[N]``.
+            members: the same mean by each member of the released model, ``[N]``.
         """
         moved = self.value - float(members.mean())
         return NormalMean(self.value, math.hypot(self.deviation, float(members.std()), moved))

@@ -97,7 +97,7 @@ class Fqe:
         return 8 * (members * 2 * (self.model_features + 200) + 4 * self.members * sum(self.hidden) + 4 * gradients)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """The members' values, and networks that say 0."""
+        """The members' values, and networks whose output is 0."""
         weights = networks.initial(self._inputs(problem), self.hidden, self.members, problem.seed)
         start = {"weights": weights, "target": weights, "average": weights, "step": torch.zeros_like(weights)}
         return self._model(problem).fit() | start

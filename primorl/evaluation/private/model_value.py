@@ -1,4 +1,4 @@
-"""The policy's value in the released model, beside simple baselines there. Reads nothing private and costs nothing."""
+"""Values of the policy and of simple baselines in the released model. Reads nothing private and costs nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class ModelBased:
             what="mean return",
             value=value,
             ci95=(low, high),
-            covers="the least and the most that a member of the model says; no error that members share",
+            covers="the lowest and the highest value among the model's members; no error that members share",
             bias="wrong wherever the model is, and likely too high for a policy that was trained in this model",
         )
 

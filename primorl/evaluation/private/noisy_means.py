@@ -1,4 +1,4 @@
-"""Means of bounded numbers over all private units, from one noisy release, with honest intervals."""
+"""Means of bounded numbers over all private units, from one noisy release, with 95% intervals."""
 
 import math
 from dataclasses import dataclass

@@ -106,11 +106,11 @@ class Problem:
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
     def bounded_observation(self, observation: Tensor) -> Tensor:
-        """``[.., S]`` in float64, held within the bounds; what is no number counts as 0."""
+        """``[.., S]`` in float64, held within the bounds; NaN counts as 0."""
         return _held(observation, self.observation_low, self.observation_high)
 
     def bounded_action(self, action: Tensor) -> Tensor:
-        """``[.., A]`` in float64, held within the bounds; what is no number counts as 0."""
+        """``[.., A]`` in float64, held within the bounds; NaN counts as 0."""
         return _held(action, self.action_low, self.action_high)
 
     def standardised(self, observation: Tensor) -> Tensor:

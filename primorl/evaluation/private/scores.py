@@ -54,8 +54,8 @@ class Scorer(Protocol):
     def scores(self, episodes: Episodes) -> Tensor:
         """One score for each unit and policy, within [0, 1], float64 ``[U, k]``; sensitive."""
 
-    def free(self) -> Tensor:
-        """What the released model alone says of each policy, ``[k]``; larger is better."""
+    def model_values(self) -> Tensor:
+        """Value of each policy in the released model alone, ``[k]``."""
 
 
 class Score(Protocol):
@@ -80,7 +80,7 @@ class CorrectedModel:
     weight of the single action in place of the product over all steps before.
 
     The weight is 0 where the logged action is not the policy's. Discrete actions: one over the logged action's
-    probability, or the number of actions where the log does not say it. Actions in a box: a Gaussian kernel of the
+    probability, or the number of actions if the log has none. Actions in a box: a Gaussian kernel of the
     distance, over its mean under uniform actions. At most ``largest_weight`` in either case.
 
     Attributes:
@@ -164,7 +164,7 @@ class CorrectedScorer:
             self.problem.return_low, self.problem.return_high
         )
 
-    def free(self) -> Tensor:
+    def model_values(self) -> Tensor:
         """Mean of V̂ at the public or released first states."""
         starts = self.problem.starts
         return self.values(starts, torch.zeros(len(starts), dtype=torch.int64)).mean(0)

@@ -170,8 +170,8 @@ class WeightedEstimator(ABC):
     def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
 
-        A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; what is no
-        number counts as 1. Ratios are 0 or at least 1, so a product held at the bound once is the same as one
+        A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
+        as 1. Ratios are 0 or at least 1, so a product held at the bound once is the same as one
         that is held at every step.
 
         Raises:

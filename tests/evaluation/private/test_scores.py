@@ -169,7 +169,7 @@ def test_without_weight_only_the_first_states_count() -> None:
     scorer, data = fitted(score=replace(SMALL, largest_weight=0.0)), episodes(False)
     other = replace(data, reward=data.reward * 0, following=-data.following, action=-data.action)
     assert torch.equal(scorer.scores(data), scorer.scores(other))
-    assert scorer.free().shape == (4,)
+    assert scorer.model_values().shape == (4,)
     assert not torch.equal(fitted().scores(data), fitted().scores(other))
 
 
@@ -183,7 +183,7 @@ def test_the_value_is_that_of_the_model() -> None:
     question = replace(question, ensemble=replace(question.ensemble, weights=weights, normaliser=normaliser))
     scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
     series = 0.5 * (1 - 0.9**HORIZON) / 0.1
-    assert scorer.free().tolist() == pytest.approx([series] * 4, rel=0.02)
+    assert scorer.model_values().tolist() == pytest.approx([series] * 4, rel=0.02)
 
 
 def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None:
@@ -208,4 +208,4 @@ def test_without_a_horizon_the_value_counts_all_rewards() -> None:
     ensemble = replace(question.ensemble, weights=weights, normaliser=normaliser)
     question = replace(question, ensemble=ensemble, horizon=None)
     scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
-    assert scorer.free().tolist() == pytest.approx([4.0] * 4, rel=0.01)
+    assert scorer.model_values().tolist() == pytest.approx([4.0] * 4, rel=0.01)
