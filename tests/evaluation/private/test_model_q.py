@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from primorl.dynamics.ensemble import Architecture
 from primorl.evaluation.private.model_q import ModelQ
 from tests.evaluation.private import tiny_mdp
 
@@ -31,3 +32,14 @@ def test_values_follow_the_seed_and_stay_within_what_rewards_allow() -> None:
     found = ModelQ(problem, 8, 64).action_values(first, observation, action, torch.tensor([0, 1]))
     assert found.isfinite().all()
     assert ((found >= 0) & (found <= 0.3 * problem.effective_horizon + 1e-12)).all()
+
+
+def test_values_of_a_row_do_not_depend_on_its_batch() -> None:
+    shape = Architecture(tiny_mdp.STATES, tiny_mdp.ACTIONS, 2, (64, 64), -1.0, 0.0)
+    ensemble = replace(tiny_mdp.ensemble(), architecture=shape, weights=shape.initial_weights(0))
+    model = ModelQ(replace(tiny_mdp.problem(10), ensemble=ensemble), features=8, rollouts=64)
+    fitted, generator = model.fit(), torch.Generator().manual_seed(0)
+    rows = torch.rand(200, 3, generator=generator), torch.rand(200, 2, generator=generator), torch.arange(200) % 5
+    together = model.action_values(fitted, *rows)
+    alone = torch.cat([model.action_values(fitted, *(part[[row]] for part in rows)) for row in range(200)], 1)
+    torch.testing.assert_close(alone, together, rtol=0, atol=1e-12)  # float32 is off by 1e-8 and more
