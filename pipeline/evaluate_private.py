@@ -1,4 +1,4 @@
-"""Stage: what the private units say about the policy and the model; charged, and idle unless estimators are named."""
+"""Stage: evaluate the policy and the model on the private units; charged, and idle unless estimators are named."""
 
 import sys
 

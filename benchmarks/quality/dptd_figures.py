@@ -29,6 +29,7 @@ from benchmarks.machine import RESULTS, machine
 from benchmarks.quality import dptd_logs
 from primorl.evaluation.private.dptd import Dptd
 from primorl.evaluation.private.dptd_baselines import DescentAscent, RecursiveMomentum, langevin_step
+from primorl.evaluation.private.estimator import noise_of
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.value_network import TdBatch
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -173,8 +174,7 @@ def run(case: Case, log: Log, epochs: int, runs: int) -> dict[str, Any]:
     started = time.perf_counter()
     batch = _flat(log.batch) if case.method == "dptd_transition" else log.batch
     plan = _plan(case, log.problem, batch.weight.shape[1], epochs)
-    noise = 0.0 if case.epsilon is None else plan.noise_multiplier * CLIPPING_NORM / plan.expected_cohort
-    estimator = settings(case.method, runs, epochs, noise)
+    estimator = settings(case.method, runs, epochs, noise_of(plan))
     network = estimator.network(log.problem)
     values = estimator.begin(log.problem)
     judged = TdBatch(*(getattr(log.batch, field.name)[:, :JUDGED] for field in fields(TdBatch)))

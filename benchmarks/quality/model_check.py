@@ -23,10 +23,10 @@ from primorl.config import params as settings
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import run
-from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.project.files import replaced_directory
+from primorl.setup.estimators import MODEL_CHECK
 from primorl.setup.evaluation_problem import evaluation_problem
 from primorl.setup.training import training_setup
 from primorl.training.training import train
@@ -35,7 +35,6 @@ from primorl.trajectories.storage.store import UnitStore
 
 FILE = RESULTS / "model_check.json"
 PARTITIONS = Path("data", "partitions")
-CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
 
 
 def main() -> None:
@@ -83,31 +82,33 @@ def checked(project: Path, folder: Path, epsilon: float, repetitions: int) -> di
     """One check of a model, and how often repeated noise leads to which verdict."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
     problem, source = problem_of(project, folder)
-    plan = CHECK.plan(problem, 1 / solve_noise_multiplier(epsilon, problem.delta, 1.0, 1, ()))
+    plan = MODEL_CHECK.plan(problem, 1 / solve_noise_multiplier(epsilon, problem.delta, 1.0, 1, ()))
     started = time.perf_counter()
-    state = run(CHECK, problem, plan, source)
+    state = run(MODEL_CHECK, problem, plan, source)
     seconds = time.perf_counter() - started
-    verdict = CHECK.verdict(problem, plan, state)
+    verdict = MODEL_CHECK.verdict(problem, plan, state)
     total = plan.clip.finish(  # type: ignore[attr-defined]
         torch.cat(
             [
-                CHECK.contributions(problem, {}, Episodes.read(source, units))
+                MODEL_CHECK.contributions(problem, {}, Episodes.read(source, units))
                 for units in torch.arange(source.units).split(200)
             ]
         )
     ).sum(0)
     said = {"yes": 0, "doubtful": 0, "no": 0}
     for _ in range(repetitions):
-        values = CHECK.stepped(problem, {}, plan.release((total,))[0], 0)
-        said[CHECK.verdict(problem, plan, replace(state, values=values)).believable] += 1
-    exact = CHECK.stepped(problem, {}, total / source.units, 0)
+        values = MODEL_CHECK.stepped(problem, {}, plan.release((total,))[0], 0)
+        said[MODEL_CHECK.verdict(problem, plan, replace(state, values=values)).believable] += 1
+    exact = MODEL_CHECK.stepped(problem, {}, total / source.units, 0)
     silent = replace(plan, noise_multiplier=1e-6)
     return {
         "believable": verdict.believable,
         "figure": verdict.figure,
         "said_by_repeated_noise": said,
-        "estimates": {e.what: [e.value, *(e.ci95 or ())] for e in CHECK.estimates(problem, plan, state)},
-        "without_noise": {e.what: e.value for e in CHECK.estimates(problem, silent, replace(state, values=exact))},
+        "estimates": {e.what: [e.value, *(e.ci95 or ())] for e in MODEL_CHECK.estimates(problem, plan, state)},
+        "without_noise": {
+            e.what: e.value for e in MODEL_CHECK.estimates(problem, silent, replace(state, values=exact))
+        },
         "units": source.units,
         "seconds": round(seconds, 1),
         "machine": machine(),
@@ -134,7 +135,7 @@ def problem_of(project: Path, model: Path) -> tuple[Problem, UnitStore]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: one line for each model."""
-    longest = max(CHECK.horizons)
+    longest = max(MODEL_CHECK.horizons)
     lines = [
         f"| ε of the model | seed | reward error, {longest} steps | trivial | state error, {longest} steps | trivial | "
         "ratio of squares | believable | with other noise |",

@@ -21,16 +21,16 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import RESULTS, machine
-from benchmarks.quality.model_check import CHECK, problem_of
+from benchmarks.quality.model_check import problem_of
 from primorl.evaluation.private.behaviour import QUANTILES, Behaviour, scaled_returns
 from primorl.evaluation.private.episodes import Episodes, EpisodeSource
 from primorl.evaluation.private.estimator import EvaluationState
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.setup.estimators import BEHAVIOUR, MODEL_CHECK
 
 FILE = RESULTS / "query_coverage.json"
-BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
 
 
 def main() -> None:
@@ -51,7 +51,7 @@ def main() -> None:
         )
     ).double()
     rows: list[dict[str, Any]] = []
-    for estimator, truth in ((BEHAVIOUR, behaviour_truth), (CHECK, check_truth)):
+    for estimator, truth in ((BEHAVIOUR, behaviour_truth), (MODEL_CHECK, check_truth)):
         contributions = torch.cat(
             [estimator.contributions(problem, {}, Episodes.read(source, units)) for units in portions(source)]
         )
@@ -121,7 +121,7 @@ def behaviour_truth(problem: Problem, source: EpisodeSource) -> list[float]:
 
 def check_truth(problem: Problem, source: EpisodeSource) -> list[float]:
     """The population's root mean square errors, in the order of the estimates."""
-    parts = [CHECK.errors(problem, Episodes.read(source, units)) for units in portions(source)]
+    parts = [MODEL_CHECK.errors(problem, Episodes.read(source, units)) for units in portions(source)]
     errors, has = (torch.cat(part) for part in zip(*parts, strict=True))
     return (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
 

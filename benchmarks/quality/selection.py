@@ -38,7 +38,7 @@ from primorl.evaluation.returns import episode_returns
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.selection import ONE, Selection
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
-from primorl.setup.selection import summed
+from primorl.setup.selection import sum_scores
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
@@ -134,13 +134,13 @@ def measured(
     chosen = Candidates.of([policies.one(number) for number in range(policies.policies)])
     scorer = score.fitted(problem, chosen)
     plans = [Selection(private.units, manifest.info.unit, policies.policies, epsilon, 1e-5) for epsilon in EPSILONS]
-    total = summed(plans[0], scorer, private)
+    total = sum_scores(plans[0], scorer, private)
     private_choices = {
         f"private, ε {plan.epsilon:g}": Counter(plan.choose(total) for _ in range(DRAWS)) for plan in plans
     }
-    free = {"without noise": int(total.argmax()), "by the model": int(scorer.free().argmax())}
+    free = {"without noise": int(total.argmax()), "by the model": int(scorer.model_values().argmax())}
     if public.units:
-        free["public"] = int(summed(plans[0], scorer, public).argmax())
+        free["public"] = int(sum_scores(plans[0], scorer, public).argmax())
     choices = private_choices | {name: Counter({number: 1}) for name, number in free.items()}
     ranks = np.argsort(-np.array(truth)).argsort()
     return {

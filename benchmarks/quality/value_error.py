@@ -221,7 +221,7 @@ def _of_estimator(
     plan = chosen.plan(problem, math.inf) if epsilon is None else plan_at(chosen, problem, epsilon)
     found = []
     for _ in range(repetitions):
-        start = EvaluationState(begin | {NOISE: noise_of(plan)})
+        start = EvaluationState(begin | {NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)})
         state = run(chosen, problem, plan, study.private, start)
         found += [one for one in chosen.estimates(problem, plan, state) if one.of == "policy"]
     spent = plan.spent()

@@ -1,4 +1,4 @@
-"""The part of a model card that says what the private units answered, and what that adds to the price of the bundle."""
+"""The part of a model card on private evaluation: the answers, and the ε of model, policy and answers together."""
 
 import json
 import math
@@ -23,7 +23,7 @@ _WHOSE = {
 
 
 def whole(statement: Mapping[str, Any], answers: Mapping[str, Any], delta: float) -> Mapping[str, Any]:
-    """What holds for somebody who has model, policy and answers: the keys of a statement that a card explains.
+    """The guarantee against anyone who has model, policy and answers: the keys of a statement that a card explains.
 
     ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
     bounded by this one (ε, δ) alone, which is more than the profile of the whole would say.
@@ -70,8 +70,8 @@ def answered(answers: Mapping[str, Any], units: str) -> Section:
     points = [
         f"Mean return of the {answers['units']:,} private {units}, {discounted}{steps}: what they got, and what they "
         "would get, as far as their records and the model tell. The policy was never tried out on them.",
-        "An answer with an ε was asked of the private data through noise and charged to the ledger; a free one is the "
-        "opinion of the released model.",
+        "An answer with an ε was asked of the private data through noise and charged to the ledger; a free one "
+        "comes from the released model alone.",
     ]
     if answers["verdict"] is not None:
         points.append(f"Check of the model: {answers['verdict']}")

@@ -1,4 +1,4 @@
-"""The check of ``private-evaluation.json`` in a bundle: every answer has its price, and every price its charge."""
+"""The check of ``private-evaluation.json`` in a bundle: each answer has a statement, each statement a charge."""
 
 import math
 import re
@@ -43,7 +43,7 @@ def check_answers(
     for number, histogram in enumerate(answers.histograms):
         _check_histogram(path, f"histograms.{number}", histogram, priced=histogram.estimator in answers.statements)
     if answers.verdict is not None and not any(answer.of == "model" for answer in answers.estimates):
-        raise PipelineError(f"{path}: verdict: found one on a model that nothing was asked about")
+        raise PipelineError(f"{path}: verdict: found one without an answer about the model")
     for name, own in answers.statements.items():
         _check_statement(folder, name, own, answers, statement, ledger)
     check_account(path, ledger, next(iter(answers.statements.values())))
@@ -55,13 +55,13 @@ def _named(answers: PrivateEvaluation) -> set[str]:
 
 
 def _check_subject(path: Path, answers: PrivateEvaluation, statement: Statement, evaluation: Evaluation) -> None:
-    """Data, unit, K and horizon are those that the other files speak of."""
+    """Data, unit, K and horizon are those of the other files."""
     expected = {"dataset": evaluation.dataset, "unit": statement.unit, "units": statement.units}
     if evaluation.model_value_horizon is not None:
         expected["horizon"] = evaluation.model_value_horizon
     for key, value in expected.items():
         if getattr(answers, key) != value:
-            raise PipelineError(f"{path}: {key}: differs from the other files of the bundle: it is of other data")
+            raise PipelineError(f"{path}: {key}: differs from the other files of the bundle, so it is about other data")
 
 
 def _check_answer(path: Path, key: str, answer: Answer, statement: Statement | None) -> None:
@@ -70,7 +70,7 @@ def _check_answer(path: Path, key: str, answer: Answer, statement: Statement | N
     if (answer.epsilon, answer.delta) != price:
         raise PipelineError(f"{path}: {key}: epsilon, delta: not those of the statement of {answer.estimator}")
     if answer.of in ("behaviour", "model") and statement is None:
-        raise PipelineError(f"{path}: {key}: {answer.of}: found an answer of the private units that nobody paid for")
+        raise PipelineError(f"{path}: {key}: {answer.of}: found an answer of the private units without a statement")
     if answer.ci95 is not None and not answer.ci95[0] <= answer.value <= answer.ci95[1]:
         raise PipelineError(f"{path}: {key}: ci95: the value is not in its interval; swapped?")
 
@@ -78,7 +78,7 @@ def _check_answer(path: Path, key: str, answer: Answer, statement: Statement | N
 def _check_histogram(path: Path, key: str, histogram: Histogram, *, priced: bool) -> None:
     edges, shares = histogram.edges, histogram.shares
     if not priced:
-        raise PipelineError(f"{path}: {key}: found shares of the private units that nobody paid for")
+        raise PipelineError(f"{path}: {key}: found shares of the private units without a statement")
     ascending = all(low < high for low, high in pairwise(edges))
     if len(edges) != len(shares) + 1 or not shares or not ascending:
         raise PipelineError(f"{path}: {key}: edges: allowed is one more than shares, ascending")
@@ -98,15 +98,15 @@ def _check_statement(
     if not own.private:
         raise PipelineError(f"{path}: private: found false, allowed is true: private units answer through noise only")
     if name not in _named(answers):
-        raise PipelineError(f"{path}: charged, and without an answer")
+        raise PipelineError(f"{path}: found a charge without an answer")
     for key in _SHARED:
         if getattr(own, key) != getattr(model, key):
-            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}: it speaks of other data")
+            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}, so it is about other data")
     if own.spent_on_dataset != answers.total:
         raise PipelineError(f"{path}: spent_on_dataset: differs from total")
     if given(path, "spent_on_dataset", own.spent_on_dataset).delta != ledger.delta:
         raise PipelineError(f"{path}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`")
     if own.charge == model.charge or sum(own.charge == each.charge for each in answers.statements.values()) > 1:
-        raise PipelineError(f"{path}: charge: found one that paid for something else")
+        raise PipelineError(f"{path}: charge: found a charge that paid for something else")
     check_statement(path, own)
     check_charge(folder / LEDGER, ledger, path, own)

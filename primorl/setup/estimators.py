@@ -18,6 +18,8 @@ from primorl.setup.private_evaluation import Asked, plan_at
 from primorl.trajectories.storage.schema import DatasetInfo
 
 _LONGEST = 1_000_000  # steps, where no horizon is declared
+BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
+MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
 
@@ -34,9 +36,9 @@ def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
     horizon = info.horizon or _LONGEST
     match name:
         case "behaviour":
-            return Behaviour(levels=9, mean_share=0.5)
+            return BEHAVIOUR
         case "model_check":
-            return ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
+            return MODEL_CHECK
         case "lstd":
             return Lstd(
                 features=0,
@@ -81,7 +83,14 @@ def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
         case "importance":
             return ImportanceSampling(largest_weight=10.0, lookback=horizon, behaviour=behaviour)
         case "doubly_robust":
-            return DoublyRobust(largest_weight=50.0, lookback=1, largest_correction=20.0, behaviour=behaviour)
+            return DoublyRobust(
+                largest_weight=50.0,
+                lookback=1,
+                behaviour=behaviour,
+                model_features=64,
+                rollouts=512,
+                largest_correction=20.0,
+            )
 
 
 def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: DatasetInfo) -> tuple[Asked, ...]:
@@ -97,5 +106,5 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
 
 
 def free_estimates(problem: Problem) -> tuple[Estimate, ...]:
-    """What the released model says of the policy and of the baselines; costs nothing."""
+    """Values of the policy and of the baselines in the released model; costs nothing."""
     return ModelBased(rollouts=512).estimates(problem)

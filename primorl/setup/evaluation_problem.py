@@ -8,6 +8,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.precision import policy_in_float64
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
@@ -77,8 +78,9 @@ def evaluation_problem(
 
 
 def act_of(policy: DeterministicPolicy) -> Act:
-    """One exported policy as estimators ask it."""
-    return lambda observation: policy.act(observation[None])[0]
+    """One exported policy as estimators ask it, in float64."""
+    exact = policy_in_float64(policy)
+    return lambda observation: exact.act(observation.double()[None])[0]
 
 
 def _starts(model: Path, public: UnitStore, seed: int) -> Tensor:

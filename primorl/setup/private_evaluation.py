@@ -77,7 +77,7 @@ class PaidEvaluation:
 
 @dataclass(frozen=True)
 class Subject:
-    """What the questions are about beside the data.
+    """The model and the policy that the estimators evaluate.
 
     Attributes:
         model_charge: id of the charge that paid for the model; None: it has none.

@@ -1,4 +1,4 @@
-"""Choose one of several policies by the private units' scores: pay, choose, and write what was chosen."""
+"""Select one of several policies by the private units' scores: charge the ledger, select, write the record."""
 
 import hashlib
 import json
@@ -34,7 +34,7 @@ from primorl.trajectories.storage.store import UnitStore
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
 ESTIMATORS: dict[str, Score] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
-"""By what is scored, by the name of ``--estimator``."""
+"""Scores by the name that ``--estimator`` takes."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class CandidateRecord:
 
 @record
 class SelectionRecord:
-    """``reports/selection.json``: which candidate was chosen, and what that guarantees. It has no scores."""
+    """``reports/selection.json``: the chosen candidate and its privacy statement. It has no scores."""
 
     FORMAT: ClassVar[int] = 1
 
@@ -77,8 +77,8 @@ class SelectionRecord:
 
 
 @dataclass(frozen=True)
-class Choosing:
-    """Where a paid choice stands: before it, or the number that was chosen.
+class SelectionState:
+    """State of a paid selection, as a checkpoint holds it.
 
     Attributes:
         started: 1 from the moment that the choice may have been made.
@@ -95,7 +95,7 @@ class Choosing:
 
     @property
     def lost(self) -> bool:
-        """Whether the choice was made and nobody knows it. The same charge cannot choose again."""
+        """Whether the choice may have been made but was not stored. The same charge cannot choose again."""
         return self.started > 0 and not self.finished
 
     def tensors(self) -> dict[str, Tensor]:
@@ -204,8 +204,8 @@ def select(
             request,
             accounts.budget(params, manifest),
             accounts.checkpoints(),
-            Choosing(),
-            Choosing.restore,
+            SelectionState(),
+            SelectionState.restore,
         ) as payment,
     ):
         run.tag("charge", payment.charge.id)
@@ -214,9 +214,9 @@ def select(
             scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
             private = accounts.open_private(manifest, partitions.version, partitions.folder, sys.maxsize)
             assert isinstance(private, UnitStore), "whole trajectories are read from memory"
-            total = summed(selection, scorer, private)
-            payment.save_checkpoint(Choosing(started=1))
-            state = Choosing(started=1, chosen=selection.choose(total))
+            total = sum_scores(selection, scorer, private)
+            payment.save_checkpoint(SelectionState(started=1))
+            state = SelectionState(started=1, chosen=selection.choose(total))
             payment.save_checkpoint(state)
         ledger.commit(payment.charge.id)
         spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
@@ -243,7 +243,7 @@ def read(path: Path = SELECTION) -> SelectionRecord:
     return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
 
 
-def summed(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
+def sum_scores(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
     """Sums of the scores of all units, int64 ``[k]``. Sensitive."""
     total = torch.zeros(selection.candidates, dtype=torch.int64)
     for units in batches(source, torch.arange(source.units), row_bytes=scorer.row_bytes):

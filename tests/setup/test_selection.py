@@ -81,7 +81,7 @@ def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(selection, "summed", kill)
+        patched.setattr(selection, "sum_scores", kill)
         with pytest.raises(Killed):
             chosen(project)
     (open_charge,) = charged(project)

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
-from primorl.evaluation.private.noisy_means import Released, noise_of, one_release, pair, t_quantile
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.rows import counted
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
@@ -140,12 +141,11 @@ class Behaviour:
 
 def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
     """Each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``."""
-    counts = episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
     reward = problem.reward(episodes.reward) * problem.discount ** episodes.step.double()
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories
     returns = torch.zeros(len(count), int(count.max()), dtype=torch.float64, device=reward.device)
-    returns.scatter_add_(1, number, reward.where(counts, 0.0))
+    returns.scatter_add_(1, number, reward.where(counted(problem, episodes), 0.0))
     middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
     x = ((returns.clamp(problem.return_low, problem.return_high) - middle) / half).clamp(-1, 1)
     mine = torch.arange(x.shape[1], device=x.device) < count[:, None]

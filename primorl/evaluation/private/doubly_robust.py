@@ -8,13 +8,12 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.policy_q import model_q, q_values
+from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
+from primorl.evaluation.private.rows import counted
+from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator
 from primorl.privacy.mechanism.queries import register_query
-from primorl.project.values import Positive
-
-_HIDDEN_NUMBERS = 256  # about what one row takes inside the MLP
+from primorl.project.values import Positive, PositiveInt, Steps
 
 
 @register_query("doubly_robust" + SPREAD)
@@ -28,16 +27,20 @@ class DoublyRobust(WeightedEstimator):
         ψ = V̂(s_0) + Σ_t γ^t w_t (r_t + γ V̂(s_{t+1}) - Q̂(s_t, a_t)),
 
     held within the return's bounds, widened by ``largest_correction`` times their distance on either side. Q̂ is the
-    policy's action-value in the released model, V̂(s) = Q̂(s, π(s)). With ``lookback`` 1 the weights are w_t =
+    mean of the model members' action-values (`ModelQ`), V̂(s) = Q̂(s, π(s)). With ``lookback`` 1 the weights are w_t =
     1[a_t = π(s_t)] / b: the correction is the model's mean error at the policy's actions, in the states of the
     behaviour.
 
     Attributes:
+        model_features: random features of the members' values (`ModelQ`).
+        rollouts: of each member (`ModelQ`).
         largest_correction: how far ψ may lie outside the return's bounds, in units of their distance.
     """
 
     name: ClassVar[str] = "doubly_robust"
 
+    model_features: PositiveInt
+    rollouts: Steps
     largest_correction: Positive
 
     def norm(self, problem: Problem) -> float:
@@ -50,24 +53,30 @@ class DoublyRobust(WeightedEstimator):
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
-        return 8 * (6 * (problem.observation_size + problem.action_size) + _HIDDEN_NUMBERS)
+        return self._model(problem).row_bytes
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """See `Estimator.begin`: Q̂ as well."""
-        return super().begin(problem) | model_q(problem)
+        return super().begin(problem) | self._model(problem).fit()
 
     def vectors(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See `WeightedEstimator.vectors`."""
         now, following, step = episodes.observation, episodes.following, episodes.step
-        ahead = q_values(problem, values, following, problem.actions(following), step + 1)
+        ahead = self.action_values(problem, values, following, problem.actions(following), step + 1)
         ahead = torch.where(problem.continues(step, episodes.terminated), ahead, 0.0)
-        logged = q_values(problem, values, now, episodes.action, step)
+        logged = self.action_values(problem, values, now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
-        first = q_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
+        first = self.action_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
         middle, half = self._range(problem)
         return ((corrected - middle) / half).clamp(-1, 1)
+
+    def action_values(
+        self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
+    ) -> Tensor:
+        """Q̂, float64 ``[..]``, for ``[.., S]``, ``[.., A]`` and steps ``[..]``."""
+        return self._model(problem).action_values(values, observation, action, step).mean(0)
 
     def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
         """See `WeightedEstimator.value`."""
@@ -81,6 +90,9 @@ class DoublyRobust(WeightedEstimator):
             f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
             f"{self.lookback} steps alone are multiplied{weights}; large corrections are cut"
         )
+
+    def _model(self, problem: Problem) -> ModelQ:
+        return ModelQ(problem, self.model_features, self.rollouts)
 
     def _range(self, problem: Problem) -> tuple[float, float]:
         """Middle and half of the width of what ψ is held within."""

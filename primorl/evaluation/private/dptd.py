@@ -10,13 +10,14 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import NORMAL_QUANTILE, About, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.rows import counted, first_rows, mean_over_trajectories
 from primorl.evaluation.private.transitions import TRANSITION
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 
@@ -24,22 +25,6 @@ Averaging = Annotated[float, Within(gt=0, le=6.9)]
 """α and β: α ν_0 must not exceed 1."""
 
 _BOX = 1.0  # Θ = Ω = [-1, 1]^d
-_QUERY = "dptd_first_state_value"
-_NORMAL = 1.959964  # 97.5% quantile
-
-
-@register_query(_QUERY)
-@dataclass(frozen=True)
-class FirstStateValue:
-    """First and second moment of a unit's value, averaged over its trajectories' first states and held within ±1."""
-
-    contribution: ClassVar[Moments] = Moments(1, ())
-
-    def total(self, values: Tensor, begins: Tensor) -> Tensor:
-        """The sum over units: values ``[U, M]`` of the rows, and which of them begin a trajectory; int64 ``[2]``."""
-        kept = values.clamp(-1, 1).where(begins, 0.0)
-        mean = kept.sum(1, keepdim=True) / begins.sum(1, keepdim=True).clamp(min=1)
-        return self.contribution.total(mean, torch.zeros(len(mean), 0, dtype=torch.int64, device=mean.device))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,9 +100,7 @@ class Dptd:
                 "`per_transition` makes a problem of single transitions"
             )
         rounds_mean = gaussian_mean * math.sqrt(1 - self.query_share)
-        query = GaussianQuery.of(
-            _QUERY, FirstStateValue.contribution, noise_multiplier(gaussian_mean * math.sqrt(self.query_share))
-        )
+        query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
         return Plan(
             units=problem.units,
             unit=problem.unit,
@@ -156,9 +139,9 @@ class Dptd:
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
         """What the loss needs of these transitions. Sensitive."""
         step = episodes.step
-        counted = episodes.own if problem.horizon is None else episodes.own & (step < problem.horizon)
+        own = counted(problem, episodes)
         whole = problem.effective_horizon
-        left, left_next = steps_left(problem, step) / whole, steps_left(problem, step + 1) / whole
+        left, left_next = problem.rewards_left(step) / whole, problem.rewards_left(step + 1) / whole
         action = following_action = None
         if self.of == "policy":
             action, following_action = episodes.action, problem.actions(episodes.following)
@@ -170,7 +153,7 @@ class Dptd:
             left,
             problem.discount * left_next * continues,
             left,
-            counted / counted.sum(1, keepdim=True).clamp(min=1),
+            own / own.sum(1, keepdim=True).clamp(min=1),
         )
         return TdBatch(*(part[None] for part in parts))
 
@@ -199,24 +182,24 @@ class Dptd:
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See `Estimator.query_total`."""
-        value = self._first_values(problem, values, episodes.observation).mean(0)
-        return FirstStateValue().total((value - _middle(problem)) / _half(problem), episodes.begins)
+        first = first_rows(episodes)
+        numbers = self._first_values(problem, values, first.observation).mean(0)
+        return FirstStateValue.of(problem).total(mean_over_trajectories(first, numbers))
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """The value, averaged over members and first states."""
         public = self._first_values(problem, state.values, problem.starts)
         half_spread = float(stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members))
         if plan.queries:
-            mean, second = (float(number) for number in state.answers[_QUERY])
-            noise = plan.queries[0].standard_deviation / plan.units
-            variance = max(second - mean**2, 0.0) / plan.units + noise**2
-            value, error = _middle(problem) + _half(problem) * mean, _half(problem) * math.sqrt(variance)
+            (query,) = plan.queries
+            found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
+            value, error = found.value, found.deviation
             starts = "first states of the private units and the noise of their query"
         else:
             means = public.mean(0)
             value, error = float(means.mean()), float(means.std(correction=0) / math.sqrt(len(means)))
             starts = "public first states"
-        half = math.hypot(half_spread, _NORMAL * error)
+        half = math.hypot(half_spread, NORMAL_QUANTILE * error)
         return (
             Estimate(
                 estimator=self.name,
@@ -245,14 +228,6 @@ def projected(parameters: Tensor) -> Tensor:
     return parameters.clamp(-_BOX, _BOX)
 
 
-def steps_left(problem: Problem, step: Tensor) -> Tensor:
-    """H = Σ_{k < horizon - step} γ^k, float64; 0 beyond the horizon."""
-    if problem.horizon is None:
-        return torch.full(step.shape, problem.effective_horizon, dtype=torch.float64, device=step.device)
-    left = (problem.horizon - step).clamp(min=0).double()
-    return left if problem.discount == 1 else (1 - problem.discount**left) / (1 - problem.discount)
-
-
 def _rate(done: int) -> float:
     """ν_t."""
     return 1 / (4 * math.sqrt(done + 3))
@@ -270,11 +245,3 @@ def _inputs(problem: Problem, observation: Tensor, action: Tensor | None, step: 
 def _reward_size(problem: Problem) -> float:
     """ρ, the largest size of a reward; 1 where all rewards are 0."""
     return max(abs(problem.reward_low), abs(problem.reward_high)) or 1.0
-
-
-def _middle(problem: Problem) -> float:
-    return (problem.return_low + problem.return_high) / 2
-
-
-def _half(problem: Problem) -> float:
-    return (problem.return_high - problem.return_low) / 2 or 1.0

@@ -31,7 +31,7 @@ class EpisodeSource(Protocol):
         """Whether each of these rows begins a trajectory: bool ``[U, M]``."""
 
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """With which probability the logged action was chosen there, ``[U, M]``; None where the log does not say."""
+        """Probability of the logged action under the behaviour policy, ``[U, M]``; None if the log has none."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Episodes:
         begins: whether the step begins a trajectory, bool ``[U, M]``; false in padding.
         ends: whether it is the last logged step of its trajectory, bool ``[U, M]``; false in padding.
         own: whether the row is no padding, bool ``[U, M]``.
-        probability: of the logged action under the behaviour policy, ``[U, M]``; None where the log does not say.
+        probability: of the logged action under the behaviour policy, ``[U, M]``; None if the log has none.
     """
 
     observation: Tensor

@@ -1,4 +1,4 @@
-"""Estimators: what each asks of the private units, what that costs, and what it says."""
+"""Estimators: the queries that each makes of the private units, their cost, and the estimates."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +16,9 @@ from primorl.privacy.mechanism.plan import Plan
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
 
+NORMAL_QUANTILE = 1.959963984540054
+"""Half of the width of a normal 95% interval, in standard deviations."""
+
 Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
 
@@ -24,16 +27,16 @@ About = Literal["model", "policy"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """One number that an estimator says.
+    """One number from an estimator.
 
     Attributes:
         estimator: its name.
-        of: whose.
+        of: whose value it is.
         what: such as ``mean return``, ``quantile 0.5`` or ``reward error, 20 steps ahead``.
         value: the number.
         ci95: its 95% interval; None where the estimator has none.
         covers: what the interval covers, in a few words.
-        bias: what may be wrong beside that, in one sentence.
+        bias: errors that the interval does not cover, in one sentence.
     """
 
     estimator: str
@@ -77,7 +80,11 @@ class EvaluationState:
     @classmethod
     def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
         """The state before the first round."""
-        return cls({**estimator.begin(problem), NOISE: noise_of(plan)}, rounds=plan.rounds, about=about)
+        return cls(
+            {**estimator.begin(problem), NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)},
+            rounds=plan.rounds,
+            about=about,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
@@ -103,12 +110,12 @@ class Estimator(Protocol):
     """One way to evaluate. Its settings are its fields; everything random but noise and cohorts follows the seed.
 
     The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
-    values, what it returns is clipped by the plan's clip as one vector, and nothing else of it leaves.
+    values, the plan's clip bounds its result as one vector, and nothing else of it is released.
     """
 
     name: ClassVar[str]
     about: ClassVar[tuple[About, ...]]
-    """What the question is about beside the data: another model or policy makes it another question."""
+    """What the answer depends on beside the data: for another model or policy, the question is charged again."""
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).
@@ -135,7 +142,7 @@ class Estimator(Protocol):
         """
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """What the finished state says: post-processing."""
+        """The estimates from the finished state: post-processing."""
 
 
 def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, rounds: int = 1) -> float:
@@ -210,11 +217,11 @@ def run(
     return now
 
 
-def noise_of(plan: Plan) -> Tensor:
+def noise_of(plan: Plan) -> float:
     """Standard deviation of the noise on every number of a release: public."""
     scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
     denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
-    return torch.tensor(scale / denominator, dtype=torch.float64)
+    return scale / denominator
 
 
 def _sum(

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.evaluation.private.estimator import NORMAL_QUANTILE
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
 
 FIRST_STATE_VALUE = "first_state_value"
-_NORMAL = 1.959963984540054  # 97.5% quantile
 
 
 @register_query(FIRST_STATE_VALUE)
@@ -43,7 +43,7 @@ class FirstStateValue:
         centred = (numbers - self._centre) / self._half
         return Moments(1, ()).total(centred[:, None], torch.zeros((len(numbers), 0), dtype=torch.int64))
 
-    def mean(self, answer: Tensor, query: GaussianQuery, units: int, extra_variance: float = 0.0) -> "NoisyMean":
+    def mean(self, answer: Tensor, query: GaussianQuery, units: int, extra_variance: float = 0.0) -> "NormalMean":
         """The mean and its standard deviation, from the answer to the query.
 
         The variance adds up that of units drawn at random, (E x² - (E x)²) / K, the noise's, and ``extra_variance``.
@@ -53,7 +53,7 @@ class FirstStateValue:
         noise = (query.standard_deviation / units) ** 2
         spread = min(max(square - mean * mean + noise, 0.0), 1.0)
         value = min(max(self._centre + self._half * mean, self.low), self.high)
-        return NoisyMean(value, math.sqrt((spread / units + noise) * self._half**2 + extra_variance))
+        return NormalMean(value, math.sqrt((spread / units + noise) * self._half**2 + extra_variance))
 
     @property
     def _centre(self) -> float:
@@ -61,12 +61,12 @@ class FirstStateValue:
 
     @property
     def _half(self) -> float:
-        return (self.high - self.low) / 2
+        return (self.high - self.low) / 2 or 1.0
 
 
 @dataclass(frozen=True)
-class NoisyMean:
-    """A noisy mean.
+class NormalMean:
+    """A noisy mean with a normal 95% interval.
 
     Attributes:
         value: the mean.
@@ -79,16 +79,16 @@ class NoisyMean:
     @property
     def ci95(self) -> tuple[float, float]:
         """The 95% interval."""
-        return self.value - _NORMAL * self.deviation, self.value + _NORMAL * self.deviation
+        return self.value - NORMAL_QUANTILE * self.deviation, self.value + NORMAL_QUANTILE * self.deviation
 
-    def allowing_for_bias(self, members: Tensor) -> "NoisyMean":
+    def allowing_for_bias(self, members: Tensor) -> "NormalMean":
         """The same mean with room for the estimator's bias, which no theory bounds: a rule of thumb.
 
-        Added to the variance are that of what the model's members say, and the square of how far the mean lies from
-        theirs: where the data moved the model's value by so much, what they left uncorrected may be as much.
+        Two terms are added to the variance: the variance of the members' values, and the squared distance of the mean
+        from their mean. If the data moved the model's value by so much, the remaining error may be as large.
 
         Args:
-            members: what each member of the released model says of the same mean, ``[N]``.
+            members: the same mean by each member of the released model, ``[N]``.
         """
         moved = self.value - float(members.mean())
-        return NoisyMean(self.value, math.hypot(self.deviation, float(members.std()), moved))
+        return NormalMean(self.value, math.hypot(self.deviation, float(members.std()), moved))

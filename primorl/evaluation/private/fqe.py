@@ -12,7 +12,7 @@ from primorl.evaluation.private import networks
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
-from primorl.evaluation.private.model_q import ModelQ, rewards_left
+from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.rows import first_rows, mean_over_trajectories, row_shares, thinned
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -97,7 +97,7 @@ class Fqe:
         return 8 * (members * 2 * (self.model_features + 200) + 4 * self.members * sum(self.hidden) + 4 * gradients)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """The members' values, and networks that say 0."""
+        """The members' values, and networks whose output is 0."""
         weights = networks.initial(self._inputs(problem), self.hidden, self.members, problem.seed)
         start = {"weights": weights, "target": weights, "average": weights, "step": torch.zeros_like(weights)}
         return self._model(problem).fit() | start
@@ -166,7 +166,7 @@ class Fqe:
 
     def _unit(self, problem: Problem, step: Tensor) -> Tensor:
         """What an output of 1 stands for: half the range of rewards at every step that is left, one at least."""
-        return (problem.reward_high - problem.reward_low) / 2 * rewards_left(problem, step).clamp(min=1.0)
+        return (problem.reward_high - problem.reward_low) / 2 * problem.rewards_left(step).clamp(min=1.0)
 
     def _row_inputs(self, problem: Problem, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
         left = problem.time_left(step).to(observation.device)[..., None]

@@ -1,6 +1,5 @@
 """Importance sampling: the rewards of people who happened to be treated as the policy would have treated them."""
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
@@ -10,11 +9,11 @@ from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator, counted
+from primorl.evaluation.private.rows import counted
+from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator
 from primorl.privacy.mechanism.queries import register_query
 
 _TINY = 1e-12  # where neither weights nor steps are missing, 0 is divided by it
-_NEGLIGIBLE = 1e-3  # with a discount and no horizon, the last block begins where a reward counts for less
 
 
 @register_query("importance" + SPREAD)
@@ -57,7 +56,7 @@ class ImportanceSampling(WeightedEstimator):
         weight = self.weights(problem, values, episodes) * mine
         reward = problem.reward(episodes.reward) * problem.discount**episodes.step * mine / _scale(problem)
         # Blocks are [begin, end); a trajectory's last weight stands for the steps after its end.
-        ends = torch.cat((begins[1:], begins.new_tensor([_longest(problem)])))
+        ends = torch.cat((begins[1:], begins.new_tensor([problem.rollout_steps])))
         length = (ends - begins).double()
         after = (ends - torch.maximum(begins, episodes.step[..., None] + 1)).clamp(min=0) / length
         kept = torch.einsum("um,umb->ub", weight * episodes.ends, after)
@@ -95,10 +94,6 @@ def _scale(problem: Problem) -> float:
     return max(abs(problem.return_low), abs(problem.return_high))
 
 
-def _longest(problem: Problem) -> int:
-    return problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
-
-
 def _begins(problem: Problem) -> Tensor:
     """The first step of every block: 0, 1, 2, 4, 8 …, int64."""
-    return torch.tensor([0, *(2**power for power in range((_longest(problem) - 1).bit_length()))])
+    return torch.tensor([0, *(2**power for power in range((problem.rollout_steps - 1).bit_length()))])

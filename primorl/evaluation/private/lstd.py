@@ -11,7 +11,7 @@ from torch import Tensor
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import NOISE, About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
-from primorl.evaluation.private.model_q import ModelQ, rewards_left
+from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.rows import first_rows, mean_over_trajectories, row_shares, thinned
 from primorl.privacy.mechanism.clipping import L2Clip
@@ -80,8 +80,7 @@ class Lstd:
 
     def row_bytes(self, problem: Problem) -> int:
         """Random features of V̂ in every member, at this row and the next."""
-        members = problem.ensemble.architecture.members
-        return 16 * members * (self.model_features + self.features + 4 * problem.observation_size + 200)
+        return self._model(problem).row_bytes + 16 * problem.ensemble.architecture.members * self.features
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """The members' values, and the scale of their differences at public first states."""
@@ -176,7 +175,7 @@ class Lstd:
         frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / self.lengthscale
         phases = 2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64)
         waves = torch.cos(plain @ frequencies.to(plain.device) + phases.to(plain.device)) / math.sqrt(self.features)
-        return waves * (rewards_left(problem, step) / problem.effective_horizon)[..., None]
+        return waves * (problem.rewards_left(step) / problem.effective_horizon)[..., None]
 
     def _size(self, problem: Problem) -> int:
         return problem.ensemble.architecture.members - 1 + self.features

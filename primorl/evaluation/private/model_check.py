@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState
-from primorl.evaluation.private.noisy_means import NoisyMean, Released, noise_of, one_release, pair, t_quantile
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
+from primorl.evaluation.private.precision import ensemble_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Length, Positive, Share, Within
@@ -154,7 +154,7 @@ class ModelCheck:
         self, problem: Problem, episodes: Episodes, unit: Tensor, row: Tensor, left: Tensor, kept: tuple[int, ...]
     ) -> Tensor:
         """Squared errors from these starts, ``[B, |h|, 2, 2]``; zero where fewer steps are ``left``."""
-        ensemble = _in_float64(problem.ensemble, row.device)
+        ensemble = ensemble_in_float64(problem.ensemble, row.device)
         normaliser, bounds = ensemble.normaliser, ensemble.bounds
         low, high = bounds.observation_low, bounds.observation_high
         centre, scale = float(normaliser.target_mean[-1]), float(normaliser.target_scale[-1])
@@ -296,26 +296,3 @@ def _last_rows(episodes: Episodes) -> Tensor:
 def _distance(problem: Problem, one: Tensor, other: Tensor) -> Tensor:
     """Root mean square, over the dimensions, of the difference in scales: ``[B, S]`` twice to ``[B]``."""
     return (problem.standardised(one) - problem.standardised(other)).square().mean(-1).sqrt()
-
-
-def _in_float64(ensemble: GaussianEnsemble, device: torch.device) -> GaussianEnsemble:
-    """The same model in float64: in float32 its rounding, and so a unit's errors, would show who shares its batch."""
-
-    def double(part: Tensor) -> Tensor:
-        return part.to(device, torch.float64)
-
-    old, bounds = ensemble.normaliser, ensemble.bounds
-    return replace(
-        ensemble,
-        weights=tuple(double(part) for part in ensemble.weights),
-        normaliser=Normaliser(
-            double(old.input_mean), double(old.input_scale), double(old.target_mean), double(old.target_scale), old.flag
-        ),
-        bounds=replace(
-            bounds,
-            observation_low=double(bounds.observation_low),
-            observation_high=double(bounds.observation_high),
-            action_low=double(bounds.action_low),
-            action_high=double(bounds.action_high),
-        ),
-    )

@@ -9,30 +9,13 @@ from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.precision import ensemble_in_float64
 from primorl.evaluation.private.problem import Problem
 
 _WEIGHTS = "model_values"
 _RIDGE = 1e-3  # per row, beside features of mean square 1
 _MOST_ROWS = 20000  # of a member's regression
 _ROWS_AT_ONCE = 1 << 15
-_TAIL = 1e-3  # without a horizon, rollouts go on until γ^t falls below this
-
-
-def rollout_steps(problem: Problem) -> int:
-    """Steps of a rollout in the model: the horizon, or until the discount leaves one part in a thousand."""
-    if problem.horizon is not None:
-        return problem.horizon
-    return math.ceil(math.log(_TAIL) / math.log(problem.discount))
-
-
-def rewards_left(problem: Problem, step: Tensor) -> Tensor:
-    """Σ γ^k over the steps that are left from ``step`` on, float64: what a reward of 1 at each is worth."""
-    if problem.horizon is None:
-        return torch.full_like(step, 1 / (1 - problem.discount), dtype=torch.float64)
-    left = (problem.horizon - step).clamp(min=0).double()
-    if problem.discount == 1.0:
-        return left
-    return (1 - problem.discount**left) / (1 - problem.discount)
 
 
 @dataclass(frozen=True)
@@ -54,6 +37,11 @@ class ModelQ:
     features: int
     rollouts: int
 
+    @property
+    def row_bytes(self) -> int:
+        """What `action_values` takes for a logged row and the one after it."""
+        return 16 * self._members * (self.features + 4 * self.problem.observation_size + 200)
+
     def fit(self) -> dict[str, Tensor]:
         """The regressions' weights, as public values of an estimator."""
         weights = torch.stack([self._fit_member(number) for number in range(self._members)])
@@ -65,7 +53,7 @@ class ModelQ:
         inputs = self._inputs(observation, step)
         mean = (inputs @ weights[..., None]).squeeze(-1)
         problem = self.problem
-        return mean.clamp(problem.reward_low, problem.reward_high) * rewards_left(problem, step)
+        return mean.clamp(problem.reward_low, problem.reward_high) * problem.rewards_left(step)
 
     @torch.no_grad()
     def action_values(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
@@ -77,24 +65,20 @@ class ModelQ:
         return torch.cat(found, 1).view(-1, *shape)
 
     def _one_step(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-        problem, bounds = self.problem, self.problem.ensemble.bounds
-        observation = self._held(observation)
-        mean, _, ends = problem.ensemble.predict(observation.float(), action.float())
-        mean = mean.double().nan_to_num(nan=0.0)
+        problem, ensemble = self.problem, ensemble_in_float64(self.problem.ensemble, observation.device)
+        bounds = ensemble.bounds
+        observation = problem.bounded_observation(observation)
+        mean, _, ends = ensemble.predict(observation, problem.bounded_action(action))
+        mean = mean.nan_to_num(nan=0.0)
         following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
         reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
-        goes_on = 1.0 if ends is None else 1 - ends.double()
-        left = rewards_left(problem, step) > 0
+        goes_on = 1.0 if ends is None else 1 - ends
+        left = problem.rewards_left(step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
 
     @property
     def _members(self) -> int:
         return self.problem.ensemble.architecture.members
-
-    def _held(self, observation: Tensor) -> Tensor:
-        problem = self.problem
-        held: Tensor = observation.double().nan_to_num(nan=0.0)
-        return held.clamp(problem.observation_low.double(), problem.observation_high.double())
 
     def _inputs(self, observation: Tensor, step: Tensor) -> Tensor:
         """One, standardised state, time left, and their random Fourier features: ``[.., F]``."""
@@ -111,8 +95,12 @@ class ModelQ:
 
     @torch.no_grad()
     def _fit_member(self, number: int) -> Tensor:
-        """Rollouts explore up to a step of their own, then follow the policy: from there on they are regressed on."""
-        problem, steps = self.problem, rollout_steps(self.problem)
+        """Regress on rollouts that explore up to a step of their own, then follow the policy; only the latter counts.
+
+        Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the
+        returns of later ones would lack rewards that count.
+        """
+        problem, steps = self.problem, self.problem.rollout_steps
         generator = torch.Generator().manual_seed(problem.seed + number)
         model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
         draws = SeedGenerators([generator])
@@ -122,9 +110,9 @@ class ModelQ:
         random_share = torch.rand(count, generator=generator)
         alive = torch.ones(count, dtype=torch.bool)
         states, rewards, used = [], [], []
-        for step in range(steps):
+        for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
-            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state))
+            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state).float())
             moved = model.step(state, action, draws)
             states.append(state)
             rewards.append(torch.where(alive, moved.reward.double(), 0.0))
@@ -138,11 +126,11 @@ class ModelQ:
         for reward in reversed(rewards):
             to_go = reward + problem.discount * to_go
             returns.append(to_go)
-        rows = torch.stack(used).nonzero()
+        rows = torch.stack(used[:steps]).nonzero()
         rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]
         when, which = rows.unbind(1)
         inputs = self._inputs(torch.stack(states)[when, which], when)
-        mean = torch.stack(returns[::-1])[when, which] / rewards_left(problem, when)
+        mean = torch.stack(returns[::-1])[when, which] / problem.rewards_left(when)
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights

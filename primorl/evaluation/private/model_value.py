@@ -1,4 +1,4 @@
-"""The policy's value in the released model, beside simple baselines there. Reads nothing private and costs nothing."""
+"""Values of the policy and of simple baselines in the released model. Reads nothing private and costs nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,6 @@ from torch.nn.functional import one_hot
 
 from primorl.evaluation.model_value import ModelValue, values_by_member
 from primorl.evaluation.private.estimator import Estimate, Of
-from primorl.evaluation.private.model_q import rollout_steps
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.project.values import Steps
 
@@ -54,7 +53,7 @@ class ModelBased:
                 _One(lambda observation: act(observation).float()),
                 problem.starts.float(),
                 rollouts=self.rollouts,
-                horizon=rollout_steps(problem),
+                horizon=problem.rollout_steps,
                 seed=problem.seed,
                 discount=problem.discount,
             )[0]

@@ -22,7 +22,7 @@ def parameters(inputs: int, hidden: tuple[int, ...]) -> int:
 
 
 def initial(inputs: int, hidden: tuple[int, ...], members: int, seed: int) -> Tensor:
-    """Flat weights ``[N · parameters]``, each member its own; the last layer is 0, so every network says 0."""
+    """Flat weights ``[N · parameters]``, each member its own; the last layer is 0, so every output is 0."""
     generator = torch.Generator().manual_seed(seed)
     parts: list[Tensor] = []
     for first, last in sizes(inputs, hidden):

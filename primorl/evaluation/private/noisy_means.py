@@ -1,4 +1,4 @@
-"""Means of bounded numbers over all private units, from one noisy release, with honest intervals."""
+"""Means of bounded numbers over all private units, from one noisy release, with 95% intervals."""
 
 import math
 from dataclasses import dataclass
@@ -107,8 +107,3 @@ def one_release(problem: Problem, gaussian_mean: float) -> Plan:
         rounds=1,
         delta=problem.delta,
     )
-
-
-def noise_of(plan: Plan) -> float:
-    """Standard deviation of the noise in each number of a release."""
-    return plan.noise_multiplier * plan.clip.sensitivity / plan.expected_cohort

@@ -12,6 +12,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
 
+_NEGLIGIBLE = 1e-3  # weight of a reward
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
 
 
@@ -89,6 +90,11 @@ class Problem:
             return float(steps)
         return (1 - self.discount**steps) / (1 - self.discount)
 
+    @property
+    def rollout_steps(self) -> int:
+        """The horizon; where none is declared, the steps until a reward counts for less than a thousandth."""
+        return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
+
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """The same problem, a trajectory's return being held within ``declared``; None: what the rewards allow.
 
@@ -99,19 +105,23 @@ class Problem:
         low, high = self.reward_low * self.effective_horizon, self.reward_high * self.effective_horizon
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
+    def bounded_observation(self, observation: Tensor) -> Tensor:
+        """``[.., S]`` in float64, held within the bounds; NaN counts as 0."""
+        return _held(observation, self.observation_low, self.observation_high)
+
+    def bounded_action(self, action: Tensor) -> Tensor:
+        """``[.., A]`` in float64, held within the bounds; NaN counts as 0."""
+        return _held(action, self.action_low, self.action_high)
+
     def standardised(self, observation: Tensor) -> Tensor:
         """``[.., S]`` in the environment's units to float64 within ±5: bounded, finite and standardised."""
-        low, high, mean, scale = (
-            part.double().to(observation.device)
-            for part in (self.observation_low, self.observation_high, self.observation_mean, self.observation_scale)
-        )
-        held = observation.double().nan_to_num(nan=0.0).clamp(low, high)
-        return ((held - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
+        mean, scale = (part.double().to(observation.device) for part in (self.observation_mean, self.observation_scale))
+        return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 
     def centred(self, action: Tensor) -> Tensor:
         """``[.., A]``: actions in a box to float64 within ±1, one-hot actions as they are."""
+        held = self.bounded_action(action)
         low, high = (part.double().to(action.device) for part in (self.action_low, self.action_high))
-        held = action.double().nan_to_num(nan=0.0).clamp(low, high)
         return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
 
     def time_left(self, step: Tensor) -> Tensor:
@@ -119,6 +129,13 @@ class Problem:
         if self.horizon is None:
             return torch.ones_like(step, dtype=torch.float64)
         return (1 - step.double() / self.horizon).clamp(0, 1)
+
+    def rewards_left(self, step: Tensor) -> Tensor:
+        """Σ γ^k over the steps that are left from a step on, float64: what a reward of 1 at each of them is worth."""
+        if self.horizon is None:
+            return torch.full_like(step, self.effective_horizon, dtype=torch.float64)
+        left = (self.horizon - step).clamp(min=0).double()
+        return left if self.discount == 1.0 else (1 - self.discount**left) / (1 - self.discount)
 
     def reward(self, reward: Tensor) -> Tensor:
         """Rewards held within their declared bounds."""
@@ -129,6 +146,15 @@ class Problem:
         return ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
 
     def actions(self, observation: Tensor) -> Tensor:
-        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units."""
-        flat = observation.reshape(-1, self.observation_size).float()
-        return self.policy(flat).double().view(*observation.shape[:-1], self.action_size)
+        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units.
+
+        The policy is on the CPU; actions are returned on the observations' device.
+        """
+        flat = observation.reshape(-1, self.observation_size).float().cpu()
+        action = self.policy(flat).to(observation.device, torch.float64)
+        return action.view(*observation.shape[:-1], self.action_size)
+
+
+def _held(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    low, high = (bound.double().to(values.device) for bound in (low, high))
+    return values.double().nan_to_num(nan=0.0).clamp(low, high)

@@ -1,4 +1,4 @@
-"""``metrics/private_evaluation.json``: what the private units were asked, what they said, and what that cost."""
+"""``metrics/private_evaluation.json``: the answers of private evaluation, their intervals and their costs."""
 
 import hashlib
 import json
@@ -18,7 +18,7 @@ _ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_s
 
 @record
 class Answer:
-    """One number that an estimator says."""
+    """One number from an estimator."""
 
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
@@ -29,7 +29,7 @@ class Answer:
     value: Annotated[float, "The number."]
     ci95: Annotated[tuple[float, float] | None, "Its 95% interval; `null`: the estimator has none."]
     covers: Annotated[Line, "What the interval covers."]
-    bias: Annotated[Line, "What may be wrong beside that."]
+    bias: Annotated[Line, "Errors that the interval does not cover."]
     epsilon: Annotated[Annotated[float, Within(ge=0)] | None, "ε of the estimator's charge; `null`: it costs nothing."]
     delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."]
 
@@ -55,7 +55,7 @@ class PrivateEvaluation:
     units: Annotated[Annotated[int, Within(ge=1)], "K, the number of private units; public."]
     discount: Annotated[Annotated[float, Within(gt=0, le=1)], "γ of the values."]
     horizon: Annotated[Annotated[int, Within(ge=1)] | None, "Steps of a trajectory at most."]
-    estimates: Annotated[tuple[Answer, ...], "What the estimators say; empty where nothing was asked."]
+    estimates: Annotated[tuple[Answer, ...], "The answers; empty where nothing was asked."]
     histograms: Annotated[tuple[Histogram, ...], "Distributions over the units."]
     verdict: Annotated[Line | None, "Whether the model can be believed; `null`: `model_check` was not asked."]
     statements: Annotated[dict[Line, Statement], "Privacy statement of each estimator that was charged, by its name."]
@@ -75,7 +75,7 @@ class PrivateEvaluation:
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
     def digest(self, estimator: str) -> str:
-        """SHA-256 of what one estimator said, its statement, and what it said that about; the ledger keeps it."""
+        """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it."""
         content = to_json(self)
         own = [
             [answer for answer in content[key] if answer["estimator"] == estimator]

@@ -26,6 +26,11 @@ def thinned(episodes: Episodes, rows: int) -> Episodes:
     return _taken(episodes, places, number < lengths)
 
 
+def counted(problem: Problem, episodes: Episodes) -> Tensor:
+    """Rows that count for the value: no padding, and within the horizon, bool ``[U, M]``."""
+    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
+
+
 def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
     """γ^t over its sum over all rows of the unit, ``[U, M]``: how much each row counts. 0 in padding."""
     weights = (problem.discount ** episodes.step.double()).where(episodes.own, 0.0)
@@ -34,7 +39,7 @@ def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
 
 def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
     """Mean of ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
-    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1)
+    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1).clamp(min=1)
 
 
 def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:

@@ -8,16 +8,14 @@ from typing import Annotated, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.precision import ensemble_in_float64, policy_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.saved import SCALES
 from primorl.project.values import Within
 
-_NEGLIGIBLE = 1e-3  # share of a discounted return that lies beyond the steps that are rolled out
 _RIDGE = 1e-6  # of the mean of the Gram matrix's diagonal
 _FAR = 0.5  # standardised observations are halved before they meet unit frequencies
 
@@ -35,16 +33,7 @@ class Candidates:
     @classmethod
     def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
         """From policies as they are saved."""
-        return cls(
-            tuple(
-                replace(
-                    policy,
-                    layers=tuple(layer.double() for layer in policy.layers),
-                    **{name: getattr(policy, name).double() for name in SCALES},
-                )
-                for policy in policies
-            )
-        )
+        return cls(tuple(policy_in_float64(policy) for policy in policies))
 
     def act(self, observation: Tensor) -> Tensor:
         """Actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
@@ -65,8 +54,8 @@ class Scorer(Protocol):
     def scores(self, episodes: Episodes) -> Tensor:
         """One score for each unit and policy, within [0, 1], float64 ``[U, k]``; sensitive."""
 
-    def free(self) -> Tensor:
-        """What the released model alone says of each policy, ``[k]``; larger is better."""
+    def model_values(self) -> Tensor:
+        """Value of each policy in the released model alone, ``[k]``."""
 
 
 class Score(Protocol):
@@ -91,7 +80,7 @@ class CorrectedModel:
     weight of the single action in place of the product over all steps before.
 
     The weight is 0 where the logged action is not the policy's. Discrete actions: one over the logged action's
-    probability, or the number of actions where the log does not say it. Actions in a box: a Gaussian kernel of the
+    probability, or the number of actions if the log has none. Actions in a box: a Gaussian kernel of the
     distance, over its mean under uniform actions. At most ``largest_weight`` in either case.
 
     Attributes:
@@ -120,7 +109,8 @@ class CorrectedModel:
             2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64),
         )
         weights = _fit(problem, policies, basis, self.rollouts)
-        return CorrectedScorer(self, replace(problem, ensemble=_exact(problem.ensemble)), policies, basis, weights)
+        exact = replace(problem, ensemble=ensemble_in_float64(problem.ensemble, problem.starts.device))
+        return CorrectedScorer(self, exact, policies, basis, weights)
 
 
 @dataclass(frozen=True)
@@ -174,7 +164,7 @@ class CorrectedScorer:
             self.problem.return_low, self.problem.return_high
         )
 
-    def free(self) -> Tensor:
+    def model_values(self) -> Tensor:
         """Mean of V̂ at the public or released first states."""
         starts = self.problem.starts
         return self.values(starts, torch.zeros(len(starts), dtype=torch.int64)).mean(0)
@@ -194,8 +184,8 @@ class CorrectedScorer:
     def surprises(self, episodes: Episodes) -> Tensor:
         """The surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
         problem = self.problem
-        held = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
-        action = episodes.action.nan_to_num(nan=0.0).clamp(problem.action_low, problem.action_high)
+        held = problem.bounded_observation(episodes.observation)
+        action = problem.bounded_action(episodes.action)
         predicted, _, ends = problem.ensemble.predict(held.flatten(0, 1), action.flatten(0, 1))
         predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
@@ -211,7 +201,7 @@ class CorrectedScorer:
     def action_weights(self, episodes: Episodes) -> Tensor:
         """The weight w of every row and policy, ``[U, M, k]``."""
         problem, count = self.problem, len(self.policies.parts)
-        flat = episodes.observation.nan_to_num(nan=0.0).clamp(problem.observation_low, problem.observation_high)
+        flat = problem.bounded_observation(episodes.observation)
         asked = flat.flatten(0, 1).expand(count, -1, -1)
         wanted = problem.centred(self.policies.act(asked)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
@@ -227,9 +217,13 @@ class CorrectedScorer:
 
 @torch.no_grad()
 def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) -> Tensor:
-    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``."""
+    """Ridge regression of returns in the model on features, for every policy: ``[D + 1, k]``.
+
+    Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the returns
+    of later ones would lack rewards that count.
+    """
     count = len(policies.parts)
-    horizon = problem.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(problem.discount))
+    horizon = problem.rollout_steps
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
     begin = generators.randint(len(problem.starts), count * rollouts)
@@ -238,7 +232,7 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     # Half of the rollouts follow the policy from the first state on.
     random_steps = generators.randint(horizon, count * rollouts) * generators.randint(2, count * rollouts)
     seen, rewards, alive = [observation], [], [torch.ones(len(observation), dtype=torch.bool)]
-    for step in range(horizon):
+    for step in range(horizon if problem.horizon is not None else 2 * horizon):
         action = policies.act(observation.view(count, rollouts, -1)).flatten(0, 1).float()
         drawn = generators.rand(len(observation), problem.action_size)
         if problem.discrete_actions:
@@ -254,8 +248,10 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     gram = torch.zeros(count, size, size, dtype=torch.float64)
     moment = torch.zeros(count, size, 1, dtype=torch.float64)
     total = torch.zeros(len(observation), dtype=torch.float64)
-    for step in reversed(range(horizon)):
+    for step in reversed(range(len(rewards))):
         total = rewards[step] + problem.discount * total
+        if step >= horizon:
+            continue
         used = (alive[step] & (step >= random_steps)).double()[:, None]
         at = torch.full((len(total),), step)
         rows = (used * basis.of(problem, seen[step], at)).view(count, rollouts, -1)
@@ -264,19 +260,3 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     ridge = _RIDGE * gram.diagonal(dim1=1, dim2=2).mean(1).clamp(min=1.0)
     weights: Tensor = torch.linalg.solve(gram + ridge[:, None, None] * torch.eye(size, dtype=torch.float64), moment)
     return weights[..., 0].T
-
-
-def _exact(ensemble: GaussianEnsemble) -> GaussianEnsemble:
-    """The same in float64, so that a unit's score does not depend on its batch by more than a margin covers."""
-    normaliser = ensemble.normaliser
-    return replace(
-        ensemble,
-        weights=tuple(weight.double() for weight in ensemble.weights),
-        normaliser=replace(
-            normaliser,
-            input_mean=normaliser.input_mean.double(),
-            input_scale=normaliser.input_scale.double(),
-            target_mean=normaliser.target_mean.double(),
-            target_scale=normaliser.target_scale.double(),
-        ),
-    )

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from primorl.evaluation.private.behaviour_model import BehaviourFit, fitted_probabilities
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import (
+    NORMAL_QUANTILE,
+    About,
+    Estimate,
+    EvaluationState,
+    noise_multiplier,
+    noise_of,
+)
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -23,7 +30,6 @@ from primorl.project.values import Steps, Within
 SUMS, SPREAD = "_sums", "_spread"
 """What the names of an estimator's two queries end in."""
 _SPREAD_SHARE = 0.1  # of what the two releases cost together, as squared Gaussian mean
-_NORMAL = 1.959963984540054  # half of the width of a 95% interval, in standard deviations
 
 LargestWeight = Annotated[float, Within(ge=1, le=1e6)]
 
@@ -141,12 +147,12 @@ class WeightedEstimator(ABC):
         mean = (state.values if self.behaviour is None else state.answers)[sums].double()
         noise = {query.what: query.standard_deviation / plan.units for query in plan.queries}
         if self.behaviour is None:
-            noise[sums] = plan.noise_multiplier * plan.clipping_norm / plan.units
+            noise[sums] = noise_of(plan)
         value, gradient = self.value(problem, mean)
         square = _largest_influence(self.norm(problem), gradient) ** 2
         second = float(state.answers[self.name + SPREAD]) + noise[self.name + SPREAD]
         sampling = max(second * square - float(gradient @ mean) ** 2, 0.0) / plan.units
-        half = _NORMAL * math.sqrt(sampling + float(gradient.square().sum()) * noise[sums] ** 2)
+        half = NORMAL_QUANTILE * math.sqrt(sampling + float(gradient.square().sum()) * noise[sums] ** 2)
         low, high = problem.return_low, problem.return_high
         held, *ends = (min(max(number, low), high) for number in (value, value - half, value + half))
         return (
@@ -164,8 +170,8 @@ class WeightedEstimator(ABC):
     def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
 
-        A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; what is no
-        number counts as 1. Ratios are 0 or at least 1, so a product held at the bound once is the same as one
+        A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
+        as 1. Ratios are 0 or at least 1, so a product held at the bound once is the same as one
         that is held at every step.
 
         Raises:
@@ -185,11 +191,6 @@ class WeightedEstimator(ABC):
         logs = _last(-probability.log(), episodes.step, self.lookback)
         products = logs.exp().clamp(1.0, self.largest_weight)
         return torch.where(_last(differs.long(), episodes.step, self.lookback) == 0, products, 0.0)
-
-
-def counted(problem: Problem, episodes: Episodes) -> Tensor:
-    """Rows that count for the value: no padding, and within the horizon, bool ``[U, M]``."""
-    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
 
 
 def _last(rows: Tensor, step: Tensor, lookback: int) -> Tensor:

@@ -6,11 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private import policy_q as model
 from primorl.evaluation.private.doubly_robust import DoublyRobust
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.policy_q import q_values
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
@@ -19,16 +17,16 @@ from tests.evaluation.private import tiny_mdp
 EXACT = 1e5  # a Gaussian mean at which noise is negligible
 
 
-@pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coarse Q̂, which is wrong: the model pays 0.5 a step and nothing moves."""
-    monkeypatch.setattr(model, "_UPDATES", 30)
-    monkeypatch.setattr(model, "_ROWS", 1000)
-    monkeypatch.setattr(model, "_ROLLOUTS", (100, 200))
-
-
 def estimator(**changed: object) -> DoublyRobust:
-    plain = DoublyRobust(largest_weight=1e4, lookback=tiny_mdp.HORIZON, behaviour=None, largest_correction=20.0)
+    """With a Q̂ that is wrong: the model pays 0.5 a step and nothing moves."""
+    plain = DoublyRobust(
+        largest_weight=1e4,
+        lookback=tiny_mdp.HORIZON,
+        behaviour=None,
+        model_features=8,
+        rollouts=64,
+        largest_correction=20.0,
+    )
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
@@ -39,7 +37,7 @@ def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], 
 
     def q(observation: Tensor, action: Tensor | None, step: int) -> float:
         taken = problem.actions(observation) if action is None else action
-        return float(q_values(problem, values, observation[None], taken[None], torch.tensor([step])))
+        return float(own.action_values(problem, values, observation[None], taken[None], torch.tensor([step])))
 
     for row in range(int(episodes.own[unit].sum())):
         now, then, action = (part[unit, row] for part in (episodes.observation, episodes.following, episodes.action))
@@ -76,7 +74,9 @@ def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong() -> Non
     assert value.ci95 is not None
     assert 0.01 < value.ci95[1] - value.ci95[0] < 0.2
     assert abs(value.value - tiny_mdp.true_value()) < value.ci95[1] - value.ci95[0]  # four standard errors
-    first = q_values(problem, state.values, problem.starts, tiny_mdp.act(problem.starts), torch.zeros(3).long())
+    first = own.action_values(
+        problem, state.values, problem.starts, tiny_mdp.act(problem.starts), torch.zeros(3).long()
+    )
     assert abs(float(first.mean()) - tiny_mdp.true_value()) > value.ci95[1] - value.ci95[0]
 
 
@@ -87,7 +87,9 @@ def test_who_is_never_treated_like_the_policy_leaves_the_model_its_value() -> No
     values = own.begin(problem)
     other = 1 - problem.actions(episodes.observation)
     alone = replace(episodes, action=other)
-    first = q_values(problem, values, episodes.observation, problem.actions(episodes.observation), episodes.step)
+    first = own.action_values(
+        problem, values, episodes.observation, problem.actions(episodes.observation), episodes.step
+    )
     expected = (first * episodes.begins).sum(1) / episodes.trajectories
     found = torch.tensor([own.value(problem, vector)[0] for vector in own.vectors(problem, values, alone)])
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)

@@ -12,9 +12,10 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluation.private.dptd import Dptd, FirstStateValue, projected, steps_left
+from primorl.evaluation.private.dptd import Dptd, projected
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
+from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.entropy import SeededEntropy
@@ -67,9 +68,9 @@ def test_td_finds_the_value_of_a_policy_and_of_a_horizon() -> None:
 
 def test_steps_left_count_discounted_rewards() -> None:
     steps = torch.tensor([0, 2, 3, 9])
-    assert steps_left(problem(1, horizon=3, discount=1.0), steps).tolist() == [3, 1, 0, 0]
-    torch.testing.assert_close(steps_left(problem(1, horizon=3), steps)[0].item(), 1 + 0.9 + 0.81)
-    assert steps_left(problem(1), steps).tolist() == pytest.approx([10.0] * 4)
+    assert problem(1, horizon=3, discount=1.0).rewards_left(steps).tolist() == [3, 1, 0, 0]
+    torch.testing.assert_close(problem(1, horizon=3).rewards_left(steps)[0].item(), 1 + 0.9 + 0.81)
+    assert problem(1).rewards_left(steps).tolist() == pytest.approx([10.0] * 4)
 
 
 def test_rows_beyond_the_horizon_and_padding_have_no_weight() -> None:
@@ -137,10 +138,14 @@ def test_a_contribution_depends_on_its_own_unit_alone(kind: str) -> None:
 
 
 def test_an_answer_to_the_query_depends_on_its_own_unit_alone() -> None:
-    values = torch.tensor([[0.5, 0.5], [0.25, 0.0]], dtype=torch.float64)
-    begins = torch.tensor([[True, True], [True, False]])
-    apart = sum(FirstStateValue().total(values[u : u + 1], begins[u : u + 1]) for u in range(2))
-    assert torch.equal(FirstStateValue().total(values, begins), apart)
+    source, estimator, question = chain(_LENGTHS), settings(), problem(4)
+    values = estimator.begin(question) | {"output": estimator.begin(question)["theta"]}
+    (query,) = estimator.plan(question, 1.0).queries
+    together, *apart = (
+        estimator.query_total(question, query.what, values, Episodes.read(source, units))
+        for units in (torch.arange(4), *torch.arange(4).split(1))
+    )
+    assert (together - torch.stack(apart).sum(0)).abs().max() <= 4  # roundings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,18 +200,12 @@ def test_an_empty_cohort_releases_noise() -> None:
     assert state.values["p"].abs().min() > 0
 
 
-@given(value=st.floats(), begins=st.integers(0, 3))
+@given(value=st.floats())
 @hypothesis_settings(max_examples=30, deadline=None)
-def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float, begins: int) -> None:
-    values = torch.full((1, 3), value, dtype=torch.float64)
-    total = FirstStateValue().total(values, torch.arange(3)[None] < begins)
-    assert float(total.double().norm()) <= FirstStateValue.contribution.sensitivity * ONE
-
-
-def test_the_query_averages_first_states_of_a_units_trajectories() -> None:
-    values = torch.tensor([[0.5, 9.0, -0.25]], dtype=torch.float64)
-    total = FirstStateValue().total(values, torch.tensor([[True, False, True]]))
-    assert (total / ONE).tolist() == pytest.approx([0.125, 0.125**2])
+def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float) -> None:
+    query = FirstStateValue(-1.0, 3.0)
+    total = query.total(torch.tensor([value], dtype=torch.float64))
+    assert float(total.double().norm()) <= query.query(1.0).sensitivity * ONE
 
 
 # --- the algorithm ----------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from primorl.evaluation.private.noisy_means import Released, noise_of, one_release, pair
+from primorl.evaluation.private.estimator import noise_of
+from primorl.evaluation.private.noisy_means import Released, one_release, pair
 from tests.evaluation.private.query_units import problem
 
 

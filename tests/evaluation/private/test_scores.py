@@ -169,7 +169,7 @@ def test_without_weight_only_the_first_states_count() -> None:
     scorer, data = fitted(score=replace(SMALL, largest_weight=0.0)), episodes(False)
     other = replace(data, reward=data.reward * 0, following=-data.following, action=-data.action)
     assert torch.equal(scorer.scores(data), scorer.scores(other))
-    assert scorer.free().shape == (4,)
+    assert scorer.model_values().shape == (4,)
     assert not torch.equal(fitted().scores(data), fitted().scores(other))
 
 
@@ -183,7 +183,7 @@ def test_the_value_is_that_of_the_model() -> None:
     question = replace(question, ensemble=replace(question.ensemble, weights=weights, normaliser=normaliser))
     scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
     series = 0.5 * (1 - 0.9**HORIZON) / 0.1
-    assert scorer.free().tolist() == pytest.approx([series] * 4, rel=0.02)
+    assert scorer.model_values().tolist() == pytest.approx([series] * 4, rel=0.02)
 
 
 def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None:
@@ -197,3 +197,15 @@ def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None
     both = Candidates.of([one, wide]).act(seen)
     torch.testing.assert_close(both[0].float(), one.act(seen[:1])[0])
     torch.testing.assert_close(both[1].float(), wide.act(seen[1:])[0])
+
+
+def test_without_a_horizon_the_value_counts_all_rewards() -> None:
+    question = problem(False)
+    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
+    normaliser = replace(
+        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.4]), target_scale=torch.full((3,), 1e-6)
+    )
+    ensemble = replace(question.ensemble, weights=weights, normaliser=normaliser)
+    question = replace(question, ensemble=ensemble, horizon=None)
+    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
+    assert scorer.model_values().tolist() == pytest.approx([4.0] * 4, rel=0.01)

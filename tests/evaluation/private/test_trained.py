@@ -43,7 +43,7 @@ RETURN = (1 - 0.9**5) / 0.1  # of a reward of 1 on every step
 
 def begun(estimator: Estimator) -> dict[str, Tensor]:
     plan = estimator.plan(problem(MODEL, 4), 1.0)
-    values = {**estimator.begin(problem(MODEL, 4)), NOISE: noise_of(plan)}
+    values = {**estimator.begin(problem(MODEL, 4)), NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)}
     size = estimator.contributions(problem(MODEL, 4), values, episodes()).shape[1]
     released = 0.1 * torch.randn(size, generator=torch.Generator().manual_seed(3))
     return estimator.stepped(problem(MODEL, 4), values, released, 0)

@@ -48,7 +48,7 @@ SELECTION = [
         "selection-chosen-twice",
         "selection",
         "primorl/setup/selection.py",
-        "            payment.save_checkpoint(Choosing(started=1))\n",
+        "            payment.save_checkpoint(SelectionState(started=1))\n",
         "",
         "a choice whose answer was lost is made again under the same charge",
         (_SETUP,),
