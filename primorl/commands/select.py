@@ -18,8 +18,8 @@ Examples:
   primorl select out/a out/b models/policy     among folders, each with policy.safetensors, config.json, privacy.json
 
 The charge is reserved in the ledger before a private row is read; it does not grow with the number of policies. Only
-the winner is released, in reports/selection.json; no score is. The same choice again costs nothing; privacy.draw
-pays for another draw.
+the winner is released, in reports/selection.json; no score is. The same choice again costs nothing;
+evaluation.private.draw pays for another draw.
 """
 
 

@@ -1,6 +1,7 @@
 """``metrics/private_evaluation.json`` and its figure: the answers with their privacy statements."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params
@@ -12,6 +13,7 @@ from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
+from primorl.project.paths import MODEL
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
 from primorl.setup.statement import assumptions
@@ -94,7 +96,14 @@ def _statement(params: Params, partitions: Partitions, each: Paid, paid: PaidEva
     statement = each.asked.plan.statement(
         dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
     )
-    return statement.with_payment(each.charge, paid.spent)
+    # The question itself holds the model and the policy: where they are not private, neither is the whole.
+    unsound = () if Statement.read(MODEL).sound else ("the model in the question has no sound guarantee of its own",)
+    return replace(
+        statement,
+        void=(*statement.void, *unsound),
+        public_units=partitions.manifest.public_units,
+        trajectories_per_person=info.trajectories_per_person,
+    ).with_payment(each.charge, paid.spent)
 
 
 def _histogram(each: Paid) -> Histogram:

@@ -104,7 +104,7 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
         assert spent is not None, "a plan of an estimator adds noise"
         if _CLOSE * epsilon <= spent.epsilon_pld <= epsilon:
             return plan
-        mean *= min(max(epsilon / spent.epsilon_pld, 0.2), 5.0)
+        mean *= min(max(epsilon / max(spent.epsilon_pld, 1e-12), 0.2), 5.0)
     raise PipelineError(
         f"params.yaml: evaluation.private.estimators.{estimator.name}: found {epsilon:g}, and found no noise for it; "
         "raise it, or lower the estimator's rounds or sampling probability"
@@ -134,7 +134,7 @@ def paid_evaluation(
         PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
             settings.
     """
-    requests = [_request(params, log, partitions, each, subject) for each in asked]
+    requests = [_request(params, log, partitions, problem, each, subject) for each in asked]
     budget = accounts.budget(params, partitions.manifest)
     rows = _Rows(params, partitions)
     with closing(accounts.project_ledger(params)) as ledger:
@@ -176,6 +176,12 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
             "policy that was made with the same settings (an edit of code, or another machine); to pay for an answer "
             "about this one, set evaluation.private.draw in params.yaml to a new number"
         )
+    if state.missing:
+        raise PipelineError(
+            f"{name}: charge {payment.charge.id} of {payment.charge.time}: the run died while it drew its answer, and "
+            "a charge pays for one answer only; it stays spent; to pay for another, set evaluation.private.draw in "
+            "params.yaml to a new number"
+        )
     if payment.finished:
         print(f"{STAGE}: {name}: charge {payment.charge.id} has paid for this answer: it is restored", file=sys.stderr)
         return state
@@ -207,7 +213,9 @@ def _together(requests: Sequence[Request]) -> Request:
     return replace(requests[0], event=dp_event.ComposedDpEvent(tuple(parts)))
 
 
-def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked, subject: Subject) -> Request:
+def _request(
+    params: Params, log: StageRun, partitions: Partitions, problem: Problem, asked: Asked, subject: Subject
+) -> Request:
     return accounts.request(
         params,
         log,
@@ -215,11 +223,11 @@ def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked
         partitions.version,
         stage=f"{STAGE}: {asked.estimator.name}",
         event=asked.plan.event,
-        identity=_identity(params, partitions, asked, subject),
+        identity=_identity(params, partitions, problem, asked, subject),
     )
 
 
-def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
+def _identity(params: Params, partitions: Partitions, problem: Problem, asked: Asked, subject: Subject) -> str:
     """A digest of everything that determines an answer but chance and code; see `paid_training.model_identity`."""
     estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
     content = {
@@ -233,8 +241,7 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
             plan.rounds,
             [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
         ],
-        "discount": chosen.discount,
-        "return_bounds": chosen.return_bounds,
+        "question": {name: value for name, value in vars(problem).items() if isinstance(value, int | float | None)},
         "seed": params.seed,
         "model": subject.model_charge if "model" in estimator.about else None,
         "policy": plain(params.policy) if "policy" in estimator.about else None,

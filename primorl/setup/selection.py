@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -26,11 +25,11 @@ from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.setup import accounts
+from primorl.setup.compute import ALONE, kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import assumptions
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.store import UnitStore
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
 ESTIMATORS: dict[str, Score] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
@@ -186,7 +185,8 @@ def select(
         "model": file_sha256(MODEL / "model.safetensors"),
         "score": [score.name, settings, problem.seed, problem.discount],
         "epsilon": epsilon,
-        "draw": params.privacy.draw,
+        "draw": params.evaluation.private.draw,
+        "question": {name: value for name, value in vars(problem).items() if isinstance(value, int | float | None)},
     }
     request = accounts.request(
         params,
@@ -212,8 +212,8 @@ def select(
         state = payment.state
         if state is None or not state.finished:
             scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
-            private = accounts.open_private(manifest, partitions.version, partitions.folder, sys.maxsize)
-            assert isinstance(private, UnitStore), "whole trajectories are read from memory"
+            keep = kept_bytes(params.compute, ALONE)
+            private = accounts.open_private(manifest, partitions.version, partitions.folder, keep, episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))
             state = SelectionState(started=1, chosen=selection.choose(total))

@@ -14,11 +14,12 @@ from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
+from primorl.project.files import write_json
 from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes
-from tests.statements import PRIVATE
+from tests.statements import NOT_PRIVATE, PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
 BOTH = {"behaviour": 3.0, "model_check": 2.0}
@@ -142,11 +143,28 @@ def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
     assert [charge.state for charge in after] == ["committed", "committed"]
 
 
-def test_a_stage_killed_at_its_only_release_has_spent_it(ready: Params) -> None:
+def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(ready: Params) -> None:
     """The noise may have been drawn, so it is never drawn again under the same charge."""
     killed(ready, Plan, "release")
+    with pytest.raises(PipelineError, match=r"behaviour.*evaluation\.private\.draw"):
+        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+    assert [charge.state for charge in charged(ready)] == ["reserved"]
+    evaluated(asking(ready, BOTH, draw=1))
+    assert [charge.state for charge in charged(ready)] == ["reserved", "committed", "committed"]
+
+
+def test_other_bounds_of_the_reward_are_another_question(ready: Params) -> None:
+    """Contributions are scaled by them, so an old answer would be read on another scale."""
     evaluated(ready)
-    assert [charge.state for charge in charged(ready)] == ["aborted", "committed", "committed"]
+    config = Path("models/dynamics/config.json")
+    config.write_text(config.read_text(encoding="utf-8").replace("-17.0", "-19.0"), encoding="utf-8")
+    evaluated(ready)
+    assert len(charged(ready)) == 4
+
+
+def test_answers_about_a_model_without_a_guarantee_say_so(ready: Params) -> None:
+    write_json(Path("models/dynamics/privacy.json"), NOT_PRIVATE | {"charge": None, "spent_on_dataset": None})
+    assert all("model" in each.void[-1] for each in evaluated(ready).statements.values())
 
 
 def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(

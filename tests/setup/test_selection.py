@@ -129,7 +129,7 @@ def test_another_question_is_another_charge(project: Params) -> None:
     chosen(project, epsilon=0.1)
     chosen(project, folders=FOLDERS[:2])
     raw = params_module.plain(project)
-    raw["privacy"]["draw"] = 1
+    raw["evaluation"]["private"]["draw"] = 1
     chosen(params_module.from_plain(raw))
     assert len({charge.identity for charge in charged(project)}) == 4
 

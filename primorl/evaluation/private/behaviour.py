@@ -19,6 +19,7 @@ from primorl.project.values import Share, Within
 
 QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
 Levels = Annotated[int, Within(ge=1, le=10)]
+_ONE = 1 << 36
 _SHOWN = 4  # levels of the histogram that is shown: 16 bins
 
 _COVERS = "sampling and privacy noise"
@@ -140,16 +141,27 @@ class Behaviour:
 
 
 def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
-    """Each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``."""
-    reward = problem.reward(episodes.reward) * problem.discount ** episodes.step.double()
+    """Each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``.
+
+    Sums are those of whole numbers, multiples of 2⁻³⁶. A floating-point sum over padded trajectories takes another
+    order where another unit of the batch has more of them, and its last bit would decide about a bin.
+    """
+    middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+    longest = episodes.own.shape[1]
+    discounts = torch.tensor([problem.discount**step for step in range(longest)], dtype=torch.float64)
+    reward = problem.reward(episodes.reward) * discounts.to(episodes.reward.device)[episodes.step]
+    terms = _whole(reward.where(counted(problem, episodes), 0.0) / half)
     number = (episodes.begins.cumsum(1) - 1).clamp(min=0)
     count = episodes.trajectories
-    returns = torch.zeros(len(count), int(count.max()), dtype=torch.float64, device=reward.device)
-    returns.scatter_add_(1, number, reward.where(counted(problem, episodes), 0.0))
-    middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
-    x = ((returns.clamp(problem.return_low, problem.return_high) - middle) / half).clamp(-1, 1)
+    returns = torch.zeros(len(count), int(count.max()), dtype=torch.int64, device=reward.device)
+    returns.scatter_add_(1, number, terms)
+    x = (returns.double() / _ONE - middle / half).clamp(-1, 1)
     mine = torch.arange(x.shape[1], device=x.device) < count[:, None]
-    return x.where(mine, 0.0).sum(1) / count
+    return _whole(x.where(mine, 0.0)).sum(1).double() / _ONE / count
+
+
+def _whole(numbers: Tensor) -> Tensor:
+    return (numbers * _ONE).round().long()
 
 
 def isotonic(values: Tensor) -> Tensor:

@@ -72,8 +72,11 @@ class EvaluationState:
     finished: bool = False
     about: str = ""
 
+    lost: ClassVar[bool] = False
+    """The charge is never given up for another one by itself; see `missing`."""
+
     @property
-    def lost(self) -> bool:
+    def missing(self) -> bool:
         """Whether a query, or the only round, was answered and the answer is gone. The charge cannot ask again."""
         return self.asked > len(self.answers) or (self.rounds == 1 and self.started > self.done)
 
@@ -194,7 +197,7 @@ def run(
     if source.units != plan.units:
         raise ValueError("the number of private units differs from the one the plan declares")
     now = state or EvaluationState.begin(estimator, problem, plan)
-    if now.lost:
+    if now.missing:
         raise ValueError("an answer of this charge is lost, and the charge cannot ask again")
     while now.started < plan.rounds:
         asks_all = plan.sampling_probability == 1.0
@@ -206,12 +209,15 @@ def run(
         (released,) = plan.release((total,))
         values = estimator.stepped(problem, now.values, released.cpu(), now.done)
         now = replace(now, values=values, done=now.done + 1)
+        if asks_all:
+            save_checkpoint(now)
         on_round(now.started)
     for query in plan.queries[now.asked :]:
         total = _total(estimator, problem, query.what, source, {**now.values, **now.answers}, device)
         now = replace(now, asked=now.asked + 1)
         save_checkpoint(now)
         now = replace(now, answers={**now.answers, query.what: plan.answer(query, total)})
+        save_checkpoint(now)
     now = replace(now, finished=True)
     save_checkpoint(now)
     return now

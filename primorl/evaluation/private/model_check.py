@@ -113,9 +113,19 @@ class ModelCheck:
         one, histogram_one = self._factors(kept)
         pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
         shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
-        place = (error[..., 0].sqrt() / self.cap * self.bins).long().clamp(0, self.bins - 1)
-        counts = torch.nn.functional.one_hot(place, self.bins) * has[:, :, None, None]
+        counts = self._shared_out(error[..., 0].sqrt()) * has[:, :, None, None]
         return torch.cat((pairs.flatten(1) * one, shares * one, counts.flatten(1) * histogram_one), 1)
+
+    def _shared_out(self, error: Tensor) -> Tensor:
+        """Each error as shares of the two bins whose middles it lies between, ``[.., bins]``.
+
+        Not one of a single bin: a rounding error must not move a whole unit from one bin to another.
+        """
+        place = (error / self.cap * self.bins - 0.5).clamp(0, self.bins - 1)
+        lower = place.floor().clamp(max=self.bins - 2).long()
+        part = (place - lower)[..., None]
+        below, above = (torch.nn.functional.one_hot(bin, self.bins) for bin in (lower, lower + 1))
+        return (1 - part) * below + part * above
 
     def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """Each unit's mean squared errors, within [0, cap²]. Sensitive.
@@ -147,7 +157,11 @@ class ModelCheck:
         total.index_add_(0, where, errors * valid[..., None, None])
         means = (total / count.clamp(min=1)[..., None, None]).view(episodes.units, most, len(kept), 2, 2)
         having = (count > 0).view(episodes.units, most, len(kept)).sum(1)
-        return means.sum(1) / having.clamp(min=1)[..., None, None], having > 0
+        # One after the other, not by a sum whose order depends on the most trajectories of the batch.
+        together = torch.zeros_like(means[:, 0])
+        for number in range(most):
+            together += means[:, number]
+        return together / having.clamp(min=1)[..., None, None], having > 0
 
     @torch.no_grad()
     def _rolled(

@@ -1,9 +1,10 @@
-"""The released model and a policy in float64.
+"""The released model and a policy in float64, and functions of rows that do not depend on the batch.
 
 In float32 the rounding of a product depends on the size of the batch, so what one unit contributes would depend on who
 shares its batch by more than the margins of the mechanisms cover.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -12,6 +13,20 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.saved import SCALES
+
+BLOCK = 1024
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """``function`` of every row, ``[B, n]`` to ``[B, m]``, asked in blocks of one constant size.
+
+    The rounding of a product depends on its number of rows. Where a decision hangs on it, as that of a discrete action
+    does, one unit's rows would decide about another's. The last block is filled up with zeros.
+    """
+    count = len(rows)
+    filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
+    found = [function(block) for block in filled.split(BLOCK)]  # type: ignore[no-untyped-call]
+    return torch.cat(found)[:count] if found else function(rows)
 
 
 def ensemble_in_float64(ensemble: GaussianEnsemble, device: torch.device) -> GaussianEnsemble:

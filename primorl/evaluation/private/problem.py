@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.evaluation.private.precision import in_blocks
 
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
@@ -151,7 +152,7 @@ class Problem:
         The policy is on the CPU; actions are returned on the observations' device.
         """
         flat = observation.reshape(-1, self.observation_size).float().cpu()
-        action = self.policy(flat).to(observation.device, torch.float64)
+        action = in_blocks(self.policy, flat).to(observation.device, torch.float64)
         return action.view(*observation.shape[:-1], self.action_size)
 
 

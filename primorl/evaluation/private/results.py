@@ -75,16 +75,22 @@ class PrivateEvaluation:
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
     def digest(self, estimator: str) -> str:
-        """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it."""
+        """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it.
+
+        Free answers, which no charge of their own binds, are part of every estimator's.
+        """
         content = to_json(self)
         own = [
-            [answer for answer in content[key] if answer["estimator"] == estimator]
+            [each for each in content[key] if each["estimator"] in (estimator, *self._free())]
             for key in ("estimates", "histograms")
         ]
         about = {key: content[key] for key in _ABOUT} | {"statement": content["statements"].get(estimator)}
         if estimator == "model_check":
             about |= {"verdict": content["verdict"]}
         return hashlib.sha256(json.dumps([about, own], sort_keys=True).encode()).hexdigest()
+
+    def _free(self) -> set[str]:
+        return {answer.estimator for answer in self.estimates} - self.statements.keys()
 
     def made(self, estimator: str) -> dict[str, str]:
         """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""

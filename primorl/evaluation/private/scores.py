@@ -11,7 +11,7 @@ from torch import Tensor
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.precision import ensemble_in_float64, policy_in_float64
+from primorl.evaluation.private.precision import ensemble_in_float64, in_blocks, policy_in_float64
 from primorl.evaluation.private.problem import Problem
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.values import Within
@@ -202,8 +202,8 @@ class CorrectedScorer:
         """The weight w of every row and policy, ``[U, M, k]``."""
         problem, count = self.problem, len(self.policies.parts)
         flat = problem.bounded_observation(episodes.observation)
-        asked = flat.flatten(0, 1).expand(count, -1, -1)
-        wanted = problem.centred(self.policies.act(asked)).view(count, *episodes.own.shape, -1)
+        found = in_blocks(lambda rows: self.policies.act(rows.expand(count, -1, -1)).movedim(0, 1), flat.flatten(0, 1))
+        wanted = problem.centred(found.movedim(1, 0)).view(count, *episodes.own.shape, -1)
         logged = problem.centred(episodes.action)
         if problem.discrete_actions:
             same = (wanted * logged).sum(-1)

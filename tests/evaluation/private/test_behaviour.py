@@ -148,3 +148,20 @@ def test_quantiles_rise_and_cover_under_noise() -> None:
 
 def _holds(said: Any, truth: float) -> bool:
     return bool(said.ci95[0] <= truth <= said.ci95[1])
+
+
+def test_a_units_bin_does_not_depend_on_how_many_trajectories_another_unit_has() -> None:
+    """Padded sums of six returns take another order in a wider batch; their last bit must not decide about a bin."""
+    asked = replace(problem(7), return_low=0.0, return_high=10.0, reward_low=0.0, reward_high=10.0, horizon=1)
+    six = torch.tensor([5.0, 3.0, 0.0, 4.0, 2.0, 1.0], dtype=torch.float64)
+    found = []
+    for others in (1, 16):
+        width = max(6, others)
+        own = torch.arange(width)[None] < torch.tensor([[6], [others]])
+        reward = torch.nn.functional.pad(six, (0, width - 6)).repeat(2, 1)
+        size = torch.zeros(2, width, asked.observation_size, dtype=torch.float64)
+        flat = torch.zeros(2, width, dtype=torch.int64)
+        action = torch.zeros(2, width, asked.action_size, dtype=torch.float64)
+        batch = Episodes(size, action, reward, size, flat > 0, flat, own, own, own)
+        found.append(BEHAVIOUR.contributions(asked, {}, batch)[0])
+    assert torch.equal(*found)

@@ -275,7 +275,7 @@ def test_a_checkpoint_restores_the_run() -> None:
         chain(_LENGTHS),
         save_checkpoint=lambda state: saved.append((state.tensors(), json.dumps(state.facts()))),
     )
-    tensors, facts = saved[3]  # the round that is announced there is lost, and stays spent
+    tensors, facts = saved[4]  # the round that is announced there is lost, and stays spent
     resumed = EvaluationState.restore(tensors, json.loads(facts))
     assert resumed.started == resumed.done + 1
     again = run(estimator, question, plan, chain(_LENGTHS), replace(resumed, started=resumed.done))

@@ -110,8 +110,22 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
     said = CHECK.estimates(asked, plan, state)
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
     assert said[-1].what == "state error, 5 steps ahead, of no change"
-    place = (errors[:, 0, 0, 0].sqrt() / 1.5 * 4).long().clamp(max=3)
-    assert torch.allclose(state.values["histogram"][0, 0], place.bincount(minlength=4).double() / 120, atol=1e-4)
+    shares = torch.zeros(4, dtype=torch.float64)
+    for error in errors[:, 0, 0, 0].sqrt().tolist():  # shared by the two bins whose middles it lies between
+        place = min(max(error / 1.5 * 4 - 0.5, 0.0), 3.0)
+        lower = min(int(place), 2)
+        shares[lower] += 1 - (place - lower)
+        shares[lower + 1] += place - lower
+    assert torch.allclose(state.values["histogram"][0, 0], shares / 120, atol=1e-4)
+
+
+def test_a_rounding_error_moves_no_unit_to_another_bin() -> None:
+    """The twin: a hard histogram would move by 1 at an edge."""
+    edge = torch.tensor([0.75 - 1e-15, 0.75 + 1e-15], dtype=torch.float64)
+    shared = CHECK._shared_out(edge)
+    assert float((shared[0] - shared[1]).abs().max()) < 1e-12
+    hard = torch.nn.functional.one_hot((edge / 1.5 * 4).long(), 4)
+    assert int((hard[0] - hard[1]).abs().max()) == 1
 
 
 def test_no_horizon_within_the_declared_one_is_refused() -> None:
