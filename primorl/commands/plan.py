@@ -142,8 +142,27 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
+    if params is not None and params.evaluation.private.estimators:
+        yield _with_evaluation(params, asked)
     if params is not None and settings.manifest is not None and UNITS.exists():
         yield from _left(params, settings.manifest, asked)
+
+
+def _with_evaluation(params: "Params", asked: Asked) -> str:
+    """What this run and the private evaluation of its policy come to together."""
+    from dp_accounting import dp_event
+
+    from primorl.privacy.accounting.rounding import at_most
+    from primorl.privacy.ledger.account import total_of
+    from primorl.setup.private_evaluation import gaussian_mean
+
+    named, budget = params.evaluation.private.estimators, params.privacy.budget
+    releases = [dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, asked.delta)) for epsilon in named.values()]
+    together = total_of([asked.event, *releases], budget.delta).epsilon
+    words = ", ".join(f"{name} {at_most(epsilon, 4)}" for name, epsilon in named.items())
+    line = f"  with the private evaluation of its policy ({words}): about ε {_shown(together)} in all"
+    beyond = budget.epsilon is not None and together > budget.epsilon
+    return f"{line}, which privacy.budget.epsilon {budget.epsilon!r} does not allow" if beyond else line
 
 
 def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:

@@ -96,7 +96,7 @@ def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
     Raises:
         PipelineError: no noise is enough.
     """
-    mean = _gaussian_mean(epsilon, problem.delta)
+    mean = gaussian_mean(epsilon, problem.delta)
     for _ in range(12):
         mean = float(f"{mean * (1 - 5e-4):.3e}")  # few digits: another version of the accountant finds the same
         plan = estimator.plan(problem, mean)
@@ -255,7 +255,7 @@ def _about(estimator: Estimator, subject: Subject) -> str:
     return " ".join(parts[part] for part in estimator.about)
 
 
-def _gaussian_mean(epsilon: float, delta: float) -> float:
+def gaussian_mean(epsilon: float, delta: float) -> float:
     """The mean of the Gaussian release that costs ε at δ."""
     low, high = 1e-9, 60.0
     while high > low * (1 + 1e-6):
