@@ -258,7 +258,7 @@ class ModelCheck:
             rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
             return Verdict("no", figure, rule)
         rule = (
-            f"its mean squared error may be more than {GOOD_RATIO:g} of a trivial prediction's ({figure:.2g} measured)"
+            f"its squared error is about {figure:.2g} of a trivial guess's, which must surely be below {GOOD_RATIO:g}"
         )
         return Verdict("doubtful", figure, rule)
 
