@@ -9,8 +9,7 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.accounting.groups import grouped
-from primorl.privacy.ledger.account import fixed_epsilon, total_of
+from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.statement import Accountant, Statement
 from primorl.project.errors import PipelineError
@@ -148,13 +147,7 @@ def check_account(of: Path, ledger: LedgerStatement, statement: Statement) -> No
 
 
 def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
-    return [_as_one_unit_sees(record) for record in ledger.records]
-
-
-def _as_one_unit_sees(record: ChargeRecord) -> dp_event.DpEvent:
-    if record.units_each is None:
-        return dp_event.NonPrivateDpEvent()
-    return grouped(event_from_json(record.event), record.units_each)
+    return [seen(event_from_json(record.event), record.units_each) for record in ledger.records]
 
 
 def given(path: Path, key: str, value: Value | None) -> Value:

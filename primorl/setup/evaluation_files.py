@@ -62,7 +62,7 @@ def evaluation_record(
         paid: the answers that were charged.
         free: estimates from released things alone.
     """
-    statements = {each.asked.estimator.name: _statement(params, partitions, each, paid) for each in paid.paid}
+    statements = {each.asked.estimator.name: _statement(partitions, each, paid) for each in paid.paid}
     answers = [
         _answer(problem, estimate, statements[each.asked.estimator.name])
         for each in paid.paid
@@ -91,7 +91,7 @@ def write_evaluation(path: Path, figure: Path, record: PrivateEvaluation) -> Non
         draw_evaluation(fresh, record)
 
 
-def _statement(params: Params, partitions: Partitions, each: Paid, paid: PaidEvaluation) -> Statement:
+def _statement(partitions: Partitions, each: Paid, paid: PaidEvaluation) -> Statement:
     info = partitions.manifest.info
     statement = each.asked.plan.statement(
         dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)

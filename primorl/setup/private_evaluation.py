@@ -241,7 +241,7 @@ def _identity(params: Params, partitions: Partitions, problem: Problem, asked: A
             plan.rounds,
             [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
         ],
-        "question": {name: value for name, value in vars(problem).items() if isinstance(value, int | float | None)},
+        "question": problem.scalars,
         "seed": params.seed,
         "model": subject.model_charge if "model" in estimator.about else None,
         "policy": plain(params.policy) if "policy" in estimator.about else None,

@@ -186,7 +186,7 @@ def select(
         "score": [score.name, settings, problem.seed, problem.discount],
         "epsilon": epsilon,
         "draw": params.evaluation.private.draw,
-        "question": {name: value for name, value in vars(problem).items() if isinstance(value, int | float | None)},
+        "question": problem.scalars,
     }
     request = accounts.request(
         params,

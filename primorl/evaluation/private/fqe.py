@@ -138,12 +138,10 @@ class Fqe:
         """The mean value of the first states; the networks' spread at public first states widens the interval."""
         (query,) = plan.queries
         by_member = self._values(problem, state.values, problem.starts[None]).mean((1, 2))
-        states, steps = problem.starts.double(), torch.zeros(len(problem.starts), dtype=torch.int64)
-        members = self._model(problem).action_values(state.values, states, problem.actions(states), steps).mean(1)
         found = FirstStateValue.of(problem).mean(
             state.answers[query.what], query, plan.units, extra_variance=float(by_member.var())
         )
-        found = found.allowing_for_bias(members)
+        found = found.allowing_for_bias(self._model(problem).at_starts(state.values))
         estimate = Estimate(
             estimator=self.name,
             of="policy",

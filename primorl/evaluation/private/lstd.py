@@ -129,10 +129,8 @@ class Lstd:
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """The mean of the ψ_i."""
         (query,) = plan.queries
-        states, steps = self._public_first(problem)
-        members = self._model(problem).action_values(state.values, states, problem.actions(states), steps).mean(1)
         found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
-        found = found.allowing_for_bias(members)
+        found = found.allowing_for_bias(self._model(problem).at_starts(state.values))
         estimate = Estimate(
             estimator=self.name,
             of="policy",

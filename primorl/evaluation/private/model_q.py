@@ -64,6 +64,12 @@ class ModelQ:
         found = [self._one_step(fitted, *part) for part in parts]
         return torch.cat(found, 1).view(-1, *shape)
 
+    def at_starts(self, fitted: Mapping[str, Tensor]) -> Tensor:
+        """Each member's mean value of the policy's first actions in the public first states, ``[N]``."""
+        states = self.problem.starts.double()
+        steps = torch.zeros(len(states), dtype=torch.int64)
+        return self.action_values(fitted, states, self.problem.actions(states), steps).mean(1)
+
     def _one_step(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
         problem, ensemble = self.problem, ensemble_in_float64(self.problem.ensemble, observation.device)
         bounds = ensemble.bounds

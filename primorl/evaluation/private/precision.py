@@ -25,8 +25,7 @@ def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
     """
     count = len(rows)
     filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
-    found = [function(block) for block in filled.split(BLOCK)]  # type: ignore[no-untyped-call]
-    return torch.cat(found)[:count] if found else function(rows)
+    return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
 
 
 def ensemble_in_float64(ensemble: GaussianEnsemble, device: torch.device) -> GaussianEnsemble:
