@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.evaluation.private.episodes import Episodes, EpisodeSource, batches
+from primorl.evaluation.private.episodes import EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
@@ -246,8 +246,8 @@ def read(path: Path = SELECTION) -> SelectionRecord:
 def sum_scores(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
     """Sums of the scores of all units, int64 ``[k]``. Sensitive."""
     total = torch.zeros(selection.candidates, dtype=torch.int64)
-    for units in batches(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
-        total += selection.scores.total(scorer.scores(Episodes.read(source, units)))
+    for episodes in portions(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
+        total += selection.scores.total(scorer.scores(episodes))
     return total
 
 

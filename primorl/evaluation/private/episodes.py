@@ -137,3 +137,11 @@ def batches(
             last += 1
         yield ordered[first:last]
         first = last
+
+
+def portions(
+    source: EpisodeSource, units: Tensor, *, row_bytes: int, device: torch.device | None = None
+) -> Iterator[Episodes]:
+    """All rows of ``units``, a portion of them at a time; see `batches`. Sensitive."""
+    for portion in batches(source, units, row_bytes=row_bytes):
+        yield Episodes.read(source, portion, device)

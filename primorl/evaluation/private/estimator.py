@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Protocol
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes, EpisodeSource, batches
+from primorl.evaluation.private.episodes import Episodes, EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
@@ -242,8 +242,8 @@ def _sum(
     assert isinstance(plan.clip, L2Clip)
     total: Tensor | None = None
     cohort = plan.cohort()
-    for units in batches(source, cohort, row_bytes=estimator.row_bytes(problem)):
-        clipped = plan.clip.finish(estimator.contributions(problem, values, Episodes.read(source, units, device)))
+    for episodes in portions(source, cohort, row_bytes=estimator.row_bytes(problem), device=device):
+        clipped = plan.clip.finish(estimator.contributions(problem, values, episodes))
         total = clipped.sum(0) if total is None else total + clipped.sum(0)
     if total is not None:
         return total
@@ -261,8 +261,9 @@ def _total(
 ) -> Tensor:
     """A query's sum over all units, int64. Sensitive."""
     total: Tensor | None = None
-    for units in batches(source, torch.arange(source.units), row_bytes=estimator.row_bytes(problem)):
-        part = estimator.query_total(problem, query, values, Episodes.read(source, units, device)).cpu()
+    everybody = torch.arange(source.units)
+    for episodes in portions(source, everybody, row_bytes=estimator.row_bytes(problem), device=device):
+        part = estimator.query_total(problem, query, values, episodes).cpu()
         total = part if total is None else total + part
     assert total is not None, "a plan has at least one unit"
     return total
