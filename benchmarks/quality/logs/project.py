@@ -1,0 +1,178 @@
+"""One log through the whole pipeline in a project of its own, and what truly became of it."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from numpy.typing import NDArray
+
+from benchmarks.quality.logs.log import Act, Log, Observed
+from benchmarks.quality.logs.stages import SECONDS
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.paths import DATASETS, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
+
+ROOT = Path(__file__).resolve().parents[3]
+DATA = ("collect", "ingest", "partition")
+LEARNING = (
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "optimize_mopo",
+    "evaluate_private",
+    "evaluate",
+)
+CLONED = MODELS / "behaviour"
+MOST_SECONDS = 4 * 3600
+_EPISODES, _REFERENCE_EPISODES, _SEED = 2_000, 20_000, 77
+_LOG, _OUTPUT = Path("log"), Path("output.txt")
+_LEFT_OUT = ("dataset", "seed", "seconds", "env_id", "policy_sha256", "model_sha256", "spent_on_dataset")
+
+
+class StageFailedError(Exception):
+    """A stage of the data failed: its status and its line."""
+
+
+def run(log: Log, *, people: int, seed: int, changes: Mapping[str, object], folder: Path) -> dict[str, Any]:
+    """Make the log, run the stages on it and measure the policies in the hidden simulator.
+
+    Args:
+        log: of the zoo.
+        people: in it, public ones included.
+        seed: of the log and of params.yaml.
+        changes: values by dotted keys of params.yaml.
+        folder: of the project, made anew. Data are shared with other runs in its parent.
+
+    Returns:
+        A row of plain values. ``status`` is not 0 where a stage failed, and ``error`` is then what it said.
+    """
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        data = data_project(log, people=people, seed=seed, changes=changes, folder=folder.parent / "data")
+    except StageFailedError as failed:
+        status, error = failed.args
+    else:
+        shutil.copytree(data, folder)
+        lay(log, seed, changes, folder)
+        status, error = stages(folder, LEARNING)
+    summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if (folder / SUMMARY).exists() else {}
+    released = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
+    return {
+        "log": log.name,
+        "people": people,
+        "seed": seed,
+        "epsilon": summary.get("epsilon"),
+        "status": status,
+        "error": error,
+        "truth": truth(log),
+        "policy": measured(log, folder / released),
+        "cloned": measured(log, folder / CLONED),
+        "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
+        "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8")) if (folder / SECONDS).exists() else {},
+    }
+
+
+def data_project(log: Log, *, people: int, seed: int, changes: Mapping[str, object], folder: Path) -> Path:
+    """A project in ``folder`` whose log is collected, ingested and partitioned; made once.
+
+    Raises:
+        StageFailedError: with its status and what it said.
+    """
+    split = {key: value for key, value in changes.items() if key.startswith("partition.")}
+    tag = hashlib.sha256(json.dumps(split, sort_keys=True).encode()).hexdigest()[:6]
+    project = folder / f"{log.name}-{people}-{seed}-{tag}"
+    if not (project / PARTITIONS / "manifest.json").exists():
+        shutil.rmtree(project, ignore_errors=True)
+        project.mkdir(parents=True)
+        log.write(project / _LOG, people, seed)
+        lay(log, seed, changes, project)
+        status, error = stages(project, DATA)
+        if status != 0:
+            raise StageFailedError(status, error)
+        shutil.rmtree(project / _LOG)  # the partitions are all that later stages read
+        shutil.rmtree(project / "data/raw")
+        shutil.rmtree(project / "data/trajectories")
+    return project
+
+
+def partitions(log: Log, people: int, seed: int, folder: Path) -> Path:
+    """The project whose ``data/partitions`` holds a log, made once in ``folder``.
+
+    Change to it before `primorl.setup.partitions.Partitions.open`, which checks the project's secret.
+    """
+    return data_project(log, people=people, seed=seed, changes={"policy.starts": "public"}, folder=folder)
+
+
+def lay(log: Log, seed: int, changes: Mapping[str, object], folder: Path) -> None:
+    """Write a project's settings: this checkout's, the log's entry and the changes."""
+    (folder / DATASETS).mkdir(parents=True, exist_ok=True)
+    for file in (PIPELINE, DATASETS / "defaults.yaml"):
+        shutil.copy(ROOT / file, folder / file)
+    settings = yaml.safe_load((ROOT / PARAMS).read_text(encoding="utf-8"))
+    for key, value in {"compute.threads": 1, **changes, "dataset": log.name, "seed": seed}.items():
+        *path, last = key.split(".")
+        block = settings
+        for part in path:
+            block = block[part]
+        block[last] = value
+    (folder / PARAMS).write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    entry = yaml.safe_dump(log.entry(str(_LOG)), sort_keys=False)
+    (folder / DATASETS / f"{log.name}.yaml").write_text(entry, encoding="utf-8")
+
+
+def stages(folder: Path, names: tuple[str, ...]) -> tuple[int, str | None]:
+    """Run stages in one process; return its status and, if it failed, its line with the error."""
+    environment = {name: value for name, value in os.environ.items() if name != "DVC_ROOT"}
+    environment["PYTHONPATH"] = str(ROOT)
+    command = [sys.executable, "-m", "benchmarks.quality.logs.stages", *names]
+    with (folder / _OUTPUT).open("a", encoding="utf-8") as output:
+        try:
+            status = subprocess.run(
+                command, cwd=folder, env=environment, stdout=output, stderr=output, timeout=MOST_SECONDS, check=False
+            ).returncode
+        except subprocess.TimeoutExpired:
+            return 124, f"not ended after {MOST_SECONDS} s"
+    if status == 0:
+        return 0, None
+    lines = [line for line in (folder / _OUTPUT).read_text(encoding="utf-8").splitlines() if line.strip()]
+    return status, next((line for line in reversed(lines) if line.startswith("error:")), (lines or ["no output"])[-1])
+
+
+@cache
+def truth(log: Log) -> dict[str, float]:
+    """True values of the behaviour, of the best policy known and of random actions or none, whichever is better."""
+    idle = -np.inf if log.idle is None else log.returns(log.nothing, _REFERENCE_EPISODES, _SEED).mean()
+    return {
+        "behaviour": float(log.behaviour_returns(_REFERENCE_EPISODES, _SEED).mean()),
+        "best": float(log.returns(log.best_known, _REFERENCE_EPISODES, _SEED).mean()),
+        "worst": float(max(idle, log.random_returns(_REFERENCE_EPISODES, _SEED).mean())),
+    }
+
+
+def measured(log: Log, folder: Path) -> dict[str, float] | None:
+    """True value of a saved policy and its standard error; None: there is no policy."""
+    if not (folder / "policy.safetensors").exists():
+        return None
+    returns = log.returns(act_of(DeterministicPolicy.load(folder)), _EPISODES, _SEED + 1)
+    return {"mean": float(returns.mean()), "error": float(returns.std(ddof=1) / len(returns) ** 0.5)}
+
+
+def act_of(policy: DeterministicPolicy) -> Act:
+    """A policy (P = 1) as the simulators ask it."""
+    choose: Callable[[NDArray[Any]], NDArray[Any]] = (
+        (lambda action: action.argmax(1)) if policy.discrete_actions else (lambda action: action)
+    )
+
+    def act(observed: Observed) -> NDArray[Any]:
+        return choose(policy.act(torch.from_numpy(observed)[None])[0].numpy())
+
+    return act

@@ -1,0 +1,38 @@
+"""Run stages of the pipeline one after the other in this process, in the folder where it was started.
+
+python -m benchmarks.quality.logs.stages collect ingest partition
+
+A stage that this checkout does not have is left out. The wall time of each is kept in stages.json. The first stage that
+fails is the last.
+"""
+
+import json
+import sys
+import time
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from pipeline.runner import run_stage
+
+SECONDS = Path("stages.json")
+
+
+def main() -> int:
+    """Run the stages that are named; return the exit status of the last."""
+    names, sys.argv = sys.argv[1:], sys.argv[:1]  # a stage reads arguments of its own
+    seconds: dict[str, float] = json.loads(SECONDS.read_text(encoding="utf-8")) if SECONDS.exists() else {}
+    for name in names:
+        if find_spec(f"pipeline.{name}") is None:
+            continue
+        started = time.perf_counter()
+        status = run_stage(name, name, import_module(f"pipeline.{name}").body)
+        seconds[name] = round(time.perf_counter() - started, 1)
+        SECONDS.write_text(json.dumps(seconds), encoding="utf-8")
+        if status != 0:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
