@@ -78,7 +78,9 @@ class Insulin(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Covers meals and corrects, with what is still active taken off."""
         glucose, insulin, gut, trend = observed.T
-        return np.maximum(1.0 + 0.09 * gut + 0.035 * (glucose - 120) + 0.01 * trend - 0.03 * (insulin - 15), 0)[:, None]
+        return np.maximum(0.92 + 0.113 * gut + 0.057 * (glucose - 120) + 0.036 * trend - 0.059 * (insulin - 15), 0)[
+            :, None
+        ]
 
 
 class Treatment(Log):
@@ -141,9 +143,9 @@ class Treatment(Log):
         )
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
-        """Dose by severity, less where toxicity has grown."""
+        """The second dose for nearly all, less where toxicity has grown much: short is better than gentle."""
         severity, toxicity = observed[:, 0], observed[:, 1]
-        return np.clip(np.rint(1.2 + 0.2 * severity - 0.25 * toxicity), 0, 3)
+        return np.clip(np.rint(1.73 + 0.013 * severity - 0.065 * np.maximum(toxicity - 4.45, 0)), 0, 3)
 
 
 class Anticoagulant(Log):
@@ -203,8 +205,8 @@ class Anticoagulant(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Holds the drug at the level that the genotype needs, and corrects."""
         inr, drug, factor, genotype = observed.T
-        wanted = (6 + 6 * genotype) * 1.47 + 14.0 * (factor - 0.36)
-        return np.maximum(wanted - 0.7 * drug - 0.4 * (inr - 2.5), 0)[:, None]
+        wanted = (6 + 6 * genotype) * 1.43 + 25.8 * (factor - 0.36)
+        return np.maximum(wanted - 0.7 * drug - 1.16 * (inr - 2.5), 0)[:, None]
 
 
 class Triage(Log):

@@ -56,9 +56,9 @@ class Swing(Log):
         """Energy is pumped in; near the top a linear controller holds it."""
         cosine, sine, speed = observed.T
         energy = 0.5 * speed**2 + 6 * cosine  # 6 at rest upright
-        pump = np.clip(1.0 * (6.3 - energy), -2, 2) * np.where(speed >= 0, 1.0, -1.0)
-        hold = -6.0 * np.arctan2(sine, cosine) - 1.6 * speed
-        return np.where((cosine > 0.8) & (np.abs(speed) < 3), hold, pump)[:, None]
+        pump = np.clip(7.0 - energy, -2, 2) * np.where(speed >= 0, 1.0, -1.0)
+        hold = -5.6 * np.arctan2(sine, cosine) - 2.0 * speed
+        return np.where((cosine > 0.73) & (np.abs(speed) < 3.2), hold, pump)[:, None]
 
 
 class Boat(Log):
@@ -110,12 +110,12 @@ class Boat(Log):
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Aims above the harbour by what the current will take."""
-        return self._towards(observed, 0.17)
+        return self._towards(observed, 0.11)
 
     def _towards(self, observed: Observed, allowed: float) -> NDArray[Any]:
         across, along = observed[:, 0], observed[:, 1]
         left = np.maximum(10 - across, 0.35)
-        wanted = np.arctan2(-along - allowed * left / 0.35, left)
+        wanted = np.arctan2(-0.85 * along - allowed * left / 0.35, left)
         return np.rint(np.clip((wanted - np.arctan2(observed[:, 2], observed[:, 3])) / 0.15, -2, 2)) + 2
 
 

@@ -161,4 +161,4 @@ class Tracking(Log):
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Proportional to the distance, damped by the speed."""
-        return 3.0 * (observed[:, 4:] - observed[:, :2]) - 2.0 * observed[:, 2:4]
+        return 4.4 * (observed[:, 4:] - observed[:, :2]) - 1.3 * observed[:, 2:4]

@@ -62,10 +62,10 @@ class Inventory(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Orders up to the demand of two weeks of the season and a reserve."""
         sine, cosine = observed[:, 6:7], observed[:, 7:8]
-        ahead = 0.18  # a week and a half
+        ahead = 0.06  # half a week
         wave = np.sin(self.PHASE + ahead) * cosine + np.cos(self.PHASE + ahead) * sine
         demand = self.MEAN * (1 + self.SWING * wave)
-        return 2 * demand + 0.6 * np.sqrt(2 * demand) - observed[:, :3] - observed[:, 3:6]
+        return 2 * demand + 0.92 * np.sqrt(2 * demand) - 0.855 * observed[:, :3] - observed[:, 3:6]
 
 
 class Desk(Log):
@@ -121,8 +121,8 @@ class Desk(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Follows the rush ahead of it, and the queue."""
         sine, cosine = observed[:, 3], observed[:, 4]
-        rush = 4 + 3 * (2 * sine * cosine * np.cos(0.87) - (cosine**2 - sine**2) * np.sin(0.87))
-        return np.rint(rush / 2.6 + 0.16 * observed[:, 0] - 0.1)
+        rush = 4 + 3 * (2 * sine * cosine * np.cos(0.94) - (cosine**2 - sine**2) * np.sin(0.94))
+        return np.rint(0.34 * rush + 0.196 * observed[:, 0] + 0.175 * observed[:, 2] - 0.17)
 
 
 class Machine(Log):
@@ -179,8 +179,9 @@ class Machine(Log):
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """Repairs in time, when few orders wait."""
-        worn = observed[:, 0] > 0.55 + 0.1 * (observed[:, 2] - 1)
-        return np.where(worn, 2, 1)
+        late = 0.08 * (observed[:, 2] - 1)
+        fast = observed[:, 0] < 0.8 + 1.5 * late
+        return np.where(observed[:, 0] > 0.515 + late + 0.14 * observed[:, 3], 2, fast)
 
 
 class Pricing(Log):
@@ -242,4 +243,4 @@ class Pricing(Log):
         worth = worth + 0.15 * observed[:, 8] + 0.4 * (observed[:, 11] - 0.5)
         wish = 6 / (1 + np.exp((self.PRICES - worth[:, None]) / 0.09))
         daily = observed[:, 9:10] * 80 / np.maximum(observed[:, 10:11] * 30, 1)
-        return (self.PRICES * np.minimum(wish, 1.1 * daily)).argmax(1)
+        return ((self.PRICES - 0.065) * np.minimum(wish, 0.63 * daily)).argmax(1)

@@ -125,8 +125,8 @@ class Lessons(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """One subject after the other, at the pace that a head can take."""
         first, second, third = (observed[:, i] for i in range(3))
-        gain = np.stack((0.6 * (1 - first), 0.9 * first * (1 - second), 1.3 * second * (1 - third)), 1)
-        effort = np.maximum(0.75 - 0.3 * observed[:, 3], 0) + 0.5 * (observed[:, 4] < 0.08)
+        gain = np.stack((0.84 * (1 - first), 1.0 * first * (1 - second), 1.54 * second * (1 - third)), 1)
+        effort = np.maximum(0.61 - 0.4 * observed[:, 3], 0) + 0.62 * (observed[:, 4] < 0.08)
         return np.eye(3)[gain.argmax(1)] * effort[:, None]
 
 
@@ -182,6 +182,7 @@ class Training(Log):
         return (state["zeal"] + rng.normal(0, 0.25, len(observed)))[:, None]
 
     def best_known(self, observed: Observed) -> NDArray[Any]:
-        """Loads when it pays: rested, slept, and never so hard that it hurts."""
-        _, fatigue, sleep, _ = observed.T
-        return np.clip(0.45 + 0.4 * (sleep - 0.66) - 0.05 * fatigue, 0.0, 0.69)[:, None]
+        """Loads after good sleep, and never so hard that it hurts."""
+        fitness, fatigue, sleep, soreness = observed.T
+        load = 0.33 + 0.56 * (sleep - 0.66) + 0.025 * fatigue - 0.01 * fitness + 0.1 * soreness
+        return np.clip(load, 0.0, 0.63)[:, None]
