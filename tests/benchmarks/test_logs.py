@@ -74,9 +74,10 @@ def test_the_simulator_is_the_one_that_made_the_log(name: str, tmp_path: Path) -
     assert abs(np.mean(each) - log.random_returns(2000, seed=0).mean()) > 8 * spread
 
 
-def test_a_policy_sees_the_columns_in_the_entrys_order() -> None:
+def test_a_policy_sees_what_the_log_says_in_the_entrys_order(tmp_path: Path) -> None:
     """One dimension for each of the declared bounds, and a category's dimensions are one-hot."""
     log = LOGS["pricing"]
+    _, rows = written(log, tmp_path)
     seen: list[np.ndarray] = []
 
     def act(observed: np.ndarray) -> np.ndarray:
@@ -87,4 +88,8 @@ def test_a_policy_sees_the_columns_in_the_entrys_order() -> None:
     bounds: Any = log.entry("")["bounds"]
     assert seen[0].shape == (50, len(bounds["observation"]["low"]))
     assert (seen[0][:, :4].sum(1) == 1).all()
-    assert (seen[0][:, 9] > 0.5).all()  # the stock is full at first
+    first = rows["step"] == 0
+    for column, at in (("weekday", 7), ("stock", 9), ("left", 10)):
+        logged = (rows[column] == "weekday") if column == "weekday" else rows[column] > 0.5
+        assert logged[first].all(), "all begin on a weekday with stock and time"
+        assert (seen[0][:, at] > 0.5).all()

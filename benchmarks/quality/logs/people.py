@@ -110,7 +110,7 @@ class Lessons(Log):
         """What is learnt needs the subject before it and a rested head."""
         skill, tired = state["skill"], state["tired"]
         ready = np.stack((np.ones(len(skill)), skill[:, 0], skill[:, 1]), 1)
-        rate = 0.22 * state["talent"][:, None] * (1 - tired[:, None]) ** 2
+        rate = 0.4 * state["talent"][:, None] * (1 - tired[:, None]) ** 2
         noise = rng.normal(0, 0.01, skill.shape)
         state["skill"] = np.clip(skill + rate * action * ready * (1 - skill) - 0.01 * skill + noise, 0, 1)
         state["tired"] = np.clip(0.75 * tired + 0.2 * action.sum(1), 0, 1)
@@ -125,8 +125,8 @@ class Lessons(Log):
     def best_known(self, observed: Observed) -> NDArray[Any]:
         """One subject after the other, at the pace that a head can take."""
         first, second, third = (observed[:, i] for i in range(3))
-        gain = np.stack((0.84 * (1 - first), 1.0 * first * (1 - second), 1.54 * second * (1 - third)), 1)
-        effort = np.maximum(0.61 - 0.4 * observed[:, 3], 0) + 0.62 * (observed[:, 4] < 0.08)
+        gain = np.stack((0.87 * (1 - first), 1.0 * first * (1 - second), 1.24 * second * (1 - third)), 1)
+        effort = np.maximum(0.67 - 0.53 * observed[:, 3], 0) + 0.64 * (observed[:, 4] < 0.08)
         return np.eye(3)[gain.argmax(1)] * effort[:, None]
 
 

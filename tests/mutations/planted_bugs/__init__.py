@@ -19,6 +19,7 @@ from tests.mutations.planted_bugs.selection import SELECTION
 from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
 from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
+from tests.mutations.planted_bugs.zoo import ZOO
 
 __all__ = ["BUGS", "Bug"]
 
@@ -47,4 +48,5 @@ BUGS: tuple[Bug, ...] = (
     *SELECTION,
     *DPTD,
     *TRAINED_EVALUATION,
+    *ZOO,
 )
