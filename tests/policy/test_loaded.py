@@ -25,6 +25,7 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
         folder,
         [replace(one, discrete_actions=discrete) for one in EPOCHS],
         variant="private",
+        policy="models/policy",
         environment=None,
         **about,
     )
