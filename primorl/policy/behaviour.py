@@ -15,6 +15,7 @@ from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.policy.saved import SCALES
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
 from primorl.project.values import Within
@@ -85,7 +86,7 @@ class BehaviourPolicy:
         policy = replace(
             read,
             layers=tuple(layer.to(device) for layer in read.layers),
-            **{name: getattr(read, name).to(device) for name in exported.SCALES},
+            **{name: getattr(read, name).to(device) for name in SCALES},
         )
         if policy.discrete_actions != (config.log_variance is None):
             raise PipelineError(

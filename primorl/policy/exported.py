@@ -115,8 +115,8 @@ def save(
     epochs: Sequence[DeterministicPolicy],
     *,
     variant: Variant,
-    policy: Folder,
     environment: str | None,
+    policy: Folder | None = None,
     seeds: Sequence[int] | None = None,
     names: Names | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
@@ -131,8 +131,8 @@ def save(
         folder: an existing folder.
         epochs: the policies at the end of every epoch.
         variant: ``dynamics.variant`` of params.yaml.
-        policy: whose files these are.
         environment: id of the Gymnasium environment; None: no simulator.
+        policy: folder that these files are of; None: that of the variant's policy.
         seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
@@ -144,7 +144,7 @@ def save(
     low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
         variant=variant,
-        policy=policy,
+        policy=policy or ("models/mopo" if variant == "mopo" else "models/policy"),
         environment=environment,
         seeds=None if seeds is None else tuple(seeds),
         observation_size=last.observation_size,

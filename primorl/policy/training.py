@@ -136,7 +136,6 @@ def write_trained(
                 folder,
                 [epoch.one(number) for epoch in policies],
                 variant=released.variant,
-                policy="models/mopo" if released.variant == "mopo" else "models/policy",
                 environment=released.environment,
                 seeds=trained if seeds and folder == fresh else None,
                 names=released.names,

@@ -209,7 +209,7 @@ def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -
     with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
         again = Path(name)
         ensemble.save(again, environment=config.environment, variant=config.variant, rounds=config.rounds)
-        exported.save(again, [policy], variant=config.variant, policy=config.policy, environment=config.environment)
+        exported.save(again, [policy], variant=config.variant, environment=config.environment)
         for file in (MODEL[0], POLICY[0]):
             if (again / Path(file).name).read_bytes() != (folder / file).read_bytes():
                 raise PipelineError(

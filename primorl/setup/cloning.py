@@ -27,12 +27,14 @@ STAGE = "clone_behaviour"
 HIDDEN = (32,)
 LOG_VARIANCE = (-5.0, 1.0)
 """Bounds, of actions scaled to [-1, 1]: standard deviations from 0.08 to 1.65."""
-SAMPLING_PROBABILITY, ROUNDS, CLIPPING_NORM = 0.3, 40, 0.3
+SAMPLING_PROBABILITY, ROUNDS, CLIPPING_NORM = 0.3, 40, 0.2
+# One step on all rows that a unit has: with several, each unit moves towards its own habits, and their mean is too sure.
+_ROWS = 256
 LOCAL = LocalTraining(
-    learning_rate=0.05, batch_size=16, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=None
+    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS
 )
 SERVER = ServerTraining(
-    server_momentum=0.6, server_averaging=0.9, early_stopping=EarlyStopping(every=ROUNDS, patience=None)
+    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
 
 

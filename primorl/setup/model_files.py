@@ -30,7 +30,7 @@ def write_model(
     info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
     plan = None if variant == "mopo" else setup.plan
     statement = privacy_statement(plan, partitions.manifest, params).with_payment(paid.charge, paid.spent)
-    ensemble = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
     with replaced_directory(folder) as fresh:
         ensemble.save(
             fresh,

@@ -248,10 +248,10 @@ def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) 
     other = payment.state.engine != ENGINE_VERSION
     made = f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}." if other else ""
     if payment.finished:
+        paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
         print(
-            f"{stage.name}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}: "
-            f"it is restored, and nothing is spent.{made} To pay for another draw of the noise, set privacy.draw to a new "
-            "number",
+            f"{stage.name}: {paid}: it is restored, and nothing is spent.{made} To pay for another draw of the noise, "
+            "set privacy.draw to a new number",
             file=sys.stderr,
         )
     elif made:

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Bounds, Normaliser
+from primorl.dynamics.ensemble import Architecture, Bounds, Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
@@ -53,6 +53,12 @@ class TrainingSetup:
     server: ServerTraining
     seed: int
     execution: Execution
+
+    @property
+    def ensemble(self) -> Architecture:
+        """`architecture`, of a training of the dynamics ensemble."""
+        assert isinstance(self.architecture, Architecture), "this is the training of a policy"
+        return self.architecture
 
     def of_process(self, process: int, processes: int) -> "TrainingSetup":
         """The setup of one of several processes that train together (`Plan.of_process`)."""

@@ -25,7 +25,6 @@ def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
         folder,
         [replace(one, discrete_actions=discrete) for one in EPOCHS],
         variant="private",
-        policy="models/policy",
         environment=None,
         **about,
     )

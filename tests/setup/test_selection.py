@@ -38,7 +38,7 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     for seed, folder in enumerate(FOLDERS):
         folder.mkdir(parents=True)
         epochs = [random_policy(1, 3, 2.0, seed=10 * seed + number) for number in range(2)]
-        exported.save(folder, epochs, variant="private", policy="models/policy", environment="Pendulum-v1")
+        exported.save(folder, epochs, variant="private", environment="Pendulum-v1")
         write_json(folder / "privacy.json", STATEMENT)
     quick = replace(selection.ESTIMATORS["corrected"], features=4, rollouts=2)  # type: ignore[type-var]
     monkeypatch.setitem(selection.ESTIMATORS, "corrected", quick)
@@ -149,7 +149,7 @@ def test_what_cannot_be_compared_is_refused_and_costs_nothing(project: Params) -
         chosen(project, folders=[*FOLDERS, FOLDERS[0]])
     other = Path("out/other")
     other.mkdir()
-    exported.save(other, [random_policy(1, 5, 2.0)], variant="private", policy="models/policy", environment=None)
+    exported.save(other, [random_policy(1, 5, 2.0)], variant="private", environment=None)
     write_json(other / "privacy.json", STATEMENT)
     with pytest.raises(PipelineError, match="out/other: found a policy for 5 observations"):
         chosen(project, folders=[*FOLDERS, other])
