@@ -1,11 +1,11 @@
 """How close a private clone comes to a fit without privacy, on simulated logs: what chose `primorl.setup.cloning`.
 
-    python -m benchmarks.quality.cloning --project FOLDER --epsilon 0.1 0.25 0.5 [--norm 0.2] [--rate 1] [--momentum 0.9]
+    python -m benchmarks.quality.cloning --project FOLDER --epsilon 0.1 0.25 0.5 [--norm 0.2] [--rate 1]
 
 FOLDER is a project with ``data/partitions`` of simulated data. Its private rows are read freely and nothing is charged:
 never point it at people. Of each clone it prints the mean negative log-likelihood on the public split and how far its
 action is from the logged one: the mean absolute difference of the mean action (scaled to [-1, 1]), or the share of
-steps whose likeliest action is another one. Then the same of a constant policy, and of a fit of the same network to the
+steps whose likeliest action is another one. Then the same of the initial weights, a constant policy, and of a fit of the same network to the
 pooled private rows.
 """
 
@@ -38,7 +38,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--project", type=Path, required=True)
     parser.add_argument("--epsilon", type=float, nargs="+", default=[0.1, 0.25, 0.5])
-    parser.add_argument("--norm", type=float, nargs="+", default=[cloning.CLIPPING_NORM])
+    parser.add_argument("--norm", type=float, nargs="+", default=[None], help="[default: the rule's]")
     parser.add_argument("--rate", type=float, nargs="+", default=[cloning.LOCAL.learning_rate])
     parser.add_argument("--momentum", type=float, nargs="+", default=[cloning.SERVER.server_momentum])
     parser.add_argument("--seeds", type=int, default=3)
@@ -59,10 +59,12 @@ def main() -> None:
                 setup = _setup(manifest, plan, rate, momentum, seed)
                 trained = train(setup, setup.source_of(source), setup.public_of(public.flat()))
                 loss, error = _figures(setup, trained.weights, public)
-                what = f"ε {epsilon:g}, z {noise:.4g}, C {norm:g}, η {rate:g}, β {momentum:g}, seed {seed}"
+                what = (
+                    f"ε {epsilon:g}, z {noise:.4g}, C {plan.clipping_norm:g}, η {rate:g}, β {momentum:g}, seed {seed}"
+                )
                 print(f"{what}: loss {loss:.3f}, error {error:.3f}", flush=True)
     setup = _setup(manifest, cloning.clone_plan(manifest, 0.0, DELTA), 1.0, 0.0, 0)
-    print("constant: loss {:.3f}, error {:.3f}".format(*_figures(setup, setup.initial_weights(), public)))
+    print("initial weights: loss {:.3f}, error {:.3f}".format(*_figures(setup, setup.initial_weights(), public)))
     print("not private: loss {:.3f}, error {:.3f}".format(*_figures(setup, _pooled(setup, private, public), public)))
 
 

@@ -1,10 +1,13 @@
-"""The private clone of the behaviour: its settings, which were measured (docs/mechanism.md), and its paid training."""
+"""The private clone of the behaviour: its settings, which were measured (docs/privacy.md), and its paid training."""
 
 import hashlib
 import json
 import math
 
+from dp_accounting import dp_event
+
 from primorl.config.params import Params, plain
+from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -27,8 +30,10 @@ STAGE = "clone_behaviour"
 HIDDEN = (32,)
 LOG_VARIANCE = (-5.0, 1.0)
 """Bounds, of actions scaled to [-1, 1]: standard deviations from 0.08 to 1.65."""
-SAMPLING_PROBABILITY, ROUNDS, CLIPPING_NORM = 0.3, 40, 0.2
-# One step on all rows that a unit has: with several, each unit moves towards its own habits, and their mean is too sure.
+SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
+_LARGEST_NORM, _LARGEST_WALK = 0.2, 5.0
+"""Of an update, and of what the noise of all rounds adds up to; see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
     learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS
@@ -70,14 +75,41 @@ def noise_for(epsilon: float, delta: float) -> float:
         ) from None
 
 
-def clone_plan(manifest: Manifest, noise_multiplier: float, delta: float, clipping_norm: float = CLIPPING_NORM) -> Plan:
-    """The clone's mechanism on the units of the manifest."""
+def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
+    """What a clone at ε is charged as.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
+
+
+def clipping_norm(parameters: int, units: int, noise_multiplier: float) -> float:
+    """C: the largest at which the noise of all rounds moves the weights by 5 at most, and no more than 0.2.
+
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
+    they began. K, the number of units, is public.
+
+    Args:
+        parameters: d, of the network.
+        units: K.
+        noise_multiplier: z.
+    """
+    carried = 1 / (1 - SERVER.server_momentum)
+    walk = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    return float(f"{min(_LARGEST_NORM, _LARGEST_WALK / walk if walk else math.inf):.4g}")
+
+
+def clone_plan(manifest: Manifest, noise_multiplier: float, delta: float, norm: float | None = None) -> Plan:
+    """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given."""
     shape = policy_network(manifest)
+    if norm is None:
+        norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier)
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
         sampler=PoissonSampler(SAMPLING_PROBABILITY),
-        clip=EnsembleClip(clipping_norm, "flat", shape.members, len(shape.layers)),
+        clip=EnsembleClip(norm, "flat", shape.members, len(shape.layers)),
         noise_multiplier=noise_multiplier,
         rounds=ROUNDS,
         delta=delta,
@@ -118,7 +150,7 @@ def _plan(params: Params, manifest: Manifest) -> Plan:
     epsilon, delta, variant = params.behaviour.target_epsilon, params.privacy.delta, params.dynamics.variant
     assert epsilon is not None, "no clone is asked for"
     multiplier = noise_for(epsilon, delta) if variant == "private" else 0.0
-    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else CLIPPING_NORM)
+    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else None)
 
 
 def _check_actions(params: Params, manifest: Manifest) -> None:
