@@ -5,8 +5,8 @@
 FOLDER is a project with ``data/partitions`` of simulated data. Its private rows are read freely and nothing is charged:
 never point it at people. Of each clone it prints the mean negative log-likelihood on the public split and how far its
 action is from the logged one: the mean absolute difference of the mean action (scaled to [-1, 1]), or the share of
-steps whose likeliest action is another one. Then the same of the initial weights, a constant policy, and of a fit of the same network to the
-pooled private rows.
+steps whose likeliest action is another one. Then the same of the
+initial weights, a constant policy, and of a fit of the same network to the pooled private rows.
 """
 
 import argparse
