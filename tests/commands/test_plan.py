@@ -18,7 +18,6 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.ledger import Budget, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
-from primorl.setup import cloning
 from primorl.setup.accounts import project_ledger
 from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
@@ -387,27 +386,3 @@ def test_what_training_refuses_is_refused_in_the_same_words(capsys: pytest.Captu
 def refused_by_training(chosen: Params) -> None:
     manifest = Manifest.load(Path("data/partitions/manifest.json"))
     make_plan(chosen, manifest)
-
-
-def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """All of them are paid by the same people; the twin: without them nothing is said."""
-    monkeypatch.setattr(cloning, "ROUNDS", 5)
-    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 1.0)
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 20.0)
-    write_params()
-    assert "in all" not in said(capsys)
-    raw = project_settings()
-    raw["privacy"] |= PRIVACY
-    raw["behaviour"]["target_epsilon"] = 0.5
-    write_settings(raw)
-    both = float(adaptive(*[accounting.training_event(1.0, 20.0, 5)] * 2, delta=1e-5))
-    (line,) = (line for line in said(capsys).splitlines() if "in all" in line)
-    assert "with a clone of the behaviour (0.5): about ε " in line
-    assert float(line.split("about ε ")[1].split()[0]) == pytest.approx(both, rel=1e-3)
-    raw["evaluation"]["private"]["estimators"] = {"behaviour": 0.1}
-    write_settings(raw)
-    assert "with a clone of the behaviour (0.5) and the private evaluation of its policy (behaviour 0.1)" in said(
-        capsys
-    )
