@@ -39,8 +39,8 @@ from primorl.trajectories.storage.store import UnitStore
 
 _STARTS = 4096  # drawn from the released first states
 _STAGES = (
-    *("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo"),
-    "evaluate_private",
+    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy"),
+    *("optimize_mopo", "evaluate_private"),
 )
 
 

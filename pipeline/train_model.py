@@ -9,9 +9,9 @@ from primorl.project.paths import MODEL, PARTITIONS
 from primorl.setup.compute import Place, is_worker
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_files import write_model
+from primorl.setup.model_training import MODEL_TRAINING
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
-from primorl.setup.training import training_setup
 from primorl.tracking import StageRun
 
 
@@ -23,13 +23,13 @@ def body(params: Params, run: StageRun) -> None:
     """
     partitions = Partitions.open(PARTITIONS)
     place = Place.of_training(params.compute, params.dynamics.variant)
-    setup = training_setup(params, partitions.manifest, partitions.public, place)
+    setup = MODEL_TRAINING.setup(params, partitions.manifest, partitions.public, place)
     run.params({"seed": params.seed, "privacy": plain(params.privacy), "dynamics": plain(params.dynamics)})
-    with paid_training(params, setup, partitions, place, run) as paid:
+    with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
         write_model(MODEL, params, setup, partitions, paid, run)
 
 
 if __name__ == "__main__":
     description = "Train the dynamics ensemble under trajectory-level differential privacy."
-    worker = partial(work_for_first, folder=PARTITIONS)
+    worker = partial(work_for_first, stage=MODEL_TRAINING, folder=PARTITIONS)
     sys.exit(run_worker("train_model", worker) if is_worker() else run_stage("train_model", description, body))

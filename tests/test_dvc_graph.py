@@ -30,9 +30,10 @@ PRIVATE = (
     "models/mopo",
 )
 BEFORE_THE_SPLIT = {"collect", "ingest", "partition"}
-DOORS = {"train_model", "optimize_mopo", "evaluate_private"}
+DOORS = {"train_model", "clone_behaviour", "optimize_mopo", "evaluate_private"}
 RELEASED = (
     "models/dynamics",
+    "models/behaviour",
     "models/policy",
     "data/partitions/public",
     "data/partitions/manifest.json",

@@ -34,7 +34,7 @@ _ENTRY = {
     "options": {"root": None, "remote": False, "parts": [{"id": DATASET, "filter": None}]},
     "bounds": {"observation": "public", "reward": "public"},
     "score": None,
-    "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+    "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
 }
 
 

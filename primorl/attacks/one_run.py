@@ -149,7 +149,7 @@ def audit_one_run(
         PipelineError: too few canaries to guess about, or too many for the plan's δ.
         ValueError: the plan's K is another.
     """
-    plan, architecture = setup.plan, setup.architecture
+    plan, architecture = setup.plan, setup.ensemble
     if canaries < _FEWEST or 2 * canaries * plan.delta > 1:
         raise PipelineError(
             f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"

@@ -50,9 +50,9 @@ def release(recipe: Recipe, members: Units, public: Units, on_round: Callable[[]
         public.flat(),
         on_round=lambda started, evaluation: on_round(),  # type: ignore[arg-type]
     )
-    model = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds)
+    model = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds)
     pessimistic = PessimisticModel(model, uncertainty="max_pairwise_difference", penalty=0.0)
-    starts = public.inputs[:, 0, : setup.architecture.observation_size]
+    starts = public.inputs[:, 0, : setup.ensemble.observation_size]
     *_, last = sac.train(pessimistic, starts, recipe.policy, ReplayBuffer.batches)
     error = trained.evaluations[-1].error
     return Release(model, last.policies, (error[0] + error[-1]) / 2)

@@ -142,25 +142,34 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
-    if params is not None and params.evaluation.private.estimators:
-        yield _with_evaluation(params, asked)
+    if params is not None and (params.evaluation.private.estimators or params.behaviour.target_epsilon is not None):
+        yield _with_others(params, asked)
     if params is not None and settings.manifest is not None and UNITS.exists():
         yield from _left(params, settings.manifest, asked)
 
 
-def _with_evaluation(params: "Params", asked: Asked) -> str:
-    """What this run and the private evaluation of its policy come to together."""
+def _with_others(params: "Params", asked: Asked) -> str:
+    """What this run, the clone of the behaviour and the private evaluation of the policy come to together."""
     from dp_accounting import dp_event
 
     from primorl.privacy.accounting.rounding import at_most
     from primorl.privacy.ledger.account import total_of
+    from primorl.setup.cloning import clone_event
     from primorl.setup.private_evaluation import gaussian_mean
 
     named, budget = params.evaluation.private.estimators, params.privacy.budget
-    releases = [dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, asked.delta)) for epsilon in named.values()]
+    releases: list[dp_event.DpEvent] = [
+        dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, asked.delta)) for epsilon in named.values()
+    ]
+    clone, others = params.behaviour.target_epsilon, []
+    if clone is not None:
+        releases.append(clone_event(clone, asked.delta))
+        others.append(f"a clone of the behaviour ({at_most(clone, 4)})")
+    if named:
+        words = ", ".join(f"{name} {at_most(epsilon, 4)}" for name, epsilon in named.items())
+        others.append(f"the private evaluation of its policy ({words})")
     together = total_of([asked.event, *releases], budget.delta).epsilon
-    words = ", ".join(f"{name} {at_most(epsilon, 4)}" for name, epsilon in named.items())
-    line = f"  with the private evaluation of its policy ({words}): about ε {_shown(together)} in all"
+    line = f"  with {' and '.join(others)}: about ε {_shown(together)} in all"
     beyond = budget.epsilon is not None and together > budget.epsilon
     return f"{line}, which privacy.budget.epsilon {budget.epsilon!r} does not allow" if beyond else line
 

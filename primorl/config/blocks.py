@@ -134,6 +134,13 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Behaviour(Block):
+    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at `Privacy.delta`."""
+
+    target_epsilon: Epsilon | None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Policy(SacConfig, Block):
     """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
 

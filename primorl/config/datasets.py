@@ -194,6 +194,7 @@ class Suggested(Block):
     partition: dict[str, Any]
     privacy: dict[str, Any]
     dynamics: dict[str, Any]
+    behaviour: dict[str, Any]
     policy: dict[str, Any]
     evaluation: dict[str, Any]
 

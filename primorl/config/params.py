@@ -15,6 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from primorl.config import suggestions
 from primorl.config.blocks import (
+    Behaviour,
     Budget,
     Compute,
     Dynamics,
@@ -57,6 +58,7 @@ class Params(Block):
     partition: Partition
     privacy: Privacy
     dynamics: Dynamics
+    behaviour: Behaviour
     policy: Policy
     evaluation: Evaluation
     ledger: LedgerStore

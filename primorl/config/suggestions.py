@@ -16,7 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
-from primorl.config.blocks import Dynamics, Evaluation, Partition, Policy, Privacy
+from primorl.config.blocks import Behaviour, Dynamics, Evaluation, Partition, Policy, Privacy
 from primorl.config.explanations import UNKNOWN, explain
 
 AUTO = "auto"
@@ -24,6 +24,7 @@ BLOCKS: dict[str, type] = {
     "partition": Partition,
     "privacy": Privacy,
     "dynamics": Dynamics,
+    "behaviour": Behaviour,
     "policy": Policy,
     "evaluation": Evaluation,
 }

@@ -10,6 +10,7 @@ from primorl.project.values import Within
 FILE = "config.json"
 
 _Count = Annotated[int, Within(ge=1)]
+Folder = Literal["models/policy", "models/mopo", "models/behaviour"]
 
 
 @record
@@ -19,7 +20,7 @@ class PolicyConfig:
     FORMAT: ClassVar[int] = 1
 
     variant: Annotated[Variant, "`dynamics.variant` of params.yaml."]
-    policy: Annotated[Literal["models/policy", "models/mopo"], "Folder of the policy."]
+    policy: Annotated[Folder, "Folder of the policy."]
     environment: Annotated[Line | None, "Id of the Gymnasium environment; `null`: no simulator."]
     seeds: Annotated[
         tuple[Annotated[int, Within(ge=0)], ...] | None,

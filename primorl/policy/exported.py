@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from primorl.dynamics.config import Variant
-from primorl.policy.config import PolicyConfig
+from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 from primorl.project.files import file_sha256
 
@@ -116,6 +116,7 @@ def save(
     *,
     variant: Variant,
     environment: str | None,
+    policy: Folder | None = None,
     seeds: Sequence[int] | None = None,
     names: Names | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
@@ -131,6 +132,7 @@ def save(
         epochs: the policies at the end of every epoch.
         variant: ``dynamics.variant`` of params.yaml.
         environment: id of the Gymnasium environment; None: no simulator.
+        policy: folder that these files are of; None: that of the variant's policy.
         seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
@@ -142,7 +144,7 @@ def save(
     low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
     PolicyConfig(
         variant=variant,
-        policy="models/mopo" if variant == "mopo" else "models/policy",
+        policy=policy or ("models/mopo" if variant == "mopo" else "models/policy"),
         environment=environment,
         seeds=None if seeds is None else tuple(seeds),
         observation_size=last.observation_size,

@@ -24,6 +24,7 @@ PUBLIC = PARTITIONS / "public"
 MANIFEST = PARTITIONS / "manifest.json"
 MODELS = Path("models")
 MODEL, POLICY, MOPO = MODELS / "dynamics", MODELS / "policy", MODELS / "mopo"
+BEHAVIOUR = MODELS / "behaviour"
 SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
 PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
@@ -44,6 +45,7 @@ PARENTS = (
     MODELS,
     MODEL,
     POLICY,
+    BEHAVIOUR,
     Path("metrics"),
     SECONDS,
     Path("plots"),

@@ -25,16 +25,16 @@ _HERE = "127.0.0.1"
 _LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 _LEADER = "PRIMORL_LEADER"
 _GRACE_SECONDS = 5.0
-_WORKER = (sys.executable, "-m", "pipeline.train_model")
 
 
 @contextmanager
-def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Group | None]:
+def joined(place: Place, device: torch.device, stage: str, *, needed: bool) -> Iterator[Group | None]:
     """The group of all processes, of which this is process 0; None if there is no other process.
 
     Args:
         place: which process this is.
         device: its device.
+        stage: whose module the other processes run.
         needed: whether the other processes have anything to do. If not, none are started.
 
     Raises:
@@ -45,11 +45,15 @@ def joined(place: Place, device: torch.device, *, needed: bool) -> Iterator[Grou
         return
     try:
         with ExitStack() as stack:
-            watch = None if place.launched else stack.enter_context(started(place.processes, _WORKER))
+            watch = (
+                None
+                if place.launched
+                else stack.enter_context(started(place.processes, (sys.executable, "-m", f"pipeline.{stage}")))
+            )
             yield stack.enter_context(join(place, device, watch))
     except ProcessLostError as lost:
         raise PipelineError(
-            f"train_model: {lost}; a round that had begun is spent, and the next `dvc repro` resumes the others that "
+            f"{stage}: {lost}; a round that had begun is spent, and the next `dvc repro` resumes the others that "
             "were paid for, with any number of processes (compute.processes)"
         ) from None
 

@@ -8,7 +8,7 @@ from typing import Any
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, parse_json, read_json, workspace
-from primorl.project.paths import LOCK, MODEL, MODELS, PRIVATE_EVALUATION
+from primorl.project.paths import BEHAVIOUR, LOCK, MODEL, MODELS, PRIVATE_EVALUATION
 from primorl.project.records import printable
 from primorl.project.restoration import is_recorded, recorded_file
 
@@ -84,17 +84,18 @@ def refuse_losses(ledger: Ledger | None, *, head: bool = True) -> None:
 def _named() -> Iterator[Loss]:
     """Every charge that a file of the project names: models, and the answers of the private units.
 
-    DVC deletes a stage's outputs before it runs the stage. So the model's statement and the answers are also looked up
-    in DVC's cache.
+    DVC deletes a stage's outputs before it runs the stage. So the statements of model and clone and the answers are
+    also looked up in DVC's cache.
     """
     for root in dict.fromkeys((workspace().resolve(), home())):
         for file in sorted((root / MODELS).glob(f"*/{_STATEMENT}")):
             yield from _of(_read(file, file.parent, root), _shown(file, root))
         if (answers := root / PRIVATE_EVALUATION).exists():
             yield from _of_answers(_read(answers, answers, root), _shown(answers, root))
-    recorded = recorded_file(MODEL, _STATEMENT)
-    if recorded is not None:
-        yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({MODEL / _STATEMENT})")
+    for folder in (MODEL, BEHAVIOUR):
+        recorded = recorded_file(folder, _STATEMENT)
+        if recorded is not None:
+            yield from _of(parse_json(recorded, LOCK), f"{LOCK} ({folder / _STATEMENT})")
     recorded = recorded_file(PRIVATE_EVALUATION)
     if recorded is not None:
         yield from _of_answers(parse_json(recorded, LOCK), f"{LOCK} ({PRIVATE_EVALUATION})")

@@ -4,11 +4,10 @@ from pathlib import Path
 
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.setup.paid_training import PaidModel
 from primorl.setup.partitions import Partitions
-from primorl.setup.statement import privacy_statement
+from primorl.setup.statement import log_statement, privacy_statement
 from primorl.tracking import StageRun
 from primorl.training.setup import TrainingSetup
 
@@ -31,7 +30,7 @@ def write_model(
     info, trained, variant = partitions.manifest.info, paid.trained, params.dynamics.variant
     plan = None if variant == "mopo" else setup.plan
     statement = privacy_statement(plan, partitions.manifest, params).with_payment(paid.charge, paid.spent)
-    ensemble = GaussianEnsemble(setup.architecture, trained.weights, trained.normaliser, setup.bounds, info.termination)
+    ensemble = GaussianEnsemble(setup.ensemble, trained.weights, trained.normaliser, setup.bounds, info.termination)
     with replaced_directory(folder) as fresh:
         ensemble.save(
             fresh,
@@ -52,11 +51,3 @@ def write_model(
             run.artifact(fresh / file)
     paid.commit(made)
     log_statement(run, statement)
-
-
-def log_statement(run: StageRun, statement: Statement) -> None:
-    """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
-    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
-        run.tag(key, str(getattr(statement, key)))
-    if statement.epsilon is not None:
-        run.metric("epsilon", statement.epsilon)

@@ -1,7 +1,6 @@
-"""Charge the ledger, train in one or several processes, and save checkpoints."""
+"""Charge the ledger, train in one or several processes, and save checkpoints: the model, and the clone."""
 
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -12,20 +11,18 @@ from pathlib import Path
 from dp_accounting import dp_event
 
 import primorl
-from primorl.config.params import Params, plain
+from primorl.config.params import Params
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, home
-from primorl.project.paths import CHECKPOINTS, MODEL, SECRET
+from primorl.project.paths import CHECKPOINTS, SECRET
 from primorl.setup import accounts
 from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
 from primorl.setup.partitions import Partitions
-from primorl.setup.pooled import train_baseline
 from primorl.setup.reporting import TrainingReport
-from primorl.setup.training import training_setup
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.engine_version import ENGINE_VERSION
@@ -34,10 +31,37 @@ from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
 from primorl.training.training import Trained, train
+from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
 OnRound = Callable[[int, PublicEvaluation | None], None]
+
+
+@dataclass(frozen=True)
+class PrivateStage:
+    """A stage that pays for one private training.
+
+    Attributes:
+        name: of the stage, as the ledger, errors and processes name it.
+        output: folder of what it trains.
+        what: it trains, as errors name it.
+        setup: from params.yaml, the manifest and the public split; refuses what can be refused without private data.
+        identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
+            paid work.
+        asked: whether the settings ask for a private training: all processes agree on it without the ledger.
+        pooled: trains the non-private baseline, for variant mopo; None: that variant does not reach this stage.
+        refusal: why a finished training is not to be used, one line that names the remedy; None: it is.
+    """
+
+    name: str
+    output: Path
+    what: str
+    setup: Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]
+    identity: Callable[[Params, TrainingSetup, Partitions], str]
+    asked: Callable[[Params], bool]
+    pooled: Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None
+    refusal: Callable[[Trained], str | None]
 
 
 @dataclass(frozen=True)
@@ -61,13 +85,14 @@ class PaidModel:
 
 @contextmanager
 def paid_training(
-    params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
+    stage: PrivateStage, params: Params, setup: TrainingSetup, partitions: Partitions, place: Place, run: StageRun
 ) -> Iterator[PaidModel]:
     """Pay for the training and train. The block writes the model and commits the charge (`PaidModel.commit`).
 
-    What was paid for under the same `model_identity` is resumed or restored at no cost, whatever code made it.
+    What was paid for under the same `PrivateStage.identity` is resumed or restored at no cost, whatever code made it.
 
     Args:
+        stage: that pays.
         params: every choice.
         setup: of this process, which is the first.
         partitions: whose private rows are opened after the ledger has granted the charge.
@@ -77,19 +102,20 @@ def paid_training(
     Raises:
         PipelineError: the budget does not allow it, training diverged, or another process was lost.
     """
-    baseline = params.dynamics.variant == "mopo"
+    pooled = stage.pooled if params.dynamics.variant == "mopo" else None
+    baseline = pooled is not None
     if setup.plan.is_private and not baseline:
         check_setup(setup)
     accounts.check_evaluation(params, partitions.manifest)
-    check_writable([MODEL, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
+    check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     request = accounts.request(
         params,
         run,
         partitions.manifest,
         partitions.version,
-        stage="train_model",
+        stage=stage.name,
         event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
-        identity=model_identity(params, setup, partitions),
+        identity=stage.identity(params, setup, partitions),
     )
     begin = None if baseline or not setup.plan.is_private else TrainingState.begin(setup.initial_weights())
     with (
@@ -104,32 +130,33 @@ def paid_training(
         ) as payment,
     ):
         run.tag("charge", payment.charge.id)
-        _say_what_is_restored(payment)
-        if baseline:
-            trained = train_baseline(params, setup, partitions, run)
+        _say_what_is_restored(stage, payment)
+        if pooled is not None:
+            trained = pooled(params, setup, partitions, run)
         else:
             threads = ThreadChoice(params.compute, setup.execution.device)
             started = payment.state.started if payment.state else 0
-            with TrainingReport(run, setup, started, threads.update) as report:
-                trained = _train(params, setup, partitions, payment, place, report)
-        _check(trained, ledger, payment)
+            with TrainingReport(run, setup, stage.name, started, threads.update) as report:
+                trained = _train(stage, params, setup, partitions, payment, place, report)
+        _check(stage, trained, ledger, payment)
         spent = spent_on_dataset(ledger, partitions.version, params.privacy.budget.delta)
         engine = payment.state.engine if payment.state else ENGINE_VERSION
         yield PaidModel(trained, payment.charge.id, spent, engine, partial(ledger.commit, payment.charge.id))
 
 
-def work_for_first(params: Params, folder: Path) -> None:
+def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
     """The part of every process but the first: sums over its own units, once the ledger has granted the charge.
 
     Args:
         params: every choice; the first process has the same.
+        stage: that the processes work for.
         folder: of the partitions.
 
     Raises:
         PipelineError: this process would train another model than the first one has paid for.
     """
-    if params.dynamics.variant == "mopo":
-        return  # trained by one process
+    if not stage.asked(params):
+        return  # one process does what there is to do
     place = Place.of(params.compute)
     with join(place, chosen_device(params.compute, place)) as group:
         granted = wait_for_grant(group)
@@ -141,8 +168,8 @@ def work_for_first(params: Params, folder: Path) -> None:
                 "them: share the project's folder, or copy both (inside the trust boundary)"
             )
         partitions = Partitions.open(folder)
-        setup = training_setup(params, partitions.manifest, partitions.public, place)
-        if _agreed(model_identity(params, setup, partitions)) != granted:
+        setup = stage.setup(params, partitions.manifest, partitions.public, place)
+        if _agreed(stage.identity(params, setup, partitions)) != granted:
             raise PipelineError(
                 "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
                 "processes the same"
@@ -151,39 +178,11 @@ def work_for_first(params: Params, folder: Path) -> None:
             check_setup(setup)
         private = _open_private(params, setup, partitions, place)
         check_coverage(group, setup.plan.units, private.numbers)
-        serve(group, setup, private)
-
-
-def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
-    """A digest of everything that determines a model but chance and code. Equal digests are one piece of paid work.
-
-    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
-    the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
-    """
-    plan, statistics = setup.plan, params.privacy.statistics
-    uses_bounds = statistics.normaliser != "public" or statistics.starts
-    content = {
-        "data": partitions.identity,
-        "seed": params.seed,
-        "architecture": vars(setup.architecture),
-        "dynamics": {key: value for key, value in plain(params.dynamics).items() if key != "mopo"},
-        "plan": None
-        if params.dynamics.variant == "mopo"
-        else [
-            plan.sampling_probability,
-            plan.noise_multiplier,
-            str(plan.clip),
-            plan.rounds,
-            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
-        ],
-        "normaliser": statistics.normaliser,
-        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
-        "draw": params.privacy.draw,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        serve(group, setup, setup.source_of(private))
 
 
 def _train(
+    stage: PrivateStage,
     params: Params,
     setup: TrainingSetup,
     partitions: Partitions,
@@ -192,11 +191,11 @@ def _train(
     on_round: OnRound,
 ) -> Trained:
     """Run the rounds that the payment has left, or restore what an earlier run finished."""
-    with joined(place, setup.execution.device, needed=not payment.finished) as group:
+    with joined(place, setup.execution.device, stage.name, needed=not payment.finished) as group:
         private = None
         if not payment.finished:
-            private = _granted(params, setup, partitions, payment, place, group)
-        public = partitions.public.flat() if partitions.public.units else None
+            private = setup.source_of(_granted(params, setup, partitions, payment, place, group))
+        public = setup.public_of(partitions.public.flat()) if partitions.public.units else None
         return train(
             setup,
             private,
@@ -243,42 +242,33 @@ def _agreed(identity: str) -> str:
     return agreed.hexdigest()
 
 
-def _say_what_is_restored(payment: Payment[TrainingState]) -> None:
+def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) -> None:
     if payment.state is None or payment.state.started == 0:
         return
     other = payment.state.engine != ENGINE_VERSION
     made = f" Engine version {payment.state.engine} began it; this is version {ENGINE_VERSION}." if other else ""
     if payment.finished:
+        paid = f"charge {payment.charge.id} of {payment.charge.time} has paid for exactly this {stage.what}"
         print(
-            f"train_model: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this model: it is "
-            f"restored, and nothing is spent.{made} To pay for another draw of the noise, set privacy.draw to a new "
-            "number",
+            f"{stage.name}: {paid}: it is restored, and nothing is spent.{made} To pay for another draw of the noise, "
+            "set privacy.draw to a new number",
             file=sys.stderr,
         )
     elif made:
-        print(f"train_model: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
+        print(f"{stage.name}: charge {payment.charge.id} is resumed.{made}", file=sys.stderr)
 
 
-def _check(trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
-    """Refuse a model that training has not made better.
+def _check(stage: PrivateStage, trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
+    """Refuse what training has not made better.
 
     Raises:
-        PipelineError: weights are not finite, or the public loss is worse than the initial weights' or a constant's.
+        PipelineError: the stage refuses it; the charge stays spent.
     """
-    if not all(bool(w.isfinite().all()) for w in trained.weights):
+    refusal = stage.refusal(trained)
+    if refusal is not None:
         ledger.commit(payment.charge.id)
         raise PipelineError(
-            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
-            "privacy.clipping_norm. The last good model is untouched; the charge stays spent" + _free_again(payment)
-        )
-    loss = trained.public_loss
-    if loss is not None and loss.diverged:
-        ledger.commit(payment.charge.id)
-        raise PipelineError(
-            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
-            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
-            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
-            "dynamics.hidden. The last good model is untouched; the charge stays spent" + _free_again(payment)
+            f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{_free_again(payment)}"
         )
 
 

@@ -38,7 +38,7 @@ def train_baseline(params: Params, setup: TrainingSetup, partitions: Partitions,
                 log_evaluation(run, setup.architecture, evaluation)
 
         return train_pooled(
-            setup.architecture,
+            setup.ensemble,
             rows.flat(),
             public,
             normaliser=normaliser,

@@ -228,7 +228,7 @@ def _request(
 
 
 def _identity(params: Params, partitions: Partitions, problem: Problem, asked: Asked, subject: Subject) -> str:
-    """A digest of everything that determines an answer but chance and code; see `paid_training.model_identity`."""
+    """A digest of everything that determines an answer but chance and code; see `model_training.model_identity`."""
     estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
     content = {
         "data": partitions.identity,

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from primorl.dynamics.ensemble import Architecture
 from primorl.project.progress import progress_bar
 from primorl.tracking import StageRun
+from primorl.training.networks import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
 
@@ -22,6 +22,7 @@ class TrainingReport:
     Args:
         run: the stage's MLflow run.
         setup: of the training.
+        stage: name of the stage.
         started: rounds that an earlier run began.
         between: called before the first round and after every round.
     """
@@ -30,11 +31,12 @@ class TrainingReport:
         self,
         run: StageRun,
         setup: TrainingSetup,
+        stage: str,
         started: int = 0,
         between: Callable[[], None] = lambda: None,
     ) -> None:
         self._run, self._setup, self._started, self._between = run, setup, started, between
-        self._bar = progress_bar(setup.plan.rounds, "train_model", "round")
+        self._bar = progress_bar(setup.plan.rounds, stage, "round")
         self._due = 0.0
 
     def __enter__(self) -> Self:
@@ -70,7 +72,7 @@ class TrainingReport:
         self._due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
 
 
-def log_evaluation(run: StageRun, architecture: Architecture, evaluation: PublicEvaluation) -> None:
+def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvaluation) -> None:
     """Log the public loss and each target's error."""
     run.metric("public_loss", evaluation.loss, evaluation.round)
     for name, error in zip(architecture.target_names, evaluation.error, strict=True):

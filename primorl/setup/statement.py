@@ -6,6 +6,7 @@ from primorl.config.params import Params
 from primorl.dynamics.termination import NONE, RULES
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
+from primorl.tracking import StageRun
 from primorl.trajectories.storage.manifest import PUBLIC_BY, Manifest
 
 
@@ -57,3 +58,11 @@ def assumptions(manifest: Manifest) -> list[str]:
     elif info.termination in RULES:
         assumptions.append(f"when an episode ends: the declared rule {info.termination}")
     return assumptions
+
+
+def log_statement(run: StageRun, statement: Statement) -> None:
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
+    for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
+        run.tag(key, str(getattr(statement, key)))
+    if statement.epsilon is not None:
+        run.metric("epsilon", statement.epsilon)

@@ -6,10 +6,8 @@ Everything that can be refused without private data is refused here, before the 
 import math
 import sys
 
-import torch
-
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture, Bounds
+from primorl.dynamics.ensemble import Architecture
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -18,7 +16,14 @@ from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.compute import ALONE, Place, chosen_device, execution
-from primorl.training.normaliser_query import MOST_NOISE, NORMALISER, ObservationColumns
+from primorl.setup.declared import (
+    check_declared,
+    check_partitions,
+    model_bounds,
+    needs_public,
+    observation_columns,
+)
+from primorl.training.normaliser_query import MOST_NOISE, NORMALISER
 from primorl.training.setup import TrainingSetup
 from primorl.training.start_query import STARTS, StartQuery
 from primorl.trajectories.storage.manifest import Manifest
@@ -53,22 +58,6 @@ def training_setup(params: Params, manifest: Manifest, public: UnitStore, place:
         seed=params.seed,
         execution=execution(params.compute, device, place),
     ).of_process(place.process, place.processes)
-
-
-def check_partitions(manifest: Manifest, public: UnitStore) -> None:
-    """Check that the manifest and the public split are of one dataset.
-
-    Raises:
-        PipelineError: they are not.
-    """
-    if public.info != manifest.info:
-        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
-
-
-def observation_columns(manifest: Manifest) -> ObservationColumns:
-    """How the dimensions of an observation are treated."""
-    spaces = manifest.info.spaces
-    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:
@@ -156,41 +145,14 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
         ) from None
 
 
-def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
-    """Bounds of model states and rewards: declared, the environment's or the public split's; never the private data's.
-
-    Raises:
-        PipelineError: the bounds of observations are infinite, or of another number of dimensions.
-    """
-    declared, spaces, size = params.chosen.bounds, manifest.info.spaces, public.observation_size
-    key = f"datasets/{params.dataset}.yaml: bounds.observation"
-    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
-    inputs, targets = public.flat()
-    if declared.observation == "public":
-        seen = torch.cat((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
-        low, high = seen.amin(0), seen.amax(0)
-    elif declared.observation != "space":
-        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
-        if len(low) != size:
-            raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
-    if not bool((low.isfinite() & high.isfinite()).all()):
-        raise PipelineError(
-            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
-            "{low: [..], high: [..]}"
-        )
-    rewards = targets[:, size]
-    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
-    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
-    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
-
-
 def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
 
     Raises:
         PipelineError: names the first such choice.
     """
-    _check_public_needs(params, manifest)
+    check_declared(params, manifest)
+    _check_patience(params, manifest)
     _check_starts(params, manifest)
     if manifest.info.environment is None:
         manifest.declared_horizon()
@@ -204,44 +166,11 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
         )
 
 
-def _check_public_needs(params: Params, manifest: Manifest) -> None:
-    """Refuse choices that need the public split where there is none, and infinite bounds where they are needed."""
-    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
-    dataset, patience = f"datasets/{params.dataset}.yaml", params.dynamics.early_stopping.patience
-    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
-    if chosen != "public" and not all(map(math.isfinite, sides)):
-        raise PipelineError(
-            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
-            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
-        )
-    if manifest.public_units:
-        return
-    for key, found, needs_public, allowed in (
-        (
-            "params.yaml: privacy.statistics.normaliser",
-            chosen,
-            chosen == "public",
-            "bounds (the declared ones), private (charged)",
-        ),
-        (
-            "params.yaml: dynamics.early_stopping.patience",
-            patience,
-            patience is not None,
-            "null: all rounds are run",
-        ),
-        (
-            f"{dataset}: bounds.observation",
-            declared.observation,
-            declared.observation == "public",
-            "space, {low, high}",
-        ),
-        (f"{dataset}: bounds.reward", declared.reward, declared.reward == "public", "[low, high]"),
-    ):
-        if needs_public:
-            raise PipelineError(
-                f"{key}: found {found}, which needs public units, and there are none (partition.public_fraction); "
-                f"allowed: {allowed}"
-            )
+def _check_patience(params: Params, manifest: Manifest) -> None:
+    """Refuse early stopping where there is no public split."""
+    patience = params.dynamics.early_stopping.patience
+    if patience is not None and not manifest.public_units:
+        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
 
 
 def _check_starts(params: Params, manifest: Manifest) -> None:

@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.local_update import LocalBatches
+from primorl.training.networks import Network
 from primorl.training.settings import LocalTraining
 
 _MOST_ON_CPU = 64  # more units at once gain nothing, and all sizes up to here are tried out
@@ -119,7 +119,7 @@ def next_size(count: int) -> int:
     return -(-count // step) * step
 
 
-def bytes_of_a_unit(shape: Architecture, local: LocalTraining, transitions: int) -> int:
+def bytes_of_a_unit(shape: Network, local: LocalTraining, transitions: int) -> int:
     """Buffers of one unit: weights, update, the update in float64, activations of one step, its rows; those read ahead.
 
     A row being read is there raw and normalised, with the random key and the places that made its order.

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Weights
+from primorl.dynamics.ensemble import Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.training.chunks import filled_up
 from primorl.training.local_update import LocalBatches, Workspace, sum_of_updates
+from primorl.training.networks import Network
 from primorl.training.settings import LocalTraining
 
 _MOST_GRAPHS = 8  # each keeps its rows; units of very uneven lengths could ask for many more
@@ -30,13 +31,13 @@ class SumOfUpdates:
     """`sum_of_updates` of one training; on a GPU captured once for each size and replayed.
 
     Args:
-        shape: sizes of the ensemble.
+        shape: sizes of the network.
         local: the local steps.
         clip: applied after every step.
         grid: what updates are multiples of.
     """
 
-    def __init__(self, shape: Architecture, local: LocalTraining, clip: EnsembleClip, grid: float = 0.0) -> None:
+    def __init__(self, shape: Network, local: LocalTraining, clip: EnsembleClip, grid: float = 0.0) -> None:
         self._shape, self._local, self._clip, self._grid = shape, local, clip, grid
         self._graphs: dict[tuple[int, ...], _Graph] = {}
         # All graphs compute in the same memory: one runs at a time, and what it gives is copied before the next.

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.dynamics.ensemble import Normaliser, Weights
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
+from primorl.training.networks import Network
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 
@@ -243,7 +244,7 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
 def serve_rounds(
     group: Group,
     totals: Sequence[Callable[[], Tensor]],
-    architecture: Architecture,
+    architecture: Network,
     device: torch.device,
     rounds: Callable[[Normaliser], Rounds],
 ) -> None:
@@ -252,7 +253,7 @@ def serve_rounds(
     Args:
         group: the processes.
         totals: computes the sum of each query over this process's units, in the order of `distributed_totals`.
-        architecture: sizes of the ensemble.
+        architecture: sizes of the network.
         device: this process's.
         rounds: makes the rounds on this process's units.
     """
@@ -264,7 +265,7 @@ def serve_rounds(
         return
     sizes = [architecture.inputs, architecture.inputs, architecture.targets, architecture.targets]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
-    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.learned_termination)
+    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.columns > architecture.targets)
     weights = [w.to(device) for w in architecture.initial_weights(0)]
     with rounds(normaliser) as own:
         while (command := _told(group)[0]) != _Do.STOP:

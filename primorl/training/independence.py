@@ -12,11 +12,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.project.errors import PipelineError
 from primorl.training.chunks import bytes_of_a_unit, cpu_sizes, gpu_size
 from primorl.training.local_update import LocalBatches, Workspace, ensemble_clip, updates_of_units
+from primorl.training.networks import Network
 from primorl.training.settings import LocalTraining
 from primorl.training.setup import TrainingSetup
 
@@ -45,12 +45,12 @@ def check_setup(setup: TrainingSetup) -> None:
 
 
 def check_independence(
-    shape: Architecture, local: LocalTraining, clip: EnsembleClip, sizes: Sequence[int], device: torch.device
+    shape: Network, local: LocalTraining, clip: EnsembleClip, sizes: Sequence[int], device: torch.device
 ) -> None:
     """Train one made-up unit in every place of chunks of ``sizes`` units.
 
     Args:
-        shape: sizes of the ensemble.
+        shape: sizes of the network.
         local: the local steps.
         clip: applied after every step.
         sizes: numbers of units of a chunk, among which a unit's update must not differ.
@@ -75,9 +75,7 @@ def check_independence(
             )
 
 
-def _of_one_unit(
-    shape: Architecture, local: LocalTraining, units: int, steps: int, device: torch.device
-) -> LocalBatches:
+def _of_one_unit(shape: Network, local: LocalTraining, units: int, steps: int, device: torch.device) -> LocalBatches:
     """The batches of ``units`` equal units: `_STEPS` steps, the last of half as many rows, and padding."""
     generator = torch.Generator().manual_seed(0)
     rows = local.batch_size

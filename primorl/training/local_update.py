@@ -18,11 +18,14 @@ from torch.nn.functional import pad
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.training.networks import Network
+from primorl.training.policy_network import CategoricalGradient, PolicyNetwork, SquashedGaussianGradient
 from primorl.training.settings import LocalTraining
 
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
-_silu_into = torch.ops.aten.silu.out
+_silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
+_relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 _sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
 
 
@@ -33,8 +36,9 @@ class LocalBatches:
     Sensitive: discard right after use.
 
     Attributes:
-        inputs: standardised, ``[J, U, B, S + A]``, J local steps.
-        targets: standardised, ``[J, U, B, S + 1]``; one column more with a learned termination, its flag.
+        inputs: standardised, ``[J, U, B, S + A]``, J local steps; of a policy ``[J, U, B, S]``.
+        targets: standardised, ``[J, U, B, S + 1]``; one column more with a learned termination, its flag. Of a policy
+            actions, ``[J, U, B, A]``.
         weights: ``[J, U, B]``, 1/(rows of the batch) on a unit's rows and 0 on padding, so that a step is a
             mean over the unit's own rows and a batch of padding alone moves nothing.
     """
@@ -91,7 +95,7 @@ def ensemble_clip(plan: Plan) -> EnsembleClip:
 def sum_of_updates(
     start: Weights,
     batches: LocalBatches,
-    shape: Architecture,
+    shape: Network,
     local: LocalTraining,
     clip: EnsembleClip,
     workspace: Workspace | None = None,
@@ -105,7 +109,7 @@ def sum_of_updates(
     Args:
         start: the released weights every unit starts from, ``[N, in, out]`` and ``[N, 1, out]``.
         batches: the units' own transitions.
-        shape: sizes of the ensemble.
+        shape: sizes of the network.
         local: the local steps.
         clip: applied after every step.
         workspace: used again by the next chunk; None: a fresh one.
@@ -128,7 +132,7 @@ def sum_of_updates(
 def updates_of_units(
     start: Weights,
     batches: LocalBatches,
-    shape: Architecture,
+    shape: Network,
     local: LocalTraining,
     clip: EnsembleClip,
     workspace: Workspace | None = None,
@@ -188,7 +192,7 @@ class _Layer:
 def _clipped_updates(
     start: Weights,
     batches: LocalBatches,
-    shape: Architecture,
+    shape: Network,
     local: LocalTraining,
     clip: EnsembleClip,
     workspace: Workspace,
@@ -216,7 +220,8 @@ def _clipped_updates(
     y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    gradient = _LossGradient(shape, pairs, rows, workspace, device)
+    gradient = _loss_gradient(shape, pairs, rows, workspace, device)
+    rectified = isinstance(shape, PolicyNetwork)
     # On a GPU no value may be asked for: the steps may be in the course of being captured.
     ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
     refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
@@ -225,7 +230,7 @@ def _clipped_updates(
     ):
         for signal in signals if refill[j] else ():
             signal[..., -1] = x_j[..., -1]
-        _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local)
+        _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local, rectified=rectified)
         _clip(layers, idle_j, clip)
     return clip.finish([layer.moved for layer in layers])
 
@@ -281,20 +286,36 @@ class _LossGradient:
         return gradient
 
 
+def _loss_gradient(
+    shape: Network, pairs: int, rows: int, workspace: Workspace, device: torch.device
+) -> "_LossGradient | CategoricalGradient | SquashedGaussianGradient":
+    """What makes the gradient of the network's own loss."""
+    if not isinstance(shape, PolicyNetwork):
+        assert isinstance(shape, Architecture)
+        return _LossGradient(shape, pairs, rows, workspace, device)
+    count = 1 if shape.discrete_actions else 4
+    buffers = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(count)]
+    return CategoricalGradient(buffers[0]) if shape.discrete_actions else SquashedGaussianGradient(shape, buffers)
+
+
 def _descend(
     layers: list[_Layer],
     signals: list[Tensor],
     y: Tensor,
     weight: Tensor,
-    gradient: _LossGradient,
+    gradient: "_LossGradient | CategoricalGradient | SquashedGaussianGradient",
     local: LocalTraining,
+    *,
+    rectified: bool,
 ) -> None:
     """One gradient step of every pair, in place: forward, loss gradient, backward, update.
+
+    Between layers stands Swish, or, ``rectified``, ReLU.
 
     Only how far a layer has moved is updated: `_clip` follows, which says where it is.
     """
     for layer, below, signal in zip(layers, signals, signals[1:], strict=False):
-        _silu_into(layer.forward(below), out=signal[..., :-1])
+        (_relu_into if rectified else _silu_into)(layer.forward(below), out=signal[..., :-1])
     gradient(layers[-1].forward(signals[-1]), y, layers[-1].error).mul_(weight)
 
     rate = local.learning_rate
@@ -305,7 +326,11 @@ def _descend(
         if moving is not None:
             layer.moved.addcmul_(layer.now, moving, value=-rate * local.weight_decay)
         if i:
-            _silu_backward_into(layer.carry(layer.error), layers[i - 1].above, grad_input=layers[i - 1].error)
+            lower, carried = layers[i - 1], layer.carry(layer.error)
+            if rectified:
+                _relu_backward_into(carried, lower.above, 0, grad_input=lower.error)
+            else:
+                _silu_backward_into(carried, lower.above, grad_input=lower.error)
 
 
 def _clip(layers: list[_Layer], idle: Tensor, clip: EnsembleClip) -> None:

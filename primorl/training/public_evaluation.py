@@ -8,6 +8,8 @@ from torch import Tensor
 
 from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
+from primorl.training.networks import Network
+from primorl.training.policy_network import PolicyNetwork, constant_policy_loss, policy_row_losses
 
 _MOST_PUBLIC_ROWS = 16384
 
@@ -32,13 +34,13 @@ class PublicEvaluator:
     """Evaluates weights on at most 16,384 evenly spaced transitions of the public split.
 
     Args:
-        architecture: sizes of the ensemble.
+        architecture: sizes of the network.
         normaliser: of inputs and targets.
         inputs: ``[R, S + A]``.
         targets: ``[R, columns]``.
     """
 
-    def __init__(self, architecture: Architecture, normaliser: Normaliser, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(self, architecture: Network, normaliser: Normaliser, inputs: Tensor, targets: Tensor) -> None:
         stride = -(-len(inputs) // _MOST_PUBLIC_ROWS)
         self._architecture = architecture
         self._inputs = normaliser.inputs(inputs[::stride])
@@ -61,11 +63,15 @@ class PublicEvaluator:
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._architecture.members, -1, -1)
-        return row_losses(self._architecture, weights, inputs, self._targets)
+        if isinstance(self._architecture, PolicyNetwork):
+            return policy_row_losses(self._architecture, weights, inputs, self._targets)
+        return row_losses(_ensemble(self._architecture), weights, inputs, self._targets)
 
     def _constant_loss(self) -> float:
         """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
-        architecture = self._architecture
+        if isinstance(self._architecture, PolicyNetwork):
+            return constant_policy_loss(self._architecture, self._targets)
+        architecture = _ensemble(self._architecture)
         targets = self._targets[:, : architecture.targets].double()
         variance = targets.var(dim=0, unbiased=False)
         bounded = variance.log().clamp(architecture.log_variance_low, architecture.log_variance_high)
@@ -74,3 +80,8 @@ class PublicEvaluator:
             share = float(self._targets[:, -1].mean())
             loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
         return loss
+
+
+def _ensemble(network: Network) -> Architecture:
+    assert isinstance(network, Architecture), "there are two kinds of networks"
+    return network

@@ -12,6 +12,7 @@ from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
+from primorl.training.networks import Network
 from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
 from primorl.training.start_query import STARTS, StartQuery
@@ -33,7 +34,7 @@ class TrainingSetup:
 
     Attributes:
         plan: sampler, clip, noise, queries and what they cost.
-        architecture: sizes of the ensemble.
+        architecture: sizes of the network.
         bounds: of model states, actions and rewards.
         columns: how the observation's dimensions are treated.
         normaliser: where the normaliser comes from: ``public`` split, declared ``bounds`` or a ``private`` query.
@@ -44,7 +45,7 @@ class TrainingSetup:
     """
 
     plan: Plan
-    architecture: Architecture
+    architecture: Network
     bounds: Bounds
     columns: ObservationColumns
     normaliser: Literal["public", "bounds", "private"]
@@ -53,9 +54,23 @@ class TrainingSetup:
     seed: int
     execution: Execution
 
+    @property
+    def ensemble(self) -> Architecture:
+        """`architecture`, of a training of the dynamics ensemble."""
+        assert isinstance(self.architecture, Architecture), "this is the training of a policy"
+        return self.architecture
+
     def of_process(self, process: int, processes: int) -> "TrainingSetup":
         """The setup of one of several processes that train together (`Plan.of_process`)."""
         return replace(self, plan=self.plan.of_process(process, processes))
+
+    def source_of(self, store: CohortSource) -> CohortSource:
+        """What training sees of a store's units: its rows as they are."""
+        return store
+
+    def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        """What training sees of the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]``."""
+        return public
 
     def queries(self) -> dict[str, UnitQuery]:
         """What computes the sum of each of the plan's queries, by name, in the plan's order."""
@@ -72,7 +87,7 @@ class TrainingSetup:
         Raises:
             ValueError: there is no public split, and the normaliser comes from it.
         """
-        flag = self.architecture.learned_termination
+        flag = self.architecture.columns > self.architecture.targets
         if self.normaliser == "bounds":
             return replace(normaliser_of_bounds(self.columns, self.bounds), flag=flag)
         if self.normaliser == "private":

@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Weights
+from primorl.dynamics.ensemble import Weights
 from primorl.project.files import finite
 from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.networks import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.settings import ServerTraining
 
@@ -74,10 +75,8 @@ class TrainingState:
         return plain | {"best_loss": finite(self.best_loss), "evaluations": evaluations}
 
     @classmethod
-    def restore(
-        cls, architecture: Architecture, tensors: Mapping[str, Tensor], facts: dict[str, Any]
-    ) -> "TrainingState":
-        """Rebuild the state of an ensemble of ``architecture`` from a checkpoint's `tensors` and `facts`.
+    def restore(cls, architecture: Network, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> "TrainingState":
+        """Rebuild the state of networks of ``architecture`` from a checkpoint's `tensors` and `facts`.
 
         Raises:
             ValueError, KeyError, TypeError: they are of another ensemble, or of no training.
@@ -131,7 +130,7 @@ class TrainingState:
         return replace(seen, since_best=since_best, finished=last or since_best >= patience)
 
 
-def _as_weights(vector: Tensor, architecture: Architecture) -> Weights:
+def _as_weights(vector: Tensor, architecture: Network) -> Weights:
     sizes = [
         size for i, o in architecture.layers for size in ((architecture.members, i, o), (architecture.members, 1, o))
     ]

@@ -39,6 +39,11 @@ class Trained:
     answers: Mapping[str, Tensor] = field(default_factory=dict)
     public_loss: PublicLosses | None = None
 
+    @property
+    def finite(self) -> bool:
+        """Whether all weights are finite."""
+        return all(bool(w.isfinite().all()) for w in self.weights)
+
 
 def train(
     setup: TrainingSetup,

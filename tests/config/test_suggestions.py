@@ -42,7 +42,14 @@ def with_keys(**keys: Any) -> dict[str, Any]:
 def suggest(name: str, suggested: dict[str, Any]) -> None:
     path = Path("datasets") / f"{name}.yaml"
     content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    empty: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
+    empty: dict[str, Any] = {
+        "partition": {},
+        "privacy": {},
+        "dynamics": {},
+        "behaviour": {},
+        "policy": {},
+        "evaluation": {},
+    }
     path.write_text(yaml.safe_dump(content | {"suggested": empty | suggested}), encoding="utf-8")
 
 

@@ -41,9 +41,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.setenv("DVC_ROOT", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
-    for seconds, stage in enumerate(
-        ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo", "evaluate_private")
-    ):
+    stages = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
+    for seconds, stage in enumerate(stages.split()):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)
     write_partitions(table(episodes(9)), PUBLIC)
@@ -85,9 +84,10 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "ingest": 1,
         "partition": 2,
         "train_model": 3,
-        "optimize_policy": 4,
-        "optimize_mopo": 5,
-        "evaluate_private": 6,
+        "clone_behaviour": 4,
+        "optimize_policy": 5,
+        "optimize_mopo": 6,
+        "evaluate_private": 7,
     }
     assert summary == {
         "format": 4,

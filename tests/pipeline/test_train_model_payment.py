@@ -268,7 +268,7 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
         Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
     )
     setup = training_setup(plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
-    with reporting.TrainingReport(run, setup) as report:  # type: ignore[arg-type]
+    with reporting.TrainingReport(run, setup, "train_model") as report:  # type: ignore[arg-type]
         for done in range(1, 101):
             clock += 1.0
             report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)

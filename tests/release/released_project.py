@@ -23,7 +23,10 @@ from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, write_raw
 
 SECRET = bytes(range(32))
-STAGES = ("collect", "ingest", "partition", "train_model", "optimize_policy", "optimize_mopo", "evaluate_private")
+STAGES = (
+    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_policy", "optimize_mopo"),
+    "evaluate_private",
+)
 EPISODES = tuple(episode(20 + i % 3, seed=i) for i in range(14))
 
 

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture
 from primorl.training.local_update import LocalBatches
+from primorl.training.policy_network import PolicyNetwork
 from primorl.training.settings import LocalTraining
 
 
@@ -27,6 +28,21 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
     return loss
 
 
+def policy_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: PolicyNetwork) -> Tensor:
+    """Mean over rows of -log π(action): of torch's categorical, or of its normal without the constant."""
+    hidden = x
+    for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
+        hidden = torch.clamp(hidden @ weight + bias, min=0)
+    output = hidden @ parameters[-2] + parameters[-1]
+    if shape.discrete_actions:
+        return -torch.distributions.Categorical(logits=output).log_prob(y.argmax(1)).mean()
+    mean, raw = torch.tanh(output[:, : shape.action_size]), output[:, shape.action_size :]
+    raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
+    log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
+    normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
+    return (-normal.log_prob(y) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
+
+
 def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[Tensor]:
     """EnsembleClip of one member's update: flat to C/√N, per layer to C/√(N·L)."""
     if mode == "flat":
@@ -45,7 +61,7 @@ def clipped(update: list[Tensor], norm: float, mode: str, members: int) -> list[
 def reference_sum(
     start: tuple[Tensor, ...],
     batches: LocalBatches,
-    shape: Architecture,
+    shape: Architecture | PolicyNetwork,
     local: LocalTraining,
     norm: float,
     mode: str,
@@ -62,7 +78,8 @@ def reference_sum(
                     continue
                 x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
                 leaves = [w.requires_grad_() for w in current]
-                gradients = torch.autograd.grad(member_loss(leaves, x, y, shape), leaves)
+                loss = (policy_loss if isinstance(shape, PolicyNetwork) else member_loss)(leaves, x, y, shape)  # type: ignore[operator]
+                gradients = torch.autograd.grad(loss, leaves)
                 with torch.no_grad():
                     moved = [
                         w * (1 - local.learning_rate * local.weight_decay) - local.learning_rate * g - o

@@ -11,6 +11,7 @@ from primorl.training.engine_version import SOURCES
 ROOT = Path(__file__).resolve().parents[2]
 ENTRIES = (
     "primorl.training.training",
+    "primorl.training.cloning",
     # They make the rows that the engine reads, and the engine does not import them.
     "primorl.trajectories.storage.memory",
     "primorl.trajectories.storage.sharded",
@@ -31,11 +32,13 @@ def test_somebody_decided_about_every_edit_of_the_engine() -> None:
 
 def test_the_digest_covers_everything_that_makes_a_release() -> None:
     assert {
+        "primorl.training.cloning",
         "primorl.training.cohort",
         "primorl.training.cuda_graph",
         "primorl.training.distributed",
         "primorl.training.local_update",
         "primorl.training.normaliser_query",
+        "primorl.training.policy_network",
         "primorl.training.rounds",
         "primorl.training.state",
         "primorl.privacy.mechanism.clipping",

@@ -30,7 +30,7 @@ def entry(**changes: Any) -> MinariDataset:
         "options": {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]},
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
     return checked(MinariDataset, plain | changes)
 

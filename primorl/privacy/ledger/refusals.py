@@ -11,7 +11,7 @@ from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Refused, Req
 from primorl.privacy.ledger.roster import Roster
 from primorl.privacy.ledger.sharing import OtherKind, same_kind
 
-_OTHERS = ("evaluate_private", "select")
+_OTHERS = ("clone_behaviour", "evaluate_private", "select")
 """Stages that a smaller ε mends."""
 
 
@@ -82,7 +82,10 @@ def refuse_beyond(budget: Budget, request: Request, account: Account, others: Se
     run = "this run"
     if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's
         run = request.stage
-        still = "ask for a smaller ε (evaluation.private.estimators in params.yaml, or --epsilon of `primorl select`)"
+        still = (
+            "ask for a smaller ε (behaviour.target_epsilon or evaluation.private.estimators in params.yaml, or "
+            "--epsilon of `primorl select`)"
+        )
     else:
         still = advice(account, request.event, budget) if not whose else "a run with more noise, or with fewer rounds"
     raise BudgetExceeded(

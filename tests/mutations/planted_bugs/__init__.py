@@ -6,6 +6,7 @@ from tests.mutations.planted_bugs.audits import AUDITS
 from tests.mutations.planted_bugs.behaviour import BEHAVIOUR
 from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
+from tests.mutations.planted_bugs.cloning import CLONING
 from tests.mutations.planted_bugs.closed import CLOSED
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.dptd import DPTD
@@ -43,6 +44,7 @@ BUGS: tuple[Bug, ...] = (
     *INDEPENDENCE,
     *AUDITS,
     *BEHAVIOUR,
+    *CLONING,
     *WEIGHTS,
     *EVALUATION_QUERIES,
     *SELECTION,

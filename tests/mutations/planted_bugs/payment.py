@@ -169,7 +169,7 @@ PAYMENT = [
     Bug(
         "charge-again-for-an-edit",
         "ledger",
-        "primorl/setup/paid_training.py",
+        "primorl/setup/model_training.py",
         '        "draw": params.privacy.draw,\n',
         '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
         "an edit of the engine charges the same people again without being asked to",
@@ -181,7 +181,7 @@ PAYMENT = [
     Bug(
         "charge-identity-without-draw",
         "ledger",
-        "primorl/setup/paid_training.py",
+        "primorl/setup/model_training.py",
         '        "draw": params.privacy.draw,\n',
         "",
         "another draw that was asked for is not made",

@@ -113,6 +113,6 @@ def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> 
         },
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
     return checked(D4rlDataset, plain | changes)

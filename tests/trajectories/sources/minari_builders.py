@@ -129,7 +129,7 @@ def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any
         },
         "bounds": {"observation": "public", "reward": "public"},
         "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
     return checked(MinariDataset, plain | changes)
 

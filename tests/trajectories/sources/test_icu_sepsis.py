@@ -20,7 +20,14 @@ from primorl.trajectories.storage.schema import vectors
 
 pytest.importorskip("icu_sepsis")
 
-SUGGESTED: dict[str, Any] = {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}}
+SUGGESTED: dict[str, Any] = {
+    "partition": {},
+    "privacy": {},
+    "dynamics": {},
+    "behaviour": {},
+    "policy": {},
+    "evaluation": {},
+}
 
 
 def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:

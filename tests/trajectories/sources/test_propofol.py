@@ -30,7 +30,7 @@ def entry(environment: str = ENVIRONMENT, **changes: Any) -> PropofolDataset:
         "options": options,
         "bounds": {"observation": "space", "reward": [-2.01, 1.0]},
         "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
     return checked(PropofolDataset, content)
 

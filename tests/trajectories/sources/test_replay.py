@@ -36,7 +36,7 @@ def entry(environment: str | None, **changes: Any) -> ReplayDataset:
         "options": options | changes,
         "bounds": {"observation": "public", "reward": "public"},
         "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
     return checked(ReplayDataset, content)
 

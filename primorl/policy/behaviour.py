@@ -1,0 +1,217 @@
+"""A cloned behaviour: a stochastic policy whose mean or likeliest action is a policy like any other, and its files."""
+
+import math
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, ClassVar, Self
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from primorl.dynamics.config import PublicLosses, Variant
+from primorl.dynamics.ensemble import soft_bounded
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy import exported
+from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.policy.saved import SCALES
+from primorl.project.errors import PipelineError
+from primorl.project.records import read_record, record, write_record
+from primorl.project.values import Within
+
+FILE, SPREAD = "behaviour.json", "spread.safetensors"
+_NOT_THERE = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
+
+_Count = Annotated[int, Within(ge=1)]
+
+
+@record
+class BehaviourConfig:
+    """``behaviour.json``: what a clone is beyond a policy, or that none was made."""
+
+    FORMAT: ClassVar[int] = 1
+
+    made: Annotated[bool, "Whether there is a clone: `behaviour.target_epsilon` asked for it."]
+    log_variance: Annotated[
+        tuple[float, float] | None, "Bounds of the log-variance of actions scaled to [-1, 1]; `null`: discrete."
+    ] = None
+    rounds: Annotated[_Count | None, "Rounds in the weights."] = None
+    engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
+    public_loss: Annotated[
+        PublicLosses | None, "Mean negative log-likelihood of actions on the public split; `null`: there is none."
+    ] = None
+
+    def write(self, folder: Path) -> None:
+        """Write ``behaviour.json`` in ``folder``."""
+        write_record(folder / FILE, self)
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read ``behaviour.json`` in ``folder``.
+
+        Raises:
+            PipelineError: missing, of another format version, or not as declared. One line.
+        """
+        return read_record(folder / FILE, cls, _NOT_THERE)
+
+
+@dataclass(frozen=True)
+class BehaviourPolicy:
+    """How the people in a log acted, as a distribution over actions at every observation.
+
+    Actions in a box, scaled to [-1, 1], are independent normals. Discrete actions are one-hot vectors.
+
+    Attributes:
+        policy: its mean or likeliest action; one network (P = 1) whose output is the mean before tanh, or the logits.
+        spread: weight ``[1, A, in]`` and bias ``[1, 1, A]`` of the raw log-variance in the last layer; None: discrete.
+        log_variance: its bounds.
+    """
+
+    policy: DeterministicPolicy
+    spread: tuple[Tensor, Tensor] | None
+    log_variance: tuple[float, float] | None
+
+    @classmethod
+    def load(cls, folder: Path, device: torch.device) -> "BehaviourPolicy":
+        """Read what `save` wrote. Executes nothing from the files.
+
+        Raises:
+            PipelineError: no clone was made, a file is missing or broken, or the files contradict each other.
+        """
+        config = BehaviourConfig.read(folder)
+        if not config.made:
+            raise PipelineError(f"{folder}: no clone was made; set behaviour.target_epsilon in params.yaml (charged)")
+        read = DeterministicPolicy.load(folder)
+        policy = replace(
+            read,
+            layers=tuple(layer.to(device) for layer in read.layers),
+            **{name: getattr(read, name).to(device) for name in SCALES},
+        )
+        if policy.discrete_actions != (config.log_variance is None):
+            raise PipelineError(
+                f"{folder / FILE}: log_variance: of another policy than the one beside it; {_NOT_THERE}"
+            )
+        return cls(policy, None if policy.discrete_actions else _spread(folder, policy), config.log_variance)
+
+    @property
+    def discrete_actions(self) -> bool:
+        """Whether actions are one-hot vectors."""
+        return self.policy.discrete_actions
+
+    def mean_and_std(self, observation: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and standard deviation of actions in a box, scaled to [-1, 1].
+
+        Args:
+            observation: ``[.., S]``, in the environment's units.
+
+        Returns:
+            Two ``[.., A]`` tensors; no gradient flows through them.
+
+        Raises:
+            TypeError: actions are discrete.
+        """
+        if self.spread is None or self.log_variance is None:
+            raise TypeError("mean_and_std is of actions in a box; these are discrete: log_probabilities")
+        *_, weight, bias = self.policy.layers
+        last = torch.cat((weight, self.spread[0]), dim=1), torch.cat((bias, self.spread[1]), dim=2)
+        mean, raw = self._output(observation, (*self.policy.layers[:-2], *last)).chunk(2, dim=-1)
+        return mean.tanh(), torch.exp(0.5 * soft_bounded(raw, *self.log_variance))
+
+    def log_probabilities(self, observation: Tensor) -> Tensor:
+        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``; no gradient flows through.
+
+        Raises:
+            TypeError: actions are in a box.
+        """
+        if not self.discrete_actions:
+            raise TypeError("log_probabilities is of discrete actions; these are in a box: mean_and_std")
+        return self._output(observation, self.policy.layers).log_softmax(-1)
+
+    def log_density(self, observation: Tensor, action: Tensor) -> Tensor:
+        """Log-density of ``action [.., A]``, scaled to [-1, 1] or one-hot, at ``observation [.., S]``: ``[..]``.
+
+        Gradients flow to ``action``.
+        """
+        if self.discrete_actions:
+            return (self.log_probabilities(observation) * action).sum(-1)
+        mean, std = self.mean_and_std(observation)
+        return (-0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
+        """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
+        if self.discrete_actions:
+            logs = self.log_probabilities(observation)
+            race = generators.exponential(len(logs), logs.shape[-1]) / logs.exp()  # the least wins with its probability
+            return torch.nn.functional.one_hot(race.argmin(-1), logs.shape[-1]).to(logs.dtype)
+        mean, std = self.mean_and_std(observation)
+        return (mean + std * generators.randn(len(mean), mean.shape[-1])).clamp(-1.0, 1.0)
+
+    @torch.no_grad()
+    def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
+        """The network's output ``[.., out]``."""
+        rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
+        output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
+        return output.view(*observation.shape[:-1], -1)
+
+
+def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:
+    device = policy.observation_mean.device
+    try:
+        tensors = load_file(folder / SPREAD, device=str(device))
+        weight, bias = tensors["weight"], tensors["bias"]
+        finite = bool(weight.isfinite().all() and bias.isfinite().all())
+    except FileNotFoundError:
+        raise PipelineError(f"{folder / SPREAD}: not there; {_NOT_THERE}") from None
+    except (OSError, SafetensorError, KeyError, ValueError, TypeError, RuntimeError):
+        raise PipelineError(f"{folder / SPREAD}: not the spread of a policy; {_NOT_THERE}") from None
+    shapes = [part.shape for part in policy.layers[-2:]]
+    if not finite or [weight.shape, bias.shape] != shapes or {weight.dtype, bias.dtype} != {torch.float32}:
+        raise PipelineError(f"{folder / SPREAD}: not of the policy beside it; {_NOT_THERE}")
+    return weight, bias
+
+
+def save(
+    folder: Path,
+    behaviour: BehaviourPolicy,
+    *,
+    variant: Variant,
+    environment: str | None,
+    names: Names | None,
+    observation_range: tuple[Tensor, Tensor] | None,
+    rounds: int,
+    engine_version: int,
+    public_loss: PublicLosses | None,
+) -> None:
+    """Write the files of a policy (`exported.save`), and ``behaviour.json`` and ``spread.safetensors``.
+
+    Args:
+        folder: an existing folder.
+        behaviour: the clone.
+        variant: ``dynamics.variant`` of params.yaml.
+        environment: id of the Gymnasium environment; None: no simulator.
+        names: of the dimensions of observations, then of the actions.
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
+        rounds: in the weights.
+        engine_version: of the engine that trained it.
+        public_loss: on the public split, if there is one.
+    """
+    exported.save(
+        folder,
+        [behaviour.policy],
+        variant=variant,
+        policy="models/behaviour",
+        environment=environment,
+        names=names,
+        observation_range=observation_range,
+    )
+    if behaviour.spread is not None:
+        parts = zip(("weight", "bias"), behaviour.spread, strict=True)
+        save_file({name: part.detach().float().cpu().contiguous() for name, part in parts}, folder / SPREAD)
+    BehaviourConfig(
+        made=True,
+        log_variance=behaviour.log_variance,
+        rounds=rounds,
+        engine_version=engine_version,
+        public_loss=public_loss,
+    ).write(folder)

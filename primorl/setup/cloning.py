@@ -1,0 +1,203 @@
+"""The private clone of the behaviour: its settings, which were measured (docs/privacy.md), and its paid training."""
+
+import hashlib
+import json
+import math
+
+from dp_accounting import dp_event
+
+from primorl.config.params import Params, plain
+from primorl.privacy.accounting.epsilon import training_event
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR
+from primorl.setup.compute import ALONE, Place, chosen_device, execution
+from primorl.setup.declared import check_declared, check_partitions, model_bounds, observation_columns
+from primorl.setup.paid_training import PrivateStage
+from primorl.setup.partitions import Partitions
+from primorl.training.cloning import CloningSetup
+from primorl.training.policy_network import PolicyNetwork
+from primorl.training.settings import EarlyStopping, LocalTraining, ServerTraining
+from primorl.training.setup import TrainingSetup
+from primorl.training.training import Trained
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+STAGE = "clone_behaviour"
+HIDDEN = (32,)
+LOG_VARIANCE = (-5.0, 1.0)
+"""Bounds, of actions scaled to [-1, 1]: standard deviations from 0.08 to 1.65."""
+SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
+_LARGEST_NORM, _LARGEST_WALK = 0.2, 5.0
+"""Of an update, and of what the noise of all rounds adds up to; see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
+_ROWS = 256
+LOCAL = LocalTraining(
+    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS
+)
+SERVER = ServerTraining(
+    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
+)
+
+
+def asked(params: Params) -> bool:
+    """Whether params.yaml asks for a clone. Variant mopo, which is not private, has none."""
+    return params.behaviour.target_epsilon is not None and params.dynamics.variant != "mopo"
+
+
+def policy_network(manifest: Manifest) -> PolicyNetwork:
+    """The clone's network, for the data of the manifest."""
+    spaces, (low, high) = manifest.info.spaces, LOG_VARIANCE
+    return PolicyNetwork(
+        observation_size=spaces.observation_size,
+        action_size=spaces.action_size,
+        discrete_actions=spaces.discrete_actions,
+        hidden=HIDDEN,
+        log_variance_low=low,
+        log_variance_high=high,
+    )
+
+
+def noise_for(epsilon: float, delta: float) -> float:
+    """The noise multiplier of a clone at ε.
+
+    Raises:
+        PipelineError: none is enough.
+    """
+    try:
+        return solve_noise_multiplier(epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
+    except ValueError as impossible:
+        raise PipelineError(
+            f"params.yaml: behaviour.target_epsilon = {epsilon:.12g}: {impossible}; raise it, or set it to null"
+        ) from None
+
+
+def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
+    """What a clone at ε is charged as.
+
+    Raises:
+        PipelineError: no noise is enough.
+    """
+    return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
+
+
+def clipping_norm(parameters: int, units: int, noise_multiplier: float) -> float:
+    """C: the largest at which the noise of all rounds moves the weights by 5 at most, and no more than 0.2.
+
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
+    they began. K, the number of units, is public.
+
+    Args:
+        parameters: d, of the network.
+        units: K.
+        noise_multiplier: z.
+    """
+    carried = 1 / (1 - SERVER.server_momentum)
+    walk = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    return float(f"{min(_LARGEST_NORM, _LARGEST_WALK / walk if walk else math.inf):.4g}")
+
+
+def clone_plan(manifest: Manifest, noise_multiplier: float, delta: float, norm: float | None = None) -> Plan:
+    """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given."""
+    shape = policy_network(manifest)
+    if norm is None:
+        norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier)
+    return Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(SAMPLING_PROBABILITY),
+        clip=EnsembleClip(norm, "flat", shape.members, len(shape.layers)),
+        noise_multiplier=noise_multiplier,
+        rounds=ROUNDS,
+        delta=delta,
+    )
+
+
+def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE) -> CloningSetup:
+    """The training of the clone that params.yaml asks for, on the data that the manifest describes.
+
+    Args:
+        params: every choice; `asked`.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+        place: which of several processes this is.
+
+    Raises:
+        PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
+    """
+    check_partitions(manifest, public)
+    check_declared(params, manifest)
+    _check_actions(params, manifest)
+    device = chosen_device(params.compute, place)
+    return CloningSetup(
+        plan=_plan(params, manifest).of_process(place.process, place.processes),
+        architecture=policy_network(manifest),
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        # A normaliser from private rows would be one more query. The declared bounds cost nothing.
+        normaliser="public" if params.privacy.statistics.normaliser == "public" else "bounds",
+        local=LOCAL,
+        server=SERVER,
+        seed=params.seed,
+        execution=execution(params.compute, device, place),
+    )
+
+
+def _plan(params: Params, manifest: Manifest) -> Plan:
+    epsilon, delta, variant = params.behaviour.target_epsilon, params.privacy.delta, params.dynamics.variant
+    assert epsilon is not None, "no clone is asked for"
+    multiplier = noise_for(epsilon, delta) if variant == "private" else 0.0
+    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else None)
+
+
+def _check_actions(params: Params, manifest: Manifest) -> None:
+    """Refuse actions that cannot be scaled to [-1, 1]."""
+    spaces = manifest.info.spaces
+    sides = zip(spaces.action_low, spaces.action_high, strict=True)
+    if not all(math.isfinite(high - low) and low < high for low, high in sides):
+        raise PipelineError(
+            f"params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite bounds of actions, which "
+            f"dataset {params.dataset} does not have; declare them, or set it to null"
+        )
+
+
+def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
+    """A digest of everything that determines a clone but chance and code; see `model_training.model_identity`."""
+    plan = setup.plan
+    content = {
+        "stage": STAGE,
+        "data": partitions.identity,
+        "seed": params.seed,
+        "network": vars(setup.architecture),
+        "local": vars(setup.local),
+        "server": [setup.server.server_momentum, setup.server.server_averaging],
+        "plan": [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds],
+        "normaliser": setup.normaliser,
+        "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
+        "draw": params.privacy.draw,
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _refusal(trained: Trained) -> str | None:
+    """Refuses weights that are not finite. Of random actions no clone beats a constant, and it is one all the same."""
+    if trained.finite:
+        return None
+    return (
+        "params.yaml: behaviour: cloning diverged (weights that are not finite); set behaviour.target_epsilon to null"
+    )
+
+
+CLONING = PrivateStage(
+    name=STAGE,
+    output=BEHAVIOUR,
+    what="clone",
+    setup=cloning_setup,
+    identity=_identity,
+    asked=asked,
+    pooled=None,
+    refusal=_refusal,
+)

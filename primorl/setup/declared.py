@@ -1,0 +1,89 @@
+"""What the dataset's file and the manifest declare of the data, for every private training. Reads no private byte."""
+
+import math
+
+import torch
+
+from primorl.config.params import Params
+from primorl.dynamics.ensemble import Bounds
+from primorl.project.errors import PipelineError
+from primorl.training.normaliser_query import ObservationColumns
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+
+def check_partitions(manifest: Manifest, public: UnitStore) -> None:
+    """Check that the manifest and the public split are of one dataset.
+
+    Raises:
+        PipelineError: they are not.
+    """
+    if public.info != manifest.info:
+        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
+
+
+def observation_columns(manifest: Manifest) -> ObservationColumns:
+    """How the dimensions of an observation are treated."""
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
+    """Bounds of model states and rewards: declared, the environment's or the public split's; never the private data's.
+
+    Raises:
+        PipelineError: the bounds of observations are infinite, or of another number of dimensions.
+    """
+    declared, spaces, size = params.chosen.bounds, manifest.info.spaces, public.observation_size
+    key = f"datasets/{params.dataset}.yaml: bounds.observation"
+    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
+    inputs, targets = public.flat()
+    if declared.observation == "public":
+        seen = torch.cat((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.amin(0), seen.amax(0)
+    elif declared.observation != "space":
+        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
+        if len(low) != size:
+            raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
+    if not bool((low.isfinite() & high.isfinite()).all()):
+        raise PipelineError(
+            f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
+            "{low: [..], high: [..]}"
+        )
+    rewards = targets[:, size]
+    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def check_declared(params: Params, manifest: Manifest) -> None:
+    """Refuse what needs the public split where there is none, and infinite bounds where they are needed.
+
+    Raises:
+        PipelineError: names the first such choice.
+    """
+    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
+    dataset = f"datasets/{params.dataset}.yaml"
+    sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
+    if chosen != "public" and not all(map(math.isfinite, sides)):
+        raise PipelineError(
+            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
+            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+        )
+    if manifest.public_units:
+        return
+    for key, found, allowed in (
+        ("params.yaml: privacy.statistics.normaliser", chosen, "bounds (the declared ones), private (charged)"),
+        (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
+        (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
+    ):
+        if found == "public":
+            raise needs_public(key, found, allowed)
+
+
+def needs_public(key: str, found: object, allowed: str) -> PipelineError:
+    """The refusal of a choice that needs public units where there are none."""
+    return PipelineError(
+        f"{key}: found {found}, which needs public units, and there are none (partition.public_fraction); "
+        f"allowed: {allowed}"
+    )

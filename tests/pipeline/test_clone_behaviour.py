@@ -1,0 +1,188 @@
+"""How `clone_behaviour` pays, clones and writes; it is idle unless an ε is given, and nothing is paid twice."""
+
+import json
+import math
+import shutil
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pipeline import clone_behaviour
+from primorl.config.params import Params
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.epsilon import spent, training_event
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.errors import PipelineError
+from primorl.setup import cloning
+from primorl.setup.accounts import project_ledger
+from primorl.setup.losses import losses
+from primorl.training.engine_version import ENGINE_VERSION
+from tests.pipeline.test_train_model_resumption import KilledError, dying
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.pipeline.training_project import charged, trained, watch_private, with_changes
+from tests.trajectories.builders import INFO, snapshot
+
+FOLDER = Path("models/behaviour")
+EPSILON, DELTA = 2.0, 1e-3
+NOISE = {(EPSILON, DELTA): 1.0}  # the model's mechanism in these tests, whose cost is known by then
+
+
+@pytest.fixture
+def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """A clone of nine units in four rounds."""
+    monkeypatch.setattr(cloning, "ROUNDS", 4)
+    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 0.5)
+    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
+    return with_changes(data, behaviour={"target_epsilon": EPSILON})
+
+
+def cloned(params: Params) -> RememberingRun:
+    run = RememberingRun()
+    clone_behaviour.body(params, run)  # type: ignore[arg-type]
+    return run
+
+
+def statement() -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((FOLDER / "privacy.json").read_text(encoding="utf-8"))
+    return content
+
+
+@pytest.mark.parametrize("variant", ["private", "mopo"])
+def test_it_is_idle_unless_an_epsilon_is_given(data: Params, variant: str) -> None:
+    """Nothing is read or charged; the folder says that there is no clone. Variant mopo has none either way."""
+    shutil.rmtree("data/partitions")
+    wanted = None if variant == "private" else EPSILON
+    cloned(with_changes(data, behaviour={"target_epsilon": wanted}, dynamics={"variant": variant}))
+    assert sorted(file.name for file in FOLDER.iterdir()) == ["behaviour.json"]
+    assert not BehaviourConfig.read(FOLDER).made
+    assert not Path(".primorl/ledger.db").exists()
+
+
+def test_a_clone_is_charged_before_it_is_trained_and_says_what_it_cost(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    states: list[list[str]] = []
+    watch_private(monkeypatch, lambda: states.append([charge.state for charge in charged(asked)]))
+    run = cloned(asked)
+    assert states
+    assert all(state == ["reserved"] for state in states)
+    (charge,) = charged(asked)
+    assert (charge.state, charge.stage, charge.dataset, charge.units) == (
+        "committed",
+        "clone_behaviour",
+        INFO.dataset,
+        9,
+    )
+    stated = statement()
+    assert stated["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
+    assert (stated["charge"], stated["private"], stated["rounds"]) == (charge.id, True, 4)
+    assert stated["noise_multiplier"] == 1.0
+    assert run.logged["epsilon"] == stated["epsilon"]
+    config = BehaviourConfig.read(FOLDER)
+    assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
+    assert config.public_loss is not None
+    policy, rows = DeterministicPolicy.load(FOLDER), torch.randn(1, 7, 3)
+    mean, _ = BehaviourPolicy.load(FOLDER, torch.device("cpu")).mean_and_std(rows[0])
+    torch.testing.assert_close(policy.act(rows)[0], 2 * mean)  # Pendulum's torque
+    assert float(mean.abs().max()) > 0
+
+
+def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Params) -> None:
+    cloned(asked)
+    first = snapshot(FOLDER)
+    shutil.rmtree(FOLDER)
+    shutil.move("data/partitions/private", "away")
+    cloned(asked)
+    assert snapshot(FOLDER) == first
+    assert len(charged(asked)) == 1
+    shutil.move("away", "data/partitions/private")
+    cloned(with_changes(asked, privacy={"draw": 1}))
+    assert len(charged(asked)) == 2, "the twin: another draw is another piece of work"
+    assert snapshot(FOLDER) != first
+    assert statement()["spent_on_dataset"]["charges"] == 2
+
+
+def test_a_killed_clone_is_taken_up_and_costs_nothing_more(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        dying(patched, 3)
+        with pytest.raises(KilledError):
+            cloned(asked)
+    assert [charge.state for charge in charged(asked)] == ["reserved"]
+    assert not FOLDER.exists()
+    cloned(asked)
+    assert [charge.state for charge in charged(asked)] == ["committed"]
+    assert BehaviourConfig.read(FOLDER).rounds == 3, "the round that died is spent"
+
+
+def test_model_and_clone_are_two_charges_of_the_same_people(asked: Params) -> None:
+    trained(asked)
+    cloned(asked)
+    assert [charge.stage for charge in charged(asked)] == ["train_model", "clone_behaviour"]
+    both = statement()["spent_on_dataset"]
+    assert both["charges"] == 2
+    assert both["epsilon"] > max(charge.epsilon for charge in charged(asked) if charge.epsilon is not None)
+
+
+def test_a_budget_that_the_clone_exceeds_refuses_it(asked: Params) -> None:
+    tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
+    with pytest.raises(PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"):
+        cloned(tight)
+    assert not charged(asked)
+    assert not FOLDER.exists()
+
+
+def test_a_lost_ledger_is_noticed_by_the_clone(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the folder, and by ``dvc.lock`` where DVC took the folder away; the twin is the ledger itself."""
+    cloned(asked)
+    (charge,) = charged(asked)
+    assert [loss.charge for loss in losses(None)] == [charge.id]
+    with closing(project_ledger(asked)) as ledger:
+        assert not losses(ledger)
+    recorded = (FOLDER / "privacy.json").read_text(encoding="utf-8")
+    shutil.rmtree(FOLDER)
+    monkeypatch.setattr(
+        "primorl.setup.losses.recorded_file", lambda output, name=None: recorded if output == FOLDER else None
+    )
+    assert [(loss.charge, loss.file) for loss in losses(None)] == [(charge.id, f"dvc.lock ({FOLDER}/privacy.json)")]
+
+
+@pytest.mark.parametrize("variant", ["no_privacy", "no_clip"])
+def test_variants_without_a_guarantee_say_so(asked: Params, variant: str) -> None:
+    cloned(with_changes(asked, dynamics={"variant": variant}))
+    assert statement()["private"] is False
+    assert [charge.epsilon for charge in charged(asked)] == [None]
+
+
+def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every round is released by the plan that was charged."""
+    release, seen = Plan.release, []
+
+    def spying(self: Plan, total: Any) -> Any:
+        seen.append((self.noise_multiplier, self.sampling_probability, self.units))
+        return release(self, total)
+
+    monkeypatch.setattr(Plan, "release", spying)
+    cloned(asked)
+    assert seen == [(1.0, cloning.SAMPLING_PROBABILITY, 9)] * 4
+
+
+def test_a_clone_costs_what_was_asked_for() -> None:
+    """With the settings as they are; `primorl plan` counts the same event."""
+    noise = cloning.noise_for(0.5, 1e-5)
+    found = spent(cloning.clone_event(0.5, 1e-5), 1e-5, rounds=cloning.ROUNDS).epsilon_pld
+    assert 0.49 < found <= 0.5
+    assert cloning.clone_event(0.5, 1e-5) == training_event(cloning.SAMPLING_PROBABILITY, noise, cloning.ROUNDS)
+
+
+@pytest.mark.parametrize(("units", "expected"), [(100_000, 0.2), (3_000, 0.1059), (300, 0.01059)])
+def test_the_clip_shrinks_where_noise_would_carry_the_weights_away(units: int, expected: float) -> None:
+    """By d = 2,457, T = 40, β = 0.9 and z = 13.55: the walk z C √(dT) / (qK (1 - β)) is 5 at most."""
+    norm = cloning.clipping_norm(2457, units, 13.55)
+    walk = 13.55 * norm * math.sqrt(2457 * 40) / (0.3 * units) / (1 - 0.9)
+    assert walk <= 5.001
+    assert norm == expected
+    assert cloning.clipping_norm(2457, units, 0.0) == 0.2

@@ -1,0 +1,127 @@
+"""A cloned behaviour on disk: the distribution that was trained comes back, and its mean is a policy like any other."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import primorl
+from primorl.dynamics.ensemble import soft_bounded
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy import behaviour
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.exported import DeterministicPolicy
+from primorl.project.errors import PipelineError
+
+CPU = torch.device("cpu")
+S, A, H = 3, 2, 5
+MEAN, SCALE = torch.tensor([0.1, 0.2, 3.0]), torch.tensor([1.0, 2.0, 0.5])
+ROWS = torch.randn(4, 6, S, generator=torch.Generator().manual_seed(3))
+
+
+def drawn(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def clone(*, discrete: bool) -> BehaviourPolicy:
+    layers = (drawn(1, H, S, seed=0), drawn(1, 1, H, seed=1), drawn(1, A, H, seed=2), drawn(1, 1, A, seed=3))
+    low, high = (torch.zeros(A), torch.ones(A)) if discrete else (torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]))
+    policy = DeterministicPolicy(layers, MEAN, SCALE, low, high, discrete)
+    if discrete:
+        return BehaviourPolicy(policy, None, None)
+    return BehaviourPolicy(policy, (drawn(1, A, H, seed=4), drawn(1, 1, A, seed=5)), (-5.0, 1.0))
+
+
+def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
+    made = clone(discrete=discrete)
+    behaviour.save(
+        folder,
+        made,
+        variant="private",
+        environment=None,
+        names=(("a", "b", "c"), ("x", "y")),
+        observation_range=None,
+        rounds=40,
+        engine_version=3,
+        public_loss=None,
+    )
+    return made
+
+
+def hidden(policy: DeterministicPolicy) -> Tensor:
+    return torch.relu(((ROWS - MEAN) / SCALE) @ policy.layers[0][0].T + policy.layers[1][0])
+
+
+def test_a_gaussian_comes_back(tmp_path: Path) -> None:
+    made = saved(tmp_path, discrete=False)
+    read = BehaviourPolicy.load(tmp_path, CPU)
+    mean, std = read.mean_and_std(ROWS)
+    assert made.spread is not None
+    h = hidden(made.policy)
+    torch.testing.assert_close(mean, torch.tanh(h @ made.policy.layers[2][0].T + made.policy.layers[3][0]))
+    raw = h @ made.spread[0][0].T + made.spread[1][0]
+    torch.testing.assert_close(std, torch.exp(0.5 * soft_bounded(raw, -5.0, 1.0)))
+    action = torch.full((4, 6, A), 0.3, requires_grad=True)
+    density = read.log_density(ROWS, action)
+    torch.testing.assert_close(density, torch.distributions.Normal(mean, std).log_prob(action).sum(-1))
+    (slope,) = torch.autograd.grad(density.sum(), action)
+    torch.testing.assert_close(slope, (mean - action.detach()) / std.square())
+    taken = DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A)
+    torch.testing.assert_close(taken, torch.stack((2 * mean[..., 0], 5 + 5 * mean[..., 1]), -1))
+    torch.testing.assert_close(torch.from_numpy(primorl.load_policy(tmp_path).act(ROWS[0])), taken[0])
+
+
+def test_probabilities_come_back(tmp_path: Path) -> None:
+    made = saved(tmp_path, discrete=True)
+    read = BehaviourPolicy.load(tmp_path, CPU)
+    logs = read.log_probabilities(ROWS)
+    expected = (hidden(made.policy) @ made.policy.layers[2][0].T + made.policy.layers[3][0]).log_softmax(-1)
+    torch.testing.assert_close(logs, expected)
+    one_hot = torch.nn.functional.one_hot(logs.argmax(-1), A).float()
+    torch.testing.assert_close(read.log_density(ROWS, one_hot), logs.amax(-1))
+    assert torch.equal(DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A), one_hot)
+    assert not (tmp_path / behaviour.SPREAD).exists()
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_samples_follow_it(discrete: bool) -> None:
+    """Means and spreads of 20,000 draws at one observation; the same seed draws the same."""
+    policy, n = clone(discrete=discrete), 20_000
+    rows = ROWS[0, :1].expand(n, -1)
+    draws = policy.sample(rows, SeedGenerators.of([7], CPU))
+    assert torch.equal(draws, policy.sample(rows, SeedGenerators.of([7], CPU)))
+    if discrete:
+        torch.testing.assert_close(draws.mean(0), policy.log_probabilities(ROWS[0, 0]).exp(), atol=0.02, rtol=0)
+        assert torch.equal(draws.sum(-1), torch.ones(n))
+        return
+    mean, std = policy.mean_and_std(ROWS[0, 0])
+    expected = (mean + std * drawn(n, A, seed=1)).clamp(-1, 1)
+    torch.testing.assert_close(draws.mean(0), expected.mean(0), atol=0.03, rtol=0)
+    torch.testing.assert_close(draws.std(0), expected.std(0), atol=0.03, rtol=0)
+    assert float(draws.abs().max()) <= 1.0
+
+
+def test_asking_for_the_other_kind_is_an_error() -> None:
+    with pytest.raises(TypeError, match="log_probabilities"):
+        clone(discrete=True).mean_and_std(ROWS)
+    with pytest.raises(TypeError, match="mean_and_std"):
+        clone(discrete=False).log_probabilities(ROWS)
+
+
+def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) -> None:
+    BehaviourConfig(made=False).write(tmp_path)
+    with pytest.raises(PipelineError, match="no clone was made"):
+        BehaviourPolicy.load(tmp_path, CPU)
+    saved(tmp_path, discrete=False)
+    whole = (tmp_path / behaviour.SPREAD).read_bytes()
+    (tmp_path / behaviour.SPREAD).write_bytes(whole[:-9])
+    with pytest.raises(PipelineError, match="not the spread of a policy"):
+        BehaviourPolicy.load(tmp_path, CPU)
+    (tmp_path / behaviour.SPREAD).unlink()
+    with pytest.raises(PipelineError, match="not there; run `dvc repro clone_behaviour`"):
+        BehaviourPolicy.load(tmp_path, CPU)
+    replace(BehaviourConfig.read(tmp_path), log_variance=None).write(tmp_path)
+    with pytest.raises(PipelineError, match="of another policy"):
+        BehaviourPolicy.load(tmp_path, CPU)
