@@ -7,6 +7,7 @@ from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL, PARTITIONS
 from primorl.setup.compute import Place, is_worker
+from primorl.setup.fitting import check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_files import write_model
 from primorl.setup.model_training import MODEL_TRAINING
@@ -23,10 +24,14 @@ def body(params: Params, run: StageRun) -> None:
     """
     partitions = Partitions.open(PARTITIONS)
     place = Place.of_training(params.compute, params.dynamics.variant)
+    chosen, fit = fitted(params, partitions.manifest, partitions.public)
+    say_fit("train_model", chosen, fit)
+    check_verdict(params, fit)
     setup = MODEL_TRAINING.setup(params, partitions.manifest, partitions.public, place)
-    run.params({"seed": params.seed, "privacy": plain(params.privacy), "dynamics": plain(params.dynamics)})
+    run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
+    run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
-        write_model(MODEL, params, setup, partitions, paid, run)
+        write_model(MODEL, chosen, fit, setup, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -154,7 +154,7 @@ def audit_one_run(
         raise PipelineError(
             f"audit: found {canaries} canaries, allowed are {_FEWEST} to {0.5 / plan.delta:g}, half of one over delta"
         )
-    initial = setup.initial_weights()
+    initial = setup.first_weights()
     setup = replace(setup, normaliser="public")
     normaliser = setup.make_normaliser(public, {})
     planted = canary_trajectories(canaries, setup.local.batch_size, initial, architecture, normaliser)

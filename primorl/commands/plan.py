@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dp_accounting import dp_event
 
     from primorl.config.params import Params
+    from primorl.setup.fitting import Fit
     from primorl.trajectories.storage.manifest import Manifest
 
 _HELP = """Show the ε of a mechanism, or solve for a target ε.
@@ -84,7 +85,7 @@ def _run(
         raise PipelineError("--figure: found without --frontier, which it draws; give both or neither")
     asked = asked_for(settings)
     if as_json:
-        _print_json(_as_json(asked, private=not settings.no_guarantee))
+        _print_json(_as_json(asked, private=not settings.no_guarantee) | _fit_as_json(settings))
     else:
         for line in _text(settings, asked):
             print(line)
@@ -109,6 +110,14 @@ def _as_json(asked: Asked, *, private: bool) -> dict[str, Any]:
         **asdict(asked),
         "neighboring_relation": RELATION_NAME,
     }
+
+
+def _fit_as_json(settings: Settings) -> dict[str, Any]:
+    """What was fitted and what is to be expected, of the run that params.yaml describes."""
+    if not settings.is_a_run or settings.fit is None:
+        return {}
+    _, fit = settings.fit
+    return {"can_learn": fit.answer, "why": fit.reason, "fitted": fit.values}
 
 
 def _shown(epsilon: float) -> str:
@@ -139,6 +148,8 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         yield f"  noise per coordinate of the mean update: {noise} of the clipping norm"
         if asked.delta >= 1 / units:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
+    if settings.is_a_run and settings.fit is not None:
+        yield from _fit_lines(settings.fit[1])
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
@@ -146,6 +157,14 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         yield _with_others(params, asked)
     if params is not None and settings.manifest is not None and UNITS.exists():
         yield from _left(params, settings.manifest, asked)
+
+
+def _fit_lines(fit: "Fit") -> Iterator[str]:
+    """What was fitted, and what is to be expected of it."""
+    if fit.values:
+        said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
+        yield f"  fitted to public facts of the data: {said}"
+    yield f"  can it learn? {fit.answer}: {fit.reason}"
 
 
 def _with_others(params: "Params", asked: Asked) -> str:

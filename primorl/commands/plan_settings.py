@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from primorl.project.errors import PipelineError
-from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
+from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS, PUBLIC
 
 if TYPE_CHECKING:
     from dp_accounting import dp_event
 
     from primorl.config.params import Params
     from primorl.privacy.accounting.epsilon import Relation, Spent, Training
+    from primorl.setup.fitting import Fit
     from primorl.trajectories.storage.manifest import Manifest
 
 MOST_ROUNDS = 1_000_000
@@ -57,7 +58,24 @@ class Settings:
         """The project's choices; None where there is no ``params.yaml``."""
         from primorl.config.params import load
 
-        return load(PARAMS) if PARAMS.exists() else None
+        if not PARAMS.exists():
+            return None
+        params, target = load(PARAMS), self.given("target_epsilon")
+        if target is None:
+            return params
+        return replace(params, privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None))
+
+    @cached_property
+    def fit(self) -> "tuple[Params, Fit] | None":
+        """The project's choices fitted to the data, and what is to be expected of them; None: no data are here."""
+        from primorl.setup.fitting import fitted
+        from primorl.trajectories.storage.store import UnitStore
+
+        if self.params is None or self.manifest is None or not PUBLIC.is_dir():
+            return None
+        if self.manifest.info.dataset != self.params.dataset:
+            return None
+        return fitted(self.params, self.manifest, UnitStore.open(PUBLIC))
 
     @cached_property
     def manifest(self) -> "Manifest | None":
@@ -95,7 +113,16 @@ class Settings:
         if number is None and self.params is None:
             raise PipelineError(f"{_option(name)}: not given, and there is no {PARAMS} here to take it from; give it")
         if number is None:
-            number = getattr(self.params.privacy, name)  # type: ignore[union-attr]
+            params = self.params
+            assert params is not None
+            if f"privacy.{name}" in params.unfitted:
+                if self.fit is None:
+                    raise PipelineError(
+                        f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is fitted to the data, which are "
+                        "not here; give it, or run `dvc repro partition`"
+                    )
+                params = self.fit[0]
+            number = getattr(params.privacy, name)
         if number is None:
             raise PipelineError(f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is null; give it")
         return number
@@ -212,7 +239,6 @@ def asked_for(settings: Settings) -> Asked:
 
 def _of_training(settings: Settings) -> Asked:
     """The mechanism that training would run, or the refusal that training would print."""
-    from primorl.project.paths import PUBLIC
     from primorl.setup.training import check_choices, make_plan
     from primorl.trajectories.storage.store import UnitStore
 
@@ -220,7 +246,7 @@ def _of_training(settings: Settings) -> Asked:
     assert params is not None
     assert manifest is not None
     check_choices(params, manifest, UnitStore.open(PUBLIC))
-    plan = make_plan(params, manifest)
+    plan = make_plan(params if settings.fit is None else settings.fit[0], manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Asked(plan.sampling_probability, plan.noise_multiplier, plan.rounds, plan.delta, queries)
 

@@ -124,9 +124,21 @@ def _one_of_two(first: str, a: object, second: str, b: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Dynamics(LocalTraining, ServerTraining, Block):
-    """The ensemble and its training; ``mopo`` trains the non-private baseline."""
+    """The ensemble and its training; ``mopo`` trains the non-private baseline.
+
+    Attributes:
+        variant: private, one of its ablations, or the baseline.
+        train_anyway: whether a training is paid for that a dry run on the public split calls useless.
+        start: of the weights: ``random``, or ``public``, trained on the public split.
+        ensemble_size: N.
+        hidden: units of each hidden layer.
+        log_variance_bounds: of standardised targets.
+        mopo: the baseline's own training.
+    """
 
     variant: Variant
+    train_anyway: bool
+    start: Literal["random", "public"]
     ensemble_size: Members
     hidden: HiddenSizes
     log_variance_bounds: Range

@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -88,10 +88,41 @@ class Params(Block):
         """The seed of every policy that is trained, first the one whose policy is used and released."""
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
+    @property
+    def unfitted(self) -> frozenset[str]:
+        """Keys whose values stand in for those that are still to be fitted to the data."""
+        return frozenset(key for key, origin in self.origins.items() if origin == suggestions.TO_FIT)
+
+    @property
+    def fitted_keys(self) -> frozenset[str]:
+        """Keys whose values were fitted to public facts of the data."""
+        return frozenset(key for key, origin in self.origins.items() if origin == suggestions.FIT)
+
+    def fitted(self, values: Mapping[str, Any]) -> "Params":
+        """The same choices with fitted values, by dotted key, in the place of what stood in for them.
+
+        Raises:
+            ValueError: a key is not one that is to be fitted.
+        """
+        if not values.keys() <= self.unfitted:
+            raise ValueError(f"not to be fitted: {sorted(values.keys() - self.unfitted)}")
+        content = plain(self)
+        for key, value in values.items():
+            *path, last = key.split(".")
+            block = content
+            for part in path:
+                block = block[part]
+            block[last] = value
+        return replace(from_plain(content), origins={**self.origins, **dict.fromkeys(values, suggestions.FIT)})
+
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for pair in suggestions.PAIRS for key in pair}
-        taken = {key: _value(self, key) for key, file in sorted(self.origins.items()) if file != PARAMS.name}
+        taken = {
+            key: _value(self, key)
+            for key, file in sorted(self.origins.items())
+            if file not in (PARAMS.name, suggestions.TO_FIT)
+        }
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:

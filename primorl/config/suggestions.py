@@ -29,11 +29,28 @@ BLOCKS: dict[str, type] = {
     "evaluation": Evaluation,
 }
 PAIRS = (("privacy.target_epsilon", "privacy.noise_multiplier"), ("partition.public_fraction", "partition.public"))
+FITTED: dict[str, Any] = {
+    "privacy.sampling_probability": 0.3,
+    "privacy.rounds": 100,
+    "privacy.clipping_norm": 0.3,
+    "dynamics.ensemble_size": 3,
+    "dynamics.hidden": [32, 32],
+    "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.learning_rate": 0.01,
+    "dynamics.max_transitions_per_unit": None,
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.9,
+    "dynamics.start": "random",
+}
+"""Keys that may be fitted, each with a value of its type that stands in its place until then."""
+TO_FIT, FIT = "to be fitted", "fitted to public facts"
+"""The origin of a key that is to be fitted, and of one that was."""
 _ALONE = {  # decided in params.yaml alone, with the reason
     "privacy.budget": "all runs share it",
     "privacy.draw": "another draw is paid for",
     "evaluation.private.draw": "another draw is paid for",
     "dynamics.variant": "whether a run is private must be seen in params.yaml",
+    "dynamics.train_anyway": "it must be said in so many words in params.yaml",
     "partition.public": "who consented must be seen in params.yaml",
 }
 
@@ -167,6 +184,9 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
             if key in source.values:
                 origins[key] = source.file
                 return source.values[key]
+        if key in FITTED:
+            origins[key] = TO_FIT
+            return FITTED[key]
         reason = _alone(key)
         if reason is not None:
             wrong.append(f"{key}: found {_word(value)}; {reason}, so that no dataset suggests it; give a value")

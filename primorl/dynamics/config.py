@@ -9,6 +9,9 @@ from primorl.project.values import Within
 FILE = "config.json"
 Variant = Literal["private", "no_privacy", "no_clip", "mopo"]
 
+CanLearn = Literal["yes", "marginal", "no"]
+"""Whether the settings of a training can learn, as far as is known before it."""
+
 _Count = Annotated[int, Within(ge=1)]
 
 
@@ -52,6 +55,7 @@ class ModelConfig:
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
     engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
     public_loss: Annotated[PublicLosses | None, "Losses on the public split; `null`: there is none."] = None
+    can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = None
 
     def write(self, folder: Path) -> None:
         """Write ``config.json`` in ``folder``."""

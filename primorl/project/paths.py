@@ -37,6 +37,7 @@ STATE = Path(".primorl")
 SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
+FITS = STATE / "fits"
 
 PARENTS = (
     Path(),
@@ -53,6 +54,7 @@ PARENTS = (
     AUDIT_RECORDS,
     STATE,
     CHECKPOINTS,
+    FITS,
     Path(".dvc/tmp"),
 )
 """Folders that outputs are written into, and so the folders in which a killed process leaves temporary files."""

@@ -12,6 +12,7 @@ from primorl.privacy.audits.canaries import audit_mechanism, enough_runs
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
+from primorl.setup.fitting import fitted
 from primorl.setup.training import make_plan, training_setup
 from primorl.tracking import Log
 from primorl.trajectories.storage.manifest import Manifest
@@ -36,7 +37,7 @@ def of_mechanism(params: Params, canaries: int, runs: int | None, confidence: fl
         PipelineError: the plan claims nothing, or has fewer units than canaries.
     """
     manifest = _claiming(params)
-    plan = dataclasses.replace(make_plan(params, manifest), queries=())
+    plan = dataclasses.replace(make_plan(fitted(params, manifest, UnitStore.open(PUBLIC))[0], manifest), queries=())
     canaries = min(canaries, plan.units - 1)
     runs = enough_runs(plan, max(1, canaries)) if runs is None else runs
     with progress_bar(plan.rounds * runs, "audit of the mechanism", "round") as bar:
@@ -58,7 +59,7 @@ def of_one_run(params: Params, canaries: int, confidence: float) -> OneRun:
             f"{PUBLIC}: no unit is public (partition.public_fraction), and the one-run audit trains on public units "
             "only; the audit of the mechanism needs none"
         )
-    setup = training_setup(params, manifest, public)
+    setup = training_setup(fitted(params, manifest, public)[0], manifest, public)
     plan = dataclasses.replace(setup.plan, units=public.units + canaries, queries=())
     with progress_bar(plan.rounds, "one-run audit", "round") as bar:
         return audit_one_run(

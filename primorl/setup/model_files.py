@@ -5,6 +5,7 @@ from pathlib import Path
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.project.files import file_sha256, replaced_directory
+from primorl.setup.fitting import Fit
 from primorl.setup.paid_training import PaidModel
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import log_statement, privacy_statement
@@ -13,7 +14,13 @@ from primorl.training.setup import TrainingSetup
 
 
 def write_model(
-    folder: Path, params: Params, setup: TrainingSetup, partitions: Partitions, paid: PaidModel, run: StageRun
+    folder: Path,
+    params: Params,
+    fit: Fit,
+    setup: TrainingSetup,
+    partitions: Partitions,
+    paid: PaidModel,
+    run: StageRun,
 ) -> None:
     """Replace ``folder`` by the trained model and its statement, log both, and commit the charge.
 
@@ -21,7 +28,8 @@ def write_model(
 
     Args:
         folder: of the model.
-        params: every choice.
+        params: every choice, fitted ones in place.
+        fit: what was to be expected of it.
         setup: of the training.
         partitions: whose public facts the statement names.
         paid: the trained model and its charge.
@@ -41,6 +49,7 @@ def write_model(
             action_names=info.spaces.action_names,
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,
+            can_learn=fit.answer if variant == "private" else None,
         )
         starts = setup.start_model(trained.answers)
         if starts is not None:

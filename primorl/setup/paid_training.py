@@ -117,7 +117,7 @@ def paid_training(
         event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
         identity=stage.identity(params, setup, partitions),
     )
-    begin = None if baseline or not setup.plan.is_private else TrainingState.begin(setup.initial_weights())
+    begin = None if baseline or not setup.plan.is_private else TrainingState.begin(setup.first_weights())
     with (
         closing(accounts.project_ledger(params)) as ledger,
         pay_or_resume(

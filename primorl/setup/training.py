@@ -5,9 +5,11 @@ Everything that can be refused without private data is refused here, before the 
 
 import math
 import sys
+from dataclasses import replace
+from functools import cache
 
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.ensemble import Architecture, Weights
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -24,13 +26,16 @@ from primorl.setup.declared import (
     observation_columns,
 )
 from primorl.training.normaliser_query import MOST_NOISE, NORMALISER
+from primorl.training.public_start import LEAST_UNITS, public_start
 from primorl.training.setup import TrainingSetup
 from primorl.training.start_query import STARTS, StartQuery
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 
-def training_setup(params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE) -> TrainingSetup:
+def training_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE, *, start: bool = True
+) -> TrainingSetup:
     """The training that params.yaml describes, on the data that the manifest describes.
 
     For variant ``mopo`` the plan adds no noise and is not used: that baseline trains without a mechanism.
@@ -40,6 +45,7 @@ def training_setup(params: Params, manifest: Manifest, public: UnitStore, place:
         manifest: of the partitions.
         public: the public split; it may be empty.
         place: which of several processes this is.
+        start: whether weights are made of the public split, where ``dynamics.start`` asks for it.
 
     Raises:
         PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
@@ -47,7 +53,7 @@ def training_setup(params: Params, manifest: Manifest, public: UnitStore, place:
     check_partitions(manifest, public)
     check_choices(params, manifest, public)
     device = chosen_device(params.compute, place)
-    return TrainingSetup(
+    setup = TrainingSetup(
         plan=make_plan(params, manifest),
         architecture=architecture(params, manifest),
         bounds=model_bounds(params, manifest, public),
@@ -58,6 +64,12 @@ def training_setup(params: Params, manifest: Manifest, public: UnitStore, place:
         seed=params.seed,
         execution=execution(params.compute, device, place),
     ).of_process(place.process, place.processes)
+    return replace(setup, start=_public_start(setup, public)) if start and params.dynamics.start == "public" else setup
+
+
+def _public_start(setup: TrainingSetup, public: UnitStore) -> Weights:
+    """Weights that the public split makes; see `primorl.training.public_start`."""
+    return public_start(setup.ensemble, setup.make_normaliser(public.flat(), {}), public, setup.seed)
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:
@@ -78,8 +90,11 @@ def make_plan(params: Params, manifest: Manifest) -> Plan:
     """The plan that params.yaml and the manifest describe.
 
     Raises:
+        ValueError: something is still to be fitted to the data.
         PipelineError: no noise multiplier reaches the target, or the noise of a query leaves nothing of its answer.
     """
+    if unfitted := [key for key in sorted(params.unfitted) if key.startswith(("privacy.", "dynamics."))]:
+        raise ValueError(f"fit these first, see primorl.setup.fitting: {unfitted}")
     privacy, variant = params.privacy, params.dynamics.variant
     shape = architecture(params, manifest)
     queries = _queries(params, manifest)
@@ -126,12 +141,15 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     return tuple(queries)
 
 
+_noise_multiplier = cache(solve_noise_multiplier)  # candidates of a fit ask for few of them, many times
+
+
 def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
     privacy = params.privacy
     if privacy.target_epsilon is None:
         raise PipelineError("params.yaml: privacy: give target_epsilon or noise_multiplier")
     try:
-        return solve_noise_multiplier(
+        return _noise_multiplier(
             privacy.target_epsilon,
             privacy.delta,
             privacy.sampling_probability,
@@ -157,6 +175,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None
     if manifest.info.environment is None:
         manifest.declared_horizon()
     _check_termination(params, manifest, public)
+    _check_start_of_weights(params, public)
     delta, units = params.privacy.delta, manifest.private_units
     if params.dynamics.variant == "private" and delta >= 1 / units:
         print(
@@ -171,6 +190,22 @@ def _check_patience(params: Params, manifest: Manifest) -> None:
     patience = params.dynamics.early_stopping.patience
     if patience is not None and not manifest.public_units:
         raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
+
+
+def _check_start_of_weights(params: Params, public: UnitStore) -> None:
+    """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
+    if params.dynamics.start != "public":
+        return
+    if public.units < LEAST_UNITS:
+        raise PipelineError(
+            f"params.yaml: dynamics.start: found public, which needs {LEAST_UNITS} public units, and there are "
+            f"{public.units} (partition.public_fraction); allowed: random"
+        )
+    if params.privacy.statistics.normaliser == "private":
+        raise PipelineError(
+            "params.yaml: dynamics.start: found public, with privacy.statistics.normaliser: private, whose answer is "
+            "not known before the rounds; allowed: random, or another normaliser"
+        )
 
 
 def _check_starts(params: Params, manifest: Manifest) -> None:

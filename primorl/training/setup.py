@@ -1,13 +1,12 @@
 """Everything that determines a private training but the private data, in one frozen object."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
-import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, Normaliser
+from primorl.dynamics.ensemble import Architecture, Bounds, Normaliser, Weights
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
@@ -42,6 +41,7 @@ class TrainingSetup:
         server: what is done with released rounds.
         seed: of the initial weights.
         execution: device, memory and reading ahead.
+        start: weights that the rounds begin with, made of the public split; None: the initial weights.
     """
 
     plan: Plan
@@ -53,6 +53,7 @@ class TrainingSetup:
     server: ServerTraining
     seed: int
     execution: Execution
+    start: Weights | None = field(default=None, repr=False)
 
     @property
     def ensemble(self) -> Architecture:
@@ -104,6 +105,10 @@ class TrainingSetup:
         """The model of first states; None where they were not queried."""
         return StartQuery(self.columns, self.bounds).model(answers[STARTS]) if STARTS in answers else None
 
-    def initial_weights(self) -> tuple[torch.Tensor, ...]:
-        """The initial weights, from the public seed."""
+    def initial_weights(self) -> Weights:
+        """Random weights, from the public seed."""
         return self.architecture.initial_weights(self.seed)
+
+    def first_weights(self) -> Weights:
+        """The weights that the rounds begin with: those made of the public split, or else the initial ones."""
+        return self.initial_weights() if self.start is None else self.start

@@ -80,7 +80,7 @@ def train(
     """
     plan, architecture, device = setup.plan, setup.architecture, setup.execution.device
     _check(setup, source, public, group)
-    now = state or TrainingState.begin(setup.initial_weights())
+    now = state or TrainingState.begin(setup.first_weights())
     totals = {name: _total(query.total, source) for name, query in setup.queries().items()} if source else {}
     now = answer_queries(plan, distributed_totals(group, totals) if group and totals else totals, now, save_checkpoint)
     now = now.to(device)

@@ -324,5 +324,12 @@ class Log(ABC):
                 "reward": [float(bound) for bound in self.reward],
             },
             "score": None,
-            "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+            "suggested": {
+                "partition": {},
+                "privacy": {},
+                "dynamics": {},
+                "behaviour": {},
+                "policy": {},
+                "evaluation": {},
+            },
         }

@@ -1,0 +1,303 @@
+"""Settings of a private training fitted to public facts of the data, and whether they can learn. Reads no private byte.
+
+With a public split, candidates are rehearsed on it with the noise that they would have (`primorl.training.dry_run`) and
+the one with the lowest loss is taken. Without one, a rule decides: the noise of all rounds over what all rounds can
+move, s = z √d / (q K √T), must be small (docs/fitted-plan.md).
+
+A fit is kept in ``.primorl/fits``: the same settings on the same data are fitted once, so that neither another version
+of this module nor another machine changes what was paid for.
+"""
+
+import hashlib
+import itertools
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import torch
+
+from primorl.config.params import Params, plain
+from primorl.config.suggestions import FITTED
+from primorl.dynamics.config import CanLearn
+from primorl.dynamics.termination import LEARNED
+from primorl.project.errors import PipelineError
+from primorl.project.files import home
+from primorl.project.paths import FITS
+from primorl.project.progress import progress_bar
+from primorl.project.records import read_record, record, write_record
+from primorl.setup.training import training_setup
+from primorl.training.dry_run import LEAST_UNITS, DryRun, Outcome
+from primorl.training.setup import TrainingSetup
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
+"""Keys that are fitted here."""
+HIDDEN = ((32, 32), (64, 64))
+LEARNING_RATES = (0.0001, 0.0003, 0.001, 0.003)
+ROUNDS = (30, 100)
+"""Candidates of a dry run: small steps from weights that the public split made."""
+_COMMON: dict[str, Any] = {
+    "dynamics.ensemble_size": 3,
+    "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.9,
+}
+_SMALL = ((64, 64), (32, 32), (32,), (16,))
+_FROM_SCRATCH: dict[str, Any] = {
+    "dynamics.start": "random",
+    "dynamics.learning_rate": 0.01,
+    "privacy.rounds": 100,
+    "privacy.clipping_norm": 0.35,
+}
+"""Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
+_MOST_TRANSITIONS = 3e7  # that all rounds of a training read: about a minute on two cores
+_ROWS_OF_MANY, _ROWS_OF_FEW, _MANY = 64, 128, 20_000  # of one unit and round; where units are many, fewer will do
+_SHARES = 0.1, 0.5
+_NOISE_YES, _NOISE_NO = 0.37, 0.55
+"""s up to which runs learned, and from which none did."""
+_LEARNED_YES, _LEARNED_NO = 0.9, 0.6
+_HELPS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
+
+
+@record
+class Fit:
+    """Fitted settings and what is to be expected of them: a file in ``.primorl/fits``."""
+
+    FORMAT: ClassVar[int] = 1
+
+    values: Annotated[dict[str, Any], "Fitted settings, by dotted key of params.yaml."]
+    answer: Annotated[CanLearn, "Whether these settings can learn."]
+    noise: Annotated[float, "s, the noise norm of all rounds over the most that all rounds can move."]
+    learned: Annotated[float | None, "Share of what could be learned that is; `null`: there was no dry run."]
+    start: Annotated[float | None, "Loss of the weights that the rounds begin with, in the dry run."]
+    loss: Annotated[float | None, "Loss at the end of the dry run; `null`: it diverged, or there was none."]
+    constant: Annotated[float | None, "Loss of a constant prediction in the dry run."]
+    helps: Annotated[float | None, "So many times the people, or ε, would do; `null`: not needed, or not enough."]
+
+    @property
+    def reason(self) -> str:
+        """The verdict in one line."""
+        words = {"yes": "can learn", "marginal": "may learn little", "no": "cannot learn"}[self.answer]
+        if self.learned is None:
+            why = (
+                f"the noise is {self.noise:.2f} of what the rounds can move (yes to {_NOISE_YES}, no from {_NOISE_NO})"
+            )
+        else:
+            why = (
+                f"in a dry run on the public split they keep {max(self.learned, 0.0):.0%} of what can be learned "
+                f"(yes from {_LEARNED_YES:.0%}, no below {_LEARNED_NO:.0%})"
+            )
+        return f"these settings {words}: {why}{self._help}"
+
+    @property
+    def _help(self) -> str:
+        if self.answer == "yes":
+            return ""
+        if self.helps is None:
+            return "; more people or a larger ε alone would not do"
+        return (
+            f"; {self.helps:g} times the people, or the ε, would do, or a network with {self.helps**2:.0f} times fewer "
+            "weights"
+        )
+
+
+_UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
+
+
+def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+    """Fit the settings that are to be fitted, and judge all of them.
+
+    Args:
+        params: every choice.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+
+    Returns:
+        The choices with fitted values in place, and the fit.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+    """
+    if params.dynamics.variant == "mopo":  # trains without a mechanism: only its sizes matter
+        values = _common(manifest, public) | _FROM_SCRATCH | {"dynamics.hidden": list(HIDDEN[-1])}
+        return params.fitted(_wanted(params, values)), _UNJUDGED
+    file = home() / FITS / f"{_digest(params, manifest, public)}.json"
+    if file.exists():
+        kept = read_record(file, Fit, "remove it: it is made anew")
+        return params.fitted(kept.values), kept
+    rehearsed = public.units >= LEAST_UNITS and params.privacy.statistics.normaliser == "public"
+    fit = _by_dry_runs(params, manifest, public) if rehearsed else _by_rule(params, manifest, public)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    write_record(file, fit)
+    return params.fitted(fit.values), fit
+
+
+def check_verdict(params: Params, fit: Fit) -> None:
+    """Refuse to pay for a private training that cannot learn, unless params.yaml says to train anyway.
+
+    Raises:
+        PipelineError: the verdict is no.
+    """
+    if fit.answer == "no" and params.dynamics.variant == "private" and not params.dynamics.train_anyway:
+        raise PipelineError(
+            f"params.yaml: privacy.target_epsilon: {fit.reason}. Nothing was charged; to train all the same, set "
+            "dynamics.train_anyway: true"
+        )
+
+
+def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
+    """Print what was fitted, and what is to be expected of it."""
+    if fit.values:
+        said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
+        print(f"{stage}: fitted to public facts of the data: {said}", file=sys.stderr)
+    if chosen.dynamics.variant == "private":
+        print(f"{stage}: {fit.reason}", file=sys.stderr)
+
+
+def noise_share(setup: TrainingSetup) -> float:
+    """The noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
+    plan = setup.plan
+    return plan.noise_multiplier * math.sqrt(setup.architecture.parameters / plan.rounds) / plan.expected_cohort
+
+
+def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+    """The candidate with the lowest loss in a dry run."""
+    dry_run = DryRun(public, flag=manifest.info.termination == LEARNED)
+    candidates = list(_candidates(params, manifest, public))
+    best: tuple[Outcome, _Candidate] | None = None
+    with progress_bar(len(candidates), "dry runs on the public split", "run") as bar:
+        for values in candidates:
+            tried = _clipped(params, manifest, public, values, dry_run)
+            if tried is not None:
+                outcome = tried.outcome(dry_run)
+                if best is None or outcome.loss < best[0].loss:
+                    best = outcome, tried
+            bar.update()
+    if best is None:
+        return _by_rule(params, manifest, public)
+    outcome, chosen = best
+    ceiling = outcome.constant - min(outcome.loss, outcome.start, chosen.outcome(dry_run, noise=0.0).loss)
+
+    def learned(loss: float) -> float:
+        return (outcome.constant - loss) / ceiling if ceiling > 0 and math.isfinite(loss) else 0.0
+
+    share = learned(outcome.loss)
+    answer: CanLearn = "yes" if share >= _LEARNED_YES else "marginal" if share >= _LEARNED_NO else "no"
+    enough = (f for f in _HELPS if learned(chosen.outcome(dry_run, noise=1 / f).loss) >= _LEARNED_YES)
+    return Fit(
+        values=chosen.values,
+        answer=answer,
+        noise=noise_share(chosen.setup),
+        learned=share,
+        start=outcome.start,
+        loss=outcome.loss if math.isfinite(outcome.loss) else None,
+        constant=outcome.constant,
+        helps=None if answer == "yes" else next(enough, None),
+    )
+
+
+def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+    """The largest network that the noise leaves room for."""
+    values, noise = {}, math.inf
+    for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
+        values = _wanted(params, {**_common(manifest, public), **_FROM_SCRATCH, "dynamics.hidden": list(hidden)})
+        noise = noise_share(training_setup(params.fitted(values), manifest, public))
+        if noise <= _NOISE_YES:
+            break
+    answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
+    return Fit(
+        values=values,
+        answer=answer,
+        noise=noise,
+        learned=None,
+        start=None,
+        loss=None,
+        constant=None,
+        helps=None if answer == "yes" else math.ceil(10 * noise / _NOISE_YES) / 10,
+    )
+
+
+def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
+    """Values of everything that is to be fitted but the clip."""
+    common = _common(manifest, public) | {"dynamics.start": "public"}
+    seen = []
+    for hidden, rate, rounds in itertools.product(HIDDEN, LEARNING_RATES, ROUNDS):
+        tried = {"dynamics.hidden": list(hidden), "dynamics.learning_rate": rate, "privacy.rounds": rounds}
+        values = _wanted(params, common | tried)
+        if values not in seen:  # what params.yaml decides does not vary
+            seen.append(values)
+            yield values
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """Values of what is to be fitted, the training that they make, and whether it begins from the public split."""
+
+    values: dict[str, Any]
+    setup: TrainingSetup
+    from_public: bool
+
+    def outcome(self, dry_run: DryRun, *, noise: float = 1.0) -> Outcome:
+        """What a dry run comes to."""
+        return dry_run.outcome(self.setup, from_public=self.from_public, noise=noise)
+
+
+def _clipped(
+    params: Params, manifest: Manifest, public: UnitStore, values: dict[str, Any], dry_run: DryRun
+) -> _Candidate | None:
+    """The values with a clip at the usual norm of an update; None: updates diverge."""
+    tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
+    from_public = tried.dynamics.start == "public"
+    setup = training_setup(tried, manifest, public, start=False)
+    if "privacy.clipping_norm" in params.unfitted:
+        norm = dry_run.usual_norm(setup, from_public=from_public)
+        if math.isinf(norm):
+            return None
+        values = values | {"privacy.clipping_norm": float(f"{norm:.4g}")}
+        setup = training_setup(params.fitted(values), manifest, public, start=False)
+    return _Candidate(values, setup, from_public)
+
+
+def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
+    """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
+    most = _ROWS_OF_MANY if manifest.private_units > _MANY else _ROWS_OF_FEW
+    usual = most
+    if public.units:
+        usual = min(most, math.ceil(int(public.lengths(torch.arange(public.units)).sum()) / public.units))
+    share = _MOST_TRANSITIONS / (manifest.private_units * usual * max(ROUNDS))
+    return _COMMON | {
+        "dynamics.max_transitions_per_unit": most,
+        "privacy.sampling_probability": float(f"{min(max(share, _SHARES[0]), _SHARES[1]):.2g}"),
+    }
+
+
+def _wanted(params: Params, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key in params.unfitted}
+
+
+def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
+    """Of everything that a fit depends on but code."""
+    unfitted, info = params.unfitted, manifest.info
+    blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}
+    flat = {f"{name}.{key}": value for name, block in blocks.items() for key, value in block.items()}
+    rows = hashlib.sha256()
+    for part in public.flat() if public.units else ():
+        rows.update(part.contiguous().numpy().tobytes())
+    content = {
+        "settings": {
+            key: value
+            for key, value in flat.items()
+            if key not in unfitted and key not in ("privacy.budget", "privacy.draw", "dynamics.train_anyway")
+        },
+        "unfitted": sorted(unfitted & TRAINING_KEYS),
+        "seed": params.seed,
+        "bounds": plain(params.chosen.bounds),
+        "data": [info.dataset, info.dataset_fingerprint, info.horizon, info.termination, info.unit],
+        "units": [manifest.private_units, manifest.public_units],
+        "public": rows.hexdigest(),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,132 @@
+"""A private training rehearsed on public units: what its noise leaves of what it learns. Reads no private byte.
+
+The public units are cut into two halves. Weights that begin from the public split are made of the first half. The
+second half stands in for the private units: all of them join every round, the plan's clip and the noise that the plan
+adds to the mean of the private cohort are applied, and they judge the result. So the loss comes close to that of the
+private training before anything is spent (docs/fitted-plan.md has figures).
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.cohort import CohortSource, local_batches
+from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.public_evaluation import PublicEvaluator
+from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
+from primorl.training.public_start import Units, public_start, shuffled
+from primorl.training.settings import EarlyStopping, Execution
+from primorl.training.setup import TrainingSetup
+from primorl.training.training import train
+
+LEAST_UNITS = 2 * LEAST_OF_A_START
+"""Public units that a dry run needs."""
+_MOST_UNITS = 64  # in both halves together: enough to tell settings apart, in about a second
+_MOST_ROWS = 8192
+_SEED = 1
+_UNCLIPPED = 1e6
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a training comes to, in nats per transition of the units that judge, as `PublicLosses` has them.
+
+    Attributes:
+        start: of the weights that it begins from.
+        loss: at its end; infinite where it diverged.
+        constant: of the best constant prediction.
+    """
+
+    start: float
+    loss: float
+    constant: float
+
+
+class DryRun:
+    """Rehearses settings on one dataset's public units.
+
+    Args:
+        public: the public units.
+        flag: whether a termination is learned, so that a target's last column is its flag.
+
+    Raises:
+        ValueError: there are fewer than `LEAST_UNITS` public units.
+    """
+
+    def __init__(self, public: CohortSource, *, flag: bool) -> None:
+        if public.units < LEAST_UNITS:
+            raise ValueError(f"a dry run needs {LEAST_UNITS} public units, found {public.units}")
+        chosen = shuffled(public)[:_MOST_UNITS]
+        self._first, self._second = Units(public, chosen[::2]), Units(public, chosen[1::2])
+        inputs, targets = self._second.rows(_MOST_ROWS)
+        self._rows = inputs, targets[:, : None if flag else -1]
+        self._normaliser = Normaliser.from_public(*self._rows, flag)
+        self._starts: dict[tuple[Architecture, int], Weights] = {}
+
+    def outcome(self, setup: TrainingSetup, *, from_public: bool, noise: float = 1.0) -> Outcome:
+        """Rehearse the training of ``setup``.
+
+        Args:
+            setup: of the private training.
+            from_public: whether its weights begin from the public split.
+            noise: the share of the plan's noise that is added; 0: none, 0.5: as with twice as many people.
+        """
+        plan, weights = setup.plan, self._start(setup, from_public=from_public)
+        multiplier = noise * plan.noise_multiplier * self._second.units / plan.expected_cohort
+        rehearsed = Plan(
+            units=self._second.units,
+            unit=plan.unit,
+            sampler=PoissonSampler(1.0),
+            clip=plan.clip,
+            noise_multiplier=multiplier,
+            rounds=plan.rounds,
+            delta=plan.delta,
+            entropy=SeededEntropy(_SEED),
+        )
+        once = replace(
+            setup,
+            plan=rehearsed,
+            start=weights,
+            normaliser="public",
+            execution=Execution(torch.device("cpu"), setup.execution.chunk_bytes),
+            server=replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)),
+        )
+        result = train(once, self._second, self._rows)
+        loss = result.public_loss
+        assert loss is not None, "there are rows that judge"
+        final = loss.final if result.finite and math.isfinite(loss.final) else math.inf
+        judge = PublicEvaluator(setup.architecture, self._normaliser, *self._rows)
+        return Outcome(judge(weights, 0).loss, final, loss.constant)
+
+    def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
+        """The median norm of one unit's unclipped update of the whole ensemble; infinite where updates diverge."""
+        units, local = self._second, setup.local
+        batches = local_batches(
+            units,
+            torch.arange(units.units),
+            self._normaliser,
+            batch_size=local.batch_size,
+            epochs=local.local_epochs,
+            max_transitions=local.max_transitions_per_unit,
+            entropy=SeededEntropy(_SEED),
+        )
+        clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
+        updates = updates_of_units(
+            self._start(setup, from_public=from_public), batches, setup.architecture, local, clip
+        )
+        norms = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
+        median = float(norms.median())
+        return median if 0 < median < _UNCLIPPED / 10 else math.inf
+
+    def _start(self, setup: TrainingSetup, *, from_public: bool) -> Weights:
+        if not from_public:
+            return setup.initial_weights()
+        key = setup.ensemble, setup.seed
+        if key not in self._starts:
+            self._starts[key] = public_start(setup.ensemble, self._normaliser, self._first, setup.seed)
+        return self._starts[key]

@@ -1,0 +1,98 @@
+"""Weights to begin a private training from, made of the public split. Reads no private byte, so they cost nothing."""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.training.cohort import CohortSource
+from primorl.training.normaliser_query import all_rows
+from primorl.training.pooled import train_pooled
+from primorl.training.public_evaluation import PublicEvaluation
+from primorl.training.settings import PooledTraining
+
+LEAST_UNITS = 4
+"""Public units that a start needs: some are held out to tell when to stop."""
+_HELD_OUT = 4  # one unit in so many
+_MOST_ROWS = 16_384
+_POOLED = PooledTraining(batch_size=256, learning_rate=2e-3, weight_decay=1e-3, max_epochs=100, patience=10)
+_BATCHES = 50  # of an epoch, at least, where rows are few
+_LEAST_BATCH = 32
+_ORDER_SEED = 3
+
+
+class Units:
+    """Some units of a source as a source of their own."""
+
+    def __init__(self, source: CohortSource, chosen: Tensor) -> None:
+        self._source, self._chosen = source, chosen
+
+    @property
+    def units(self) -> int:
+        """Number of units."""
+        return len(self._chosen)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        """See `CohortSource.lengths`."""
+        return self._source.lengths(self._chosen[units])
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        """See `CohortSource.transitions`."""
+        return self._source.transitions(self._chosen[units], steps)
+
+    def rows(self, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """Inputs ``[R, S + A]`` and targets ``[R, >= S + 1]``, evenly thinned to at most ``most`` rows."""
+        parts = [(inputs[own], targets[own]) for inputs, targets, own in all_rows(self, 0, 1)]
+        inputs, targets = (torch.cat(same) for same in zip(*parts, strict=True))
+        stride = 1 if most is None else -(-len(inputs) // most)
+        return inputs[::stride], targets[::stride]
+
+
+def shuffled(source: CohortSource) -> Tensor:
+    """All units of a source in a random order, the same every time."""
+    return torch.randperm(source.units, generator=torch.Generator().manual_seed(_ORDER_SEED))
+
+
+def public_start(architecture: Architecture, normaliser: Normaliser, public: CohortSource, seed: int) -> Weights:
+    """Maximum likelihood on public units, stopped when units that are held out no longer gain from it.
+
+    The number of epochs is found with one unit in four held out. Then all units are trained on for as many.
+
+    Args:
+        architecture: sizes of the ensemble.
+        normaliser: of inputs and targets.
+        public: the public units.
+        seed: of the initial weights and the batches.
+
+    Raises:
+        ValueError: there are fewer than `LEAST_UNITS` units.
+    """
+    if public.units < LEAST_UNITS:
+        raise ValueError(f"a start from public units needs {LEAST_UNITS} of them, found {public.units}")
+    order = shuffled(public)
+    held_out = max(1, public.units // _HELD_OUT)
+    inputs, targets = Units(public, order[held_out:]).rows(_MOST_ROWS)
+    size = min(_POOLED.batch_size, max(_LEAST_BATCH, len(inputs) // _BATCHES))
+    pooled = replace(_POOLED, batch_size=size)
+
+    def train(
+        rows: tuple[Tensor, Tensor], judge: tuple[Tensor, Tensor] | None, pooled: PooledTraining
+    ) -> tuple[Weights, tuple[PublicEvaluation, ...]]:
+        trained = train_pooled(
+            architecture,
+            rows,
+            judge,
+            normaliser=normaliser,
+            pooled=pooled,
+            seed=seed,
+            device=torch.device("cpu"),
+            on_epoch=lambda evaluation: None,
+        )
+        return trained.weights, trained.evaluations
+
+    _, seen = train((inputs, targets), Units(public, order[:held_out]).rows(_MOST_ROWS), pooled)
+    losses = [evaluation.loss for evaluation in seen]
+    epochs = 1 + losses.index(min(losses))
+    weights, _ = train(Units(public, order).rows(_MOST_ROWS), None, replace(pooled, max_epochs=epochs))
+    return weights
