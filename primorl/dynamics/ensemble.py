@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
-from primorl.dynamics.config import CanLearn, ModelConfig, PublicLosses, Variant
+from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
 
@@ -301,7 +301,6 @@ class GaussianEnsemble:
         action_names: tuple[str, ...] | None = None,
         engine_version: int | None = None,
         public_loss: PublicLosses | None = None,
-        can_learn: CanLearn | None = None,
     ) -> None:
         """Write ``model.safetensors`` and ``config.json``.
 
@@ -314,7 +313,6 @@ class GaussianEnsemble:
             action_names: of the dimensions, or of the discrete actions, ``[A]``.
             engine_version: of the engine that trained it.
             public_loss: on the public split, if there is one.
-            can_learn: the verdict before training; None where there is none.
         """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
@@ -334,7 +332,6 @@ class GaussianEnsemble:
             action_names=action_names,
             engine_version=engine_version,
             public_loss=public_loss,
-            can_learn=can_learn,
         ).write(folder)
 
     @classmethod
@@ -371,7 +368,6 @@ class GaussianEnsemble:
         for i, (inputs, outputs) in enumerate(shape.layers):
             sizes[f"layers.{i}.weight"] = (shape.members, inputs, outputs)
             sizes[f"layers.{i}.bias"] = (shape.members, 1, outputs)
-        weight_names = list(sizes)
         for name, size in (("input", shape.inputs), ("target", shape.targets)):
             sizes |= {f"{name}_{part}": (size,) for part in ("mean", "scale")}
         for name, size in (("observation", shape.observation_size), ("action", shape.action_size)):
@@ -384,11 +380,18 @@ class GaussianEnsemble:
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
         normaliser = Normaliser(
-            *(tensors[f"{name}_{part}"] for name in ("input", "target") for part in ("mean", "scale"))
+            tensors["input_mean"], tensors["input_scale"], tensors["target_mean"], tensors["target_scale"]
         )
-        sides = (tensors[f"{name}_{side}"] for name in ("observation", "action") for side in ("low", "high"))
-        bounds = Bounds(*sides, config.reward_low, config.reward_high, config.discrete_actions)
-        weights = tuple(tensors[name] for name in weight_names)
+        bounds = Bounds(
+            tensors["observation_low"],
+            tensors["observation_high"],
+            tensors["action_low"],
+            tensors["action_high"],
+            config.reward_low,
+            config.reward_high,
+            config.discrete_actions,
+        )
+        weights = tuple(tensors[name] for name in sizes if name.startswith("layers."))
         return cls(shape, weights, normaliser, bounds, config.termination)
 
 

@@ -38,7 +38,7 @@ TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "
 """Keys that are fitted here."""
 HIDDEN = ((32, 32), (64, 64))
 LEARNING_RATES = (0.0001, 0.0003, 0.001, 0.003)
-ROUNDS = (30, 100)
+ROUNDS = (20, 80)
 """Candidates of a dry run: small steps from weights that the public split made."""
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
@@ -54,7 +54,7 @@ _FROM_SCRATCH: dict[str, Any] = {
     "privacy.clipping_norm": 0.35,
 }
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
-_MOST_TRANSITIONS = 3e7  # that all rounds of a training read: about a minute on two cores
+_MOST_TRANSITIONS = 1e7  # that all rounds of a training read: half a minute on two cores
 _ROWS_OF_MANY, _ROWS_OF_FEW, _MANY = 64, 128, 20_000  # of one unit and round; where units are many, fewer will do
 _SHARES = 0.1, 0.5
 _NOISE_YES, _NOISE_NO = 0.37, 0.55

@@ -1,8 +1,10 @@
 """``models/dynamics``: the released model with its privacy statement."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params
+from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.setup.fitting import Fit
@@ -49,8 +51,8 @@ def write_model(
             action_names=info.spaces.action_names,
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,
-            can_learn=fit.answer if variant == "private" else None,
         )
+        replace(ModelConfig.read(fresh), can_learn=fit.answer if variant == "private" else None).write(fresh)
         starts = setup.start_model(trained.answers)
         if starts is not None:
             starts.save(fresh)
