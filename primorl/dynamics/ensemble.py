@@ -17,12 +17,12 @@ from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
 
 _MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
-
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
 TERMINATION_GAIN = 10.0
 """Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
+_HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare large values
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 Weights = tuple[Tensor, ...]
@@ -201,8 +201,9 @@ class Normaliser:
         targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
         centre = targets.median(dim=0).values
         spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
-        # Sparse targets (a reward that is nearly always the same) have no such spread.
-        spread = torch.where(spread > 0, spread, targets.std(dim=0))
+        # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none may be far outside.
+        spread = torch.where(spread > 0, spread, deviation := targets.std(dim=0))
+        spread[-1] = deviation[-1] if deviation[-1] > _HEAVY * spread[-1] else spread[-1]
         return cls(inputs.mean(0), _positive(inputs.std(0)), centre, _positive(spread), flag)
 
     def inputs(self, raw: Tensor) -> Tensor:
