@@ -38,7 +38,7 @@ TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "
 """Keys that are fitted here."""
 HIDDEN = ((32, 32), (64, 64))
 LEARNING_RATES = (0.0001, 0.0003, 0.001, 0.003)
-ROUNDS = (20, 80)
+ROUNDS = (20, 60)
 """Candidates of a dry run: small steps from weights that the public split made."""
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
@@ -54,9 +54,9 @@ _FROM_SCRATCH: dict[str, Any] = {
     "privacy.clipping_norm": 0.35,
 }
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
-_MOST_TRANSITIONS = 1e7  # that all rounds of a training read: half a minute on two cores
-_ROWS_OF_MANY, _ROWS_OF_FEW, _MANY = 64, 128, 20_000  # of one unit and round; where units are many, fewer will do
-_SHARES = 0.1, 0.5
+_MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
+_ROWS = 64  # of one unit and round
+_SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_NO = 0.37, 0.55
 """s up to which runs learned, and from which none did."""
 _LEARNED_YES, _LEARNED_NO = 0.9, 0.6
@@ -264,13 +264,12 @@ def _clipped(
 
 def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
     """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
-    most = _ROWS_OF_MANY if manifest.private_units > _MANY else _ROWS_OF_FEW
-    usual = most
+    usual = _ROWS
     if public.units:
-        usual = min(most, math.ceil(int(public.lengths(torch.arange(public.units)).sum()) / public.units))
+        usual = min(_ROWS, math.ceil(int(public.lengths(torch.arange(public.units)).sum()) / public.units))
     share = _MOST_TRANSITIONS / (manifest.private_units * usual * max(ROUNDS))
     return _COMMON | {
-        "dynamics.max_transitions_per_unit": most,
+        "dynamics.max_transitions_per_unit": _ROWS,
         "privacy.sampling_probability": float(f"{min(max(share, _SHARES[0]), _SHARES[1]):.2g}"),
     }
 

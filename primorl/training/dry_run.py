@@ -26,7 +26,7 @@ from primorl.training.training import train
 
 LEAST_UNITS = 2 * LEAST_OF_A_START
 """Public units that a dry run needs."""
-_MOST_UNITS = 64  # in both halves together: enough to tell settings apart, in about a second
+_MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
 _UNCLIPPED = 1e6
