@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from benchmarks.quality.logs.log import Act, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
 from primorl.policy.exported import DeterministicPolicy
-from primorl.project.paths import DATASETS, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
+from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
 
 ROOT = Path(__file__).resolve().parents[3]
 DATA = ("collect", "ingest", "partition")
@@ -74,11 +74,18 @@ def run(log: Log, *, people: int, seed: int, changes: Mapping[str, object], fold
         "status": status,
         "error": error,
         "truth": truth(log),
+        "can_learn": _verdict(folder / MODEL / "config.json"),
         "policy": measured(log, folder / released),
         "cloned": measured(log, folder / CLONED),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
         "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8")) if (folder / SECONDS).exists() else {},
     }
+
+
+def _verdict(config: Path) -> str | None:
+    """What the stage train_model said before the charge; None: it did not get so far."""
+    said: str | None = json.loads(config.read_text(encoding="utf-8")).get("can_learn") if config.exists() else None
+    return said
 
 
 def data_project(log: Log, *, people: int, seed: int, changes: Mapping[str, object], folder: Path) -> Path:
