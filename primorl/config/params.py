@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from primorl.config import suggestions
+from primorl.config import shares, suggestions
 from primorl.config.blocks import (
     Behaviour,
     Budget,
@@ -158,6 +158,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
     ]
     effective, origins, undecided = suggestions.decide(raw, sources)
+    shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
     return _checked(said, path, own, wrong)

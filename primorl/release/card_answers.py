@@ -15,6 +15,7 @@ from primorl.release.card import Row, Section
 
 _WHOSE = {
     "behaviour": "today",
+    "clone": "under the clone of today's practice",
     "policy": "under the policy",
     "random": "random actions",
     "zero_action": "zero action",

@@ -71,7 +71,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
     summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
-    answers.refuse_other_files(paths.PRIVATE_EVALUATION, MODELS / MODEL[0], MODELS / POLICY[0])
+    answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, paths.BEHAVIOUR)
     _refuse_other_summary(summary, statement, answers)
     if summary.model_sha256 is None:
         raise PipelineError(

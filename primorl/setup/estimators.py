@@ -12,7 +12,7 @@ from primorl.evaluation.private.fqe import Fqe
 from primorl.evaluation.private.importance import ImportanceSampling
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
-from primorl.evaluation.private.model_value import ModelBased
+from primorl.evaluation.private.model_value import Clone, ModelBased
 from primorl.evaluation.private.problem import Problem
 from primorl.setup.private_evaluation import Asked, plan_at
 from primorl.trajectories.storage.schema import DatasetInfo
@@ -105,6 +105,6 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     )
 
 
-def free_estimates(problem: Problem) -> tuple[Estimate, ...]:
-    """Values of the policy and of the baselines in the released model; costs nothing."""
-    return ModelBased(rollouts=512).estimates(problem)
+def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Estimate, ...]:
+    """Values of the policy, the clone and the baselines in the released model; costs nothing."""
+    return ModelBased(rollouts=512).estimates(problem, clone)
