@@ -14,11 +14,10 @@ from primorl.config.params import Params
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.figure import draw_returns
 from primorl.evaluation.private.results import PrivateEvaluation
-from primorl.evaluation.recommendation import Recommendation, of_answers
+from primorl.evaluation.recommendation import found_in
 from primorl.evaluation.results import in_environment, in_model
 from primorl.evaluation.summary import Summary, log_summary, write_curve
 from primorl.evaluation.survival import PublicTrajectories
-from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement
@@ -86,7 +85,7 @@ def body(params: Params, run: StageRun) -> None:
         seconds=seconds | {"evaluate": round(time.perf_counter() - started, 3)},
         statement=statement,
         answers=answers,
-        recommendation=_recommendation(params, answers),
+        recommendation=found_in(answers, BEHAVIOUR, environment),
     )
     overall = evaluation.overall
     with replaced_file(CURVES) as fresh:
@@ -116,13 +115,6 @@ def _public(seed: int, horizon: int) -> tuple[Tensor, Tensor | None]:
         return public.first_observations(), PublicTrajectories.of(public).survival(horizon)
     starts = StartModel.load(MODEL, torch.device("cpu"))
     return starts.sample(_STARTS, torch.Generator().manual_seed(seed)), None
-
-
-def _recommendation(params: Params, answers: PrivateEvaluation) -> Recommendation | None:
-    """What to do with the policy; None: an environment measured it, or it is not private and never leaves."""
-    if params.chosen.environment is not None or params.dynamics.variant == "mopo":
-        return None
-    return of_answers(answers, BehaviourConfig.read(BEHAVIOUR).public_loss)
 
 
 if __name__ == "__main__":

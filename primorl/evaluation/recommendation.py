@@ -7,11 +7,13 @@ do. Its constants were fitted on logs with a known truth (docs/evaluation-result
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
 from primorl.evaluation.private.estimator import NORMAL_QUANTILE
 from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.policy.behaviour import BehaviourConfig
 from primorl.project.records import Line, record
 
 MISFIT_SHARE = 0.5
@@ -105,6 +107,20 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
     if misfit > MOST_MISFIT * behaviour.scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
+
+
+def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -> Recommendation | None:
+    """The recommendation for what is here; None: an environment measured the policy.
+
+    Args:
+        answers: of the private units.
+        clone: its folder.
+        environment: as the dataset names it.
+
+    Raises:
+        PipelineError: the folder says nothing about a clone.
+    """
+    return None if environment is not None else of_answers(answers, BehaviourConfig.read(clone).public_loss)
 
 
 def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None, *, learned: bool = True) -> Recommendation:
