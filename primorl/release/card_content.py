@@ -94,7 +94,8 @@ def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mappin
     return Section(
         "What this is",
         (
-            f"A control policy {where}{_imitates(policy)}: it takes {policy['observation_size']} measurements and answers with {answer}.",
+            f"A control policy {where}{_imitates(policy)}: it takes {policy['observation_size']} measurements and "
+            f"answers with {answer}.",
             *_named("The measurements, in this order", policy.get("observation_names")),
             *_named(
                 "The actions, numbered from 0" if policy["discrete_actions"] else "The control values, in this order",
@@ -215,7 +216,7 @@ def _in_the_model(summary: Mapping[str, Any]) -> tuple[str, ...]:
 def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section:
     untried = (
         "Not for decisions about people, patients or machines without a test of its own: it was never tried out, and "
-        "only the model that it was trained in has judged it."
+        "only the released model has judged it."
     )
     if summary["env_id"] is not None:
         untried = (

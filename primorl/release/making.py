@@ -136,12 +136,7 @@ def _refuse_other_summary(summary: Summary, statement: Statement, answers: Priva
     expected = {"recommendation": found_in(answers, paths.BEHAVIOUR, summary.env_id)}
     for key, value in (stated(statement, answers) | expected).items():
         if getattr(summary, key) != value:
-            of_answers = answers.asked and key in (
-                "spent_on_dataset",
-                "private_evaluation",
-                "model_verdict",
-                "recommendation",
-            )
+            of_answers = key in expected or (answers.asked and key in _OF_ANSWERS)
             source = paths.PRIVATE_EVALUATION if of_answers else MODELS / MODEL[2]
             raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
 
