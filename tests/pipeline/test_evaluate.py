@@ -92,7 +92,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "evaluate_private": 7,
     }
     assert summary == {
-        "format": 4,
+        "format": 5,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",

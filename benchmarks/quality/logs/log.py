@@ -324,5 +324,7 @@ class Log(ABC):
                 "reward": [float(bound) for bound in self.reward],
             },
             "score": None,
-            "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "policy": {}, "evaluation": {}},
+            "suggested": {
+                name: {} for name in ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+            },
         }
