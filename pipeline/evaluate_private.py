@@ -3,8 +3,6 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.config import shares
-from primorl.config.blocks import Estimators
 from primorl.config.params import Params, plain
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
@@ -34,7 +32,7 @@ def body(params: Params, run: StageRun) -> None:
     before the private partition is opened.
     """
     chosen = params.evaluation.private
-    estimators = _estimators(params)
+    estimators = params.estimators(Statement.read(MODEL).epsilon)
     if not estimators or params.dynamics.variant == "mopo":
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params, Manifest.load(MANIFEST)))
         return
@@ -70,14 +68,6 @@ def body(params: Params, run: StageRun) -> None:
         run.artifact(file)
     if record.total is not None and record.total.epsilon is not None:
         run.metric("epsilon_in_all", record.total.epsilon)
-
-
-def _estimators(params: Params) -> Estimators:
-    """What is asked, and at which ε."""
-    if params.origins.get(shares.ESTIMATORS) != shares.STATED:
-        return params.evaluation.private.estimators
-    epsilon = Statement.read(MODEL).epsilon
-    return {} if epsilon is None else shares.estimators(epsilon)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from primorl.config.blocks import (
     Budget,
     Compute,
     Dynamics,
+    Estimators,
     Evaluation,
     LedgerStore,
     Partition,
@@ -87,6 +88,12 @@ class Params(Block):
     def policy_seeds(self) -> tuple[int, ...]:
         """The seed of every policy that is trained, first the one whose policy is used and released."""
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
+
+    def estimators(self, epsilon: float | None) -> Estimators:
+        """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
+        if self.origins.get(shares.ESTIMATORS) != shares.STATED:
+            return self.evaluation.private.estimators
+        return {} if epsilon is None else shares.estimators(epsilon)
 
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""

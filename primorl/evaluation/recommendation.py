@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.estimator import NORMAL_QUANTILE
 from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.project.records import Line, record
 
@@ -22,6 +22,8 @@ ERRORS = 2.0
 """A gain counts if it is larger than so many standard errors of the simulated episodes."""
 MOST_MISFIT = 0.5
 """The clone is believed while the misfit is at most this share of the scale of returns."""
+MOST_MISFIT_OF_A_CONSTANT = 0.1
+"""The same where the clone predicts public actions no better than a constant does."""
 
 Released = Literal["models/policy", "models/behaviour"]
 
@@ -102,7 +104,7 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
         if model == "no"
         else f"{compared}, and the model's error asks for more than {margin:.3g}"
     )
-    if clone.learned is False and misfit > 0:
+    if clone.learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * behaviour.scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
     if misfit > MOST_MISFIT * behaviour.scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)

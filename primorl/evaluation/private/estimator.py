@@ -16,9 +16,6 @@ from primorl.privacy.mechanism.plan import Plan
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
 
-NORMAL_QUANTILE = 1.959963984540054
-"""Half of the width of a normal 95% interval, in standard deviations."""
-
 Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of their private clone, of the policy, of a baseline; or how
 wrong the model is."""

@@ -10,9 +10,10 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from primorl.evaluation.model_value import returns_by_member
-from primorl.evaluation.private.estimator import NORMAL_QUANTILE, Estimate, Of
+from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.project.values import Steps
 
 
