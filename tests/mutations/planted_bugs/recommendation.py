@@ -60,4 +60,13 @@ RECOMMENDATION = (
         "the ε on the card leaves out the clone that the policy was compared with, or is",
         (_RECOMMENDED,),
     ),
+    Bug(
+        "release-clone-unbound",
+        "release",
+        "primorl/release/provenance.py",
+        "        if file_sha256(folder / name) != made.get(own):\n",
+        "        if False:\n",
+        "any clone, and any statement of one, is in a bundle",
+        ("tests/release/test_cloned_bundle.py",),
+    ),
 )
