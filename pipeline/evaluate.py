@@ -14,14 +14,17 @@ from primorl.config.params import Params
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.figure import draw_returns
 from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.recommendation import found_in
 from primorl.evaluation.results import in_environment, in_model
 from primorl.evaluation.summary import Summary, log_summary, write_curve
+from primorl.evaluation.survival import PublicTrajectories
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import seed_folders
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import (
+    BEHAVIOUR,
     CURVES,
     FIGURE,
     MANIFEST,
@@ -55,7 +58,7 @@ def body(params: Params, run: StageRun) -> None:
             f"{params.dynamics.variant!r}; run `dvc repro`"
         )
     answers = PrivateEvaluation.read(PRIVATE_EVALUATION)
-    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL / "model.safetensors", POLICY / "policy.safetensors")
+    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, POLICY, BEHAVIOUR)
     manifest = Manifest.load(MANIFEST)
     folders = seed_folders(folder, config.seeds or [params.seed])
     sizes, seed, environment = params.evaluation, params.evaluation.seed, params.chosen.environment
@@ -63,7 +66,8 @@ def body(params: Params, run: StageRun) -> None:
     if environment is None:
         horizon = manifest.declared_horizon()
         counts = {"rollouts": sizes.episodes, "epoch_rollouts": sizes.epoch_episodes}
-        evaluation = in_model(MODEL, folders, _first_states(seed), **counts, seed=seed, horizon=horizon)
+        starts, survival = _public(seed, horizon)
+        evaluation = in_model(MODEL, folders, starts, **counts, seed=seed, horizon=horizon, survival=survival)
     else:
         counts = {"episodes": sizes.episodes, "epoch_episodes": sizes.epoch_episodes}
         evaluation = in_environment(environment, folders, **counts, seed=seed, horizon=manifest.info.horizon)
@@ -81,6 +85,7 @@ def body(params: Params, run: StageRun) -> None:
         seconds=seconds | {"evaluate": round(time.perf_counter() - started, 3)},
         statement=statement,
         answers=answers,
+        recommendation=found_in(answers, BEHAVIOUR, environment),
     )
     overall = evaluation.overall
     with replaced_file(CURVES) as fresh:
@@ -100,12 +105,16 @@ def body(params: Params, run: StageRun) -> None:
     )
 
 
-def _first_states(seed: int) -> Tensor:
-    """``[n, S]``: of the public split's episodes; if nothing is public, drawn from the released start model."""
+def _public(seed: int, horizon: int) -> tuple[Tensor, Tensor | None]:
+    """First states ``[n, S]`` and survival ``[horizon]`` of the public split.
+
+    If nothing is public, first states are drawn from the released start model, and survival is None.
+    """
     public = UnitStore.open(PUBLIC)
     if public.units > 0:
-        return public.first_observations()
-    return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))
+        return public.first_observations(), PublicTrajectories.of(public).survival(horizon)
+    starts = StartModel.load(MODEL, torch.device("cpu"))
+    return starts.sample(_STARTS, torch.Generator().manual_seed(seed)), None
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256
 from primorl.project.paths import (
+    BEHAVIOUR,
     EVALUATION_FIGURE,
     MANIFEST,
     MODEL,
@@ -17,7 +18,7 @@ from primorl.project.paths import (
 )
 from primorl.setup.estimators import asked_for, free_estimates
 from primorl.setup.evaluation_files import evaluation_record, nothing_asked, write_evaluation
-from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.evaluation_problem import act_of, clone_of, evaluation_problem
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Subject, paid_evaluation
 from primorl.tracking import StageRun
@@ -31,7 +32,8 @@ def body(params: Params, run: StageRun) -> None:
     before the private partition is opened.
     """
     chosen = params.evaluation.private
-    if not chosen.estimators or params.dynamics.variant == "mopo":
+    estimators = params.estimators(Statement.read(MODEL).epsilon)
+    if not estimators or params.dynamics.variant == "mopo":
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params, Manifest.load(MANIFEST)))
         return
     partitions = Partitions.open(PARTITIONS)
@@ -46,13 +48,15 @@ def body(params: Params, run: StageRun) -> None:
         return_bounds=chosen.return_bounds,
         seed=params.seed,
     )
+    clone = clone_of(BEHAVIOUR, params.seed)
     subject = Subject(
         model_charge=Statement.read(MODEL).charge,
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+        clone_sha256=None if clone is None else file_sha256(BEHAVIOUR / "policy.safetensors"),
     )
-    asked = asked_for(chosen.estimators, problem, partitions.manifest.info)
-    free = free_estimates(problem)
+    asked = asked_for(estimators, problem, partitions.manifest.info)
+    free = free_estimates(problem, clone)
     with paid_evaluation(params, problem, asked, partitions, subject, run) as paid:
         record = evaluation_record(params, problem, partitions, subject, paid, free)
         write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, record)

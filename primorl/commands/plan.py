@@ -16,6 +16,7 @@ from primorl.project.paths import PARAMS, PARTITIONS, UNITS
 if TYPE_CHECKING:
     from dp_accounting import dp_event
 
+    from primorl.config.blocks import Estimators
     from primorl.config.params import Params
     from primorl.setup.fitting import Fit
     from primorl.trajectories.storage.manifest import Manifest
@@ -153,8 +154,10 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
-    if params is not None and (params.evaluation.private.estimators or params.behaviour.target_epsilon is not None):
-        yield _with_others(params, asked)
+    if params is not None:
+        estimators = params.estimators(spent.epsilon_pld)
+        if estimators or params.behaviour.target_epsilon is not None:
+            yield _with_others(params, asked, estimators)
     if params is not None and settings.manifest is not None and UNITS.exists():
         yield from _left(params, settings.manifest, asked)
 
@@ -167,7 +170,7 @@ def _fit_lines(fit: "Fit") -> Iterator[str]:
     yield f"  can it learn? {fit.answer}: {fit.reason}"
 
 
-def _with_others(params: "Params", asked: Asked) -> str:
+def _with_others(params: "Params", asked: Asked, named: "Estimators") -> str:
     """What this run, the clone of the behaviour and the private evaluation of the policy come to together."""
     from dp_accounting import dp_event
 
@@ -176,7 +179,7 @@ def _with_others(params: "Params", asked: Asked) -> str:
     from primorl.setup.cloning import clone_event
     from primorl.setup.private_evaluation import gaussian_mean
 
-    named, budget = params.evaluation.private.estimators, params.privacy.budget
+    budget = params.privacy.budget
     releases: list[dp_event.DpEvent] = [
         dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, asked.delta)) for epsilon in named.values()
     ]

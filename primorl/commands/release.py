@@ -1,7 +1,7 @@
 """``primorl release``."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,8 @@ _HELP = """Make the bundle that may leave, or check one that came.
 \b
 Examples:
   primorl release out/v1            model, policy, statement, card and what the ledger says, checked, in out/v1
+  primorl release out/v1 --policy models/policy
+                                    this policy, also where another one or none is recommended
   primorl release --check out/v1    check a bundle from anybody: complete, consistent, and nothing in it runs
   primorl release out/v1 --sign release.key
   primorl release --check out/v1 --key release.pub
@@ -34,6 +36,10 @@ def _run(
     void_ok: Annotated[
         bool, typer.Option("--void-ok", help="Go on although the statement says not to rely on it.")
     ] = False,
+    policy: Annotated[
+        Literal["models/policy", "models/behaviour"] | None,
+        typer.Option(metavar="FOLDER", help="The policy to release.  [default: the recommended one]"),
+    ] = None,
     sign: Annotated[
         Path | None,
         typer.Option(metavar="FILE", parser=given_path, help="Sign with this private Ed25519 key (PEM)."),
@@ -49,6 +55,8 @@ def _run(
     from primorl.release.making import release
     from primorl.release.pages import promised
 
+    if policy is not None and check:
+        raise PipelineError("--policy: found with --check, allowed without it")
     if sign is not None and check:
         raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
     if key is not None and not check:
@@ -56,7 +64,7 @@ def _run(
     if check:
         bundle.check(directory, void_ok=void_ok, key=key)
     else:
-        release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign)
+        release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign, policy=policy)
     done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
     print(f"{directory}: {done}; {promised(directory)}")
     if check and key is not None:

@@ -6,7 +6,14 @@ import typer
 
 from primorl.project.paths import SUMMARY
 
-_WHOSE = {"behaviour": "today", "policy": "policy", "random": "random", "zero_action": "zeros", "model": "model"}
+_WHOSE = {
+    "behaviour": "today",
+    "clone": "clone",
+    "policy": "policy",
+    "random": "random",
+    "zero_action": "zeros",
+    "model": "model",
+}
 _HELP = """Show the results of the last run.
 
 \b
@@ -46,6 +53,7 @@ def text(summary: dict[str, Any]) -> str:
         ("spent", account(summary)),
         *_private_answers(summary),
         *_value(summary).items(),
+        *_recommendation(summary),
         ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
         (
             "time",
@@ -62,6 +70,14 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
     rows = [(_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}") for each in answers]
     return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
+
+
+def _recommendation(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to do with the policy; empty where an environment measured it."""
+    from primorl.evaluation.wording import ADVICE
+
+    found = summary.get("recommendation")
+    return [] if found is None else [("advice", f"{ADVICE[found['answer']]}. {found['reason']}")]
 
 
 def _value(summary: dict[str, Any]) -> dict[str, str]:

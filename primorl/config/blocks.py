@@ -164,6 +164,15 @@ class Policy(SacConfig, Block):
     mopo_real_fraction: Share
 
 
+def _word_or_numbers(value: Any) -> str:
+    return "word" if isinstance(value, str) else "numbers"
+
+
+ReturnBounds = Annotated[
+    Annotated[Literal["public"], Tag("word")] | Annotated[Range, Tag("numbers")], Discriminator(_word_or_numbers)
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateEvaluation(Block):
     """What is asked of the private units about the policy and the model; every estimator is charged.
@@ -171,13 +180,14 @@ class PrivateEvaluation(Block):
     Attributes:
         estimators: ε of each, by name; empty: nothing is asked.
         discount: γ of the value.
-        return_bounds: bounds of a trajectory's return; None: what the rewards' bounds allow.
+        return_bounds: bounds of a trajectory's return, or ``public``: from the public returns; None: what the rewards'
+            bounds allow.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
     estimators: Estimators
     discount: Annotated[float, Within(gt=0, le=1)]
-    return_bounds: Range | None
+    return_bounds: ReturnBounds | None
     draw: NaturalInt
 
 

@@ -13,12 +13,13 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from primorl.config import suggestions
+from primorl.config import shares, suggestions
 from primorl.config.blocks import (
     Behaviour,
     Budget,
     Compute,
     Dynamics,
+    Estimators,
     Evaluation,
     LedgerStore,
     Partition,
@@ -115,6 +116,12 @@ class Params(Block):
             block[last] = value
         return replace(from_plain(content), origins={**self.origins, **dict.fromkeys(values, suggestions.FIT)})
 
+    def estimators(self, epsilon: float | None) -> Estimators:
+        """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
+        if self.origins.get(shares.ESTIMATORS) != shares.STATED:
+            return self.evaluation.private.estimators
+        return {} if epsilon is None else shares.estimators(epsilon)
+
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for pair in suggestions.PAIRS for key in pair}
@@ -189,6 +196,7 @@ def parse(raw: Any, path: Path = PARAMS) -> Params:
         suggestions.read(defaults, f"{DATASETS}/{DEFAULTS}.yaml", "", wrong[common]),
     ]
     effective, origins, undecided = suggestions.decide(raw, sources)
+    shares.decide(effective, origins, entry.get("environment"))
     wrong[path] += undecided
     said = effective | {"chosen": {key: value for key, value in entry.items() if key != "settings"}, "origins": origins}
     return _checked(said, path, own, wrong)

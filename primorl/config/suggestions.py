@@ -16,6 +16,7 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 from pydantic import TypeAdapter, ValidationError
 
+from primorl.config import shares
 from primorl.config.blocks import Behaviour, Dynamics, Evaluation, Partition, Policy, Privacy
 from primorl.config.explanations import UNKNOWN, explain
 
@@ -114,6 +115,8 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
             wrong.append(f"{prefix}{shown_key(key)}: {why}")
         elif value == AUTO:
             wrong.append(f"{prefix}{key}: found auto; a suggestion is a value")
+        elif value == shares.SHARE and key in shares.KEYS:
+            source.values[key] = value
         else:
             try:
                 _adapter(key).validate_python(value)

@@ -48,7 +48,6 @@ class Policies(Protocol):
         """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
 
 
-@torch.no_grad()
 def values_by_member(
     ensemble: GaussianEnsemble,
     policy: Policies,
@@ -58,8 +57,34 @@ def values_by_member(
     horizon: int,
     seed: int,
     discount: float = 1.0,
+    survival: Tensor | None = None,
 ) -> Tensor:
-    """Mean unpenalised return Σ_t γ^t r_t of whole rollouts, each in one member alone.
+    """The mean of `returns_by_member` over the rollouts, ``[P, N]``."""
+    return returns_by_member(
+        ensemble,
+        policy,
+        starts,
+        rollouts=rollouts,
+        horizon=horizon,
+        seed=seed,
+        discount=discount,
+        survival=survival,
+    ).mean(-1)
+
+
+@torch.no_grad()
+def returns_by_member(
+    ensemble: GaussianEnsemble,
+    policy: Policies,
+    starts: Tensor,
+    *,
+    rollouts: int,
+    horizon: int,
+    seed: int,
+    discount: float = 1.0,
+    survival: Tensor | None = None,
+) -> Tensor:
+    """Unpenalised return Σ_t S(t) γ^t r_t of whole rollouts, each in one member alone.
 
     States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
     episode terminates. Members and policies share their start states, and policies
@@ -73,11 +98,14 @@ def values_by_member(
         horizon: steps of a rollout that does not terminate.
         seed: of the draws.
         discount: γ; by default the return is undiscounted.
+        survival: S(t), ``[horizon]``, see `primorl.evaluation.survival`; None: 1, every rollout has all its steps.
 
     Returns:
-        ``[P, N]``.
+        float64 ``[P, N, rollouts]``.
     """
     begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    weights = torch.ones(horizon, dtype=torch.float64) if survival is None else survival
+    weights = weights * discount ** torch.arange(horizon, dtype=torch.float64)
     values = []
     for number in range(ensemble.architecture.members):
         # Without a penalty the uncertainty has no say; this one is defined for a single member.
@@ -86,14 +114,16 @@ def values_by_member(
         observation = begin.repeat(policy.policies, 1)
         alive = torch.ones(len(observation), dtype=torch.bool)
         total = torch.zeros(len(observation), dtype=torch.float64)
-        for time in range(horizon):
+        for weight in weights.tolist():
+            if weight == 0:
+                break
             action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
             step = model.step(observation, action, generators)
-            total += torch.where(alive, discount**time * step.reward, 0.0)
+            total += torch.where(alive, weight * step.reward, 0.0)
             if step.terminated is not None:
                 alive &= ~step.terminated
             if not alive.any():
                 break
             observation = step.next_observation
-        values.append(total.view(policy.policies, rollouts).mean(1))
+        values.append(total.view(policy.policies, rollouts))
     return torch.stack(values, dim=1)

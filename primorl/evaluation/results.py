@@ -97,6 +97,7 @@ def in_model(
     epoch_rollouts: int,
     seed: int,
     horizon: int,
+    survival: Tensor | None,
 ) -> Evaluation:
     """Compute the policies' values in the released model, where no environment can measure them.
 
@@ -108,6 +109,7 @@ def in_model(
         epoch_rollouts: of each epoch's policy in each member.
         seed: of the draws.
         horizon: steps of a rollout that does not terminate.
+        survival: how much each step counts, see `primorl.evaluation.survival`; None: every step counts.
 
     Raises:
         PipelineError: if the start states are not the model's, or a file is missing or broken.
@@ -120,7 +122,9 @@ def in_model(
         )
 
     def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
-        found = values_by_member(ensemble, policy, starts, rollouts=count, horizon=horizon, seed=seed)
+        found = values_by_member(
+            ensemble, policy, starts, rollouts=count, horizon=horizon, seed=seed, survival=survival
+        )
         return [ModelValue.of(by_member) for by_member in found]
 
     final, epochs = _policies(folders)

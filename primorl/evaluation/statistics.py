@@ -8,6 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+NORMAL_QUANTILE = 1.959963984540054
+"""Half of the width of a normal 95% interval, in standard deviations."""
+
 
 @dataclass(frozen=True)
 class MeanInterval:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Self
 from primorl.dynamics.config import Variant
 from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.evaluation.recommendation import Recommendation
 from primorl.evaluation.results import Estimate, Evaluation, Result
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
@@ -41,7 +42,7 @@ class SeedSummary:
 class Summary:
     """The results of a run (``metrics/summary.json``). Optional keys are left out of the file where they are null."""
 
-    FORMAT: ClassVar[int] = 4
+    FORMAT: ClassVar[int] = 5
 
     dataset: Annotated[Line, "Name in params.yaml."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -77,6 +78,9 @@ class Summary:
         tuple[Answer, ...] | None, "Values by the private units and in the released model, where something was asked."
     ] = None
     model_verdict: Annotated[Line | None, "Whether the model can be believed, where that was asked."] = None
+    recommendation: Annotated[
+        Recommendation | None, "What to do with the policy; left out where an environment measured it."
+    ] = None
 
     @classmethod
     def of(
@@ -200,6 +204,9 @@ def log_summary(
 
 
 def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
+    if "recommendation" in summary:
+        log.tag("recommendation", summary["recommendation"]["answer"])
+        log.tag("recommendation_reason", summary["recommendation"]["reason"])
     log.params({key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")})
     log.tag("dataset_fingerprint", fingerprint)
 

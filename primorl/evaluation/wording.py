@@ -5,6 +5,13 @@ from typing import Any
 
 from primorl.privacy.accounting.rounding import at_most
 
+ADVICE = {
+    "trial": "Try the policy in a trial",
+    "keep": "Keep today's practice, whose clone is released",
+    "more_data": "More data needed: neither the policy nor the clone is recommended",
+}
+"""What a recommendation says, in a few words."""
+
 
 def guarantee(summary: Mapping[str, Any]) -> str:
     """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""

@@ -31,6 +31,7 @@ from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, ch
 from primorl.release.card import is_inert
 from primorl.release.contents import (
     ANSWERS,
+    CLONE,
     EVALUATION,
     FILES,
     LEDGER,
@@ -44,7 +45,7 @@ from primorl.release.contents import (
     LedgerStatement,
     Manifest,
 )
-from primorl.release.evaluated import check_answers
+from primorl.release.evaluated import check_answers, check_clone, check_recommendation
 from primorl.release.pages import render
 from primorl.release.provenance import check_chain
 from primorl.release.soundness import check_model, check_policy
@@ -108,24 +109,30 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     evaluation = read(folder, EVALUATION, Evaluation)
-    if read(folder, POLICY[2], Statement) != statement:
-        raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
+    clone = read(folder, CLONE, Statement) if CLONE in names else None
+    of = CLONE if policy.policy == "models/behaviour" else MODEL[2]
+    if read(folder, POLICY[2], Statement) != (clone if of == CLONE else statement):
+        raise PipelineError(f"{folder / POLICY[2]}: differs from {of}, so it is not what paid for this policy")
     answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
     _check_configs(folder, model, policy, statement)
     paid = () if answers is None else answers.statements.values()
-    for name, own in ((MODEL[2], statement), *((ANSWERS, each) for each in paid)):
+    cloned = [] if clone is None else [(CLONE, clone)]
+    for name, own in ((MODEL[2], statement), *cloned, *((ANSWERS, each) for each in paid)):
         if not own.sound and not void_ok:
             reason = "; ".join(own.void) or "nothing is guaranteed"
             raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
     check_statement(folder / MODEL[2], statement)
     _check_starts(folder, statement, STARTS in names)
     check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
+    if clone is not None:
+        check_clone(folder, clone, statement, ledger)
+    check_recommendation(folder, evaluation, answers)
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)
     for name in sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS}):
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
-    check_chain(folder, statement, ledger, policy, evaluation, answers)
+    check_chain(folder, statement, clone, ledger, policy, evaluation, answers)
     for card, made in render(folder).items():
         if not is_inert(found := _text(folder / card)):
             raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
@@ -197,7 +204,7 @@ def _files(folder: Path) -> Iterator[str]:
             _LARGEST_MODEL if path.suffix == ".safetensors" else _LARGEST_TEXT
         ):
             raise PipelineError(f"{folder}: {printable(name)} is larger than any of ours")
-        if path.is_file() or name not in ("dynamics", "policy"):
+        if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
             yield name
 
 
@@ -219,7 +226,7 @@ def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -
         stated = getattr(of_policy, side)
         if stated is None or list(stated) != getattr(ensemble.bounds, side).tolist():
             raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
-    check_policy(folder / POLICY[0], policy, ensemble)
+    check_policy(folder / POLICY[0], policy, ensemble, own_scales=of_policy.policy == "models/behaviour")
 
 
 def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
@@ -240,7 +247,7 @@ def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
 
 
 def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
-    if "mopo" in (model.variant, policy.variant) or policy.policy != "models/policy":
+    if "mopo" in (model.variant, policy.variant) or policy.policy == "models/mopo":
         raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
     loss = model.public_loss
     if loss is None and statement.public_units:

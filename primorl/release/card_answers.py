@@ -15,6 +15,7 @@ from primorl.release.card import Row, Section
 
 _WHOSE = {
     "behaviour": "today",
+    "clone": "under the clone of today's practice",
     "policy": "under the policy",
     "random": "random actions",
     "zero_action": "zero action",
@@ -22,18 +23,23 @@ _WHOSE = {
 }
 
 
-def whole(statement: Mapping[str, Any], answers: Mapping[str, Any], delta: float) -> Mapping[str, Any]:
-    """The guarantee against anyone who has model, policy and answers: the keys of a statement that a card explains.
+def whole(
+    statement: Mapping[str, Any], clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None, delta: float
+) -> Mapping[str, Any]:
+    """The guarantee against anyone who has all of a bundle: the keys of a statement that a card explains.
 
     ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
     bounded by this one (ε, δ) alone, which is more than the profile of the whole would say.
 
     Args:
-        statement: ``privacy.json``.
-        answers: ``private-evaluation.json``.
+        statement: ``privacy.json`` of the model.
+        clone: the same of the clone of the behaviour; None: none was made.
+        answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """
-    own = answers["statements"].values()
+    own = [*([] if clone is None else [clone]), *({} if answers is None else answers["statements"]).values()]
+    if not own:
+        return statement
     void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
     combined = {
         **statement,
@@ -55,6 +61,15 @@ def whole(statement: Mapping[str, Any], answers: Mapping[str, Any], delta: float
             {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
         ],
     }
+
+
+def included(clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None) -> str:
+    """What the guarantee of a bundle covers beside model and policy, as the end of a sentence."""
+    parts = [
+        *([] if clone is None else ["clone of the behaviour"]),
+        *([] if answers is None else ["private evaluation"]),
+    ]
+    return f", {' and '.join(parts)} included" if parts else ""
 
 
 def answered(answers: Mapping[str, Any], units: str) -> Section:
@@ -91,8 +106,11 @@ def together(answers: Mapping[str, Any]) -> str:
     )
 
 
-def expert_rows(answers: Mapping[str, Any]) -> dict[str, str]:
-    """The mechanism of each estimator, by name."""
+def expert_rows(clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None) -> dict[str, str]:
+    """The mechanisms of the clone and of each estimator, by name."""
+    named = {} if clone is None else {"clone of the behaviour": clone}
+    if answers is not None:
+        named |= {f"private evaluation: {name}": own for name, own in answers["statements"].items()}
     names = {
         "epsilon": "ε",
         "delta": "δ",
@@ -102,7 +120,7 @@ def expert_rows(answers: Mapping[str, Any]) -> dict[str, str]:
         "rounds": "rounds",
     }
     return {
-        f"private evaluation: {name}": "; ".join(
+        name: "; ".join(
             (
                 *(f"{text} {json.dumps(statement[key])}" for key, text in names.items()),
                 *(
@@ -112,7 +130,7 @@ def expert_rows(answers: Mapping[str, Any]) -> dict[str, str]:
                 f"charge {statement['charge']}",
             )
         )
-        for name, statement in answers["statements"].items()
+        for name, statement in named.items()
     }
 
 

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primorl.evaluation.wording import guarantee
+from primorl.evaluation.wording import ADVICE, guarantee
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
-from primorl.release.card_answers import answered, expert_rows, together, whole
+from primorl.release.card_answers import answered, expert_rows, included, together, whole
 from primorl.release.card_meaning import curve, meaning, profile_row, success
 
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
@@ -24,27 +24,30 @@ def make_card(
     policy: Mapping[str, Any],
     summary: Mapping[str, Any],
     ledger: Mapping[str, Any],
+    clone: Mapping[str, Any] | None = None,
     answers: Mapping[str, Any] | None = None,
 ) -> Card:
     """The content of a card, from a release's files.
 
     Args:
-        statement: ``privacy.json``.
+        statement: ``privacy.json`` of the model.
         model: ``config.json`` of the dynamics model.
         policy: ``config.json`` of the policy.
         summary: ``evaluation.json``.
         ledger: ``ledger-statement.json``.
-        answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts them.
+        clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
+        answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
     """
-    bundle = statement if answers is None else whole(statement, answers, ledger["delta"])
+    bundle = whole(statement, clone, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
     return Card(
         title=f"Model card: {summary['dataset']}",
-        verdict=_verdict(bundle, sound, alone=answers is None),
+        verdict=_verdict(bundle, sound, included(clone, answers)),
         sound=sound,
         success=success(bundle) if sound else None,
         curve=curve(bundle) if sound else (),
         sections=(
+            *_advice(policy, summary),
             _what(statement, model, policy),
             _protected(statement),
             meaning(bundle, _plural(statement["unit"])),
@@ -57,16 +60,28 @@ def make_card(
             *(() if answers is None else (answered(answers, _plural(answers["unit"])),)),
             _performance(summary),
             _limits(statement, summary),
-            _expert(statement, policy, answers),
+            _expert(statement, policy, clone, answers),
         ),
     )
 
 
-def _verdict(statement: Mapping[str, Any], sound: bool, *, alone: bool) -> str:
+def _verdict(statement: Mapping[str, Any], sound: bool, also: str) -> str:
     if not statement["private"]:
         return "No protection: nothing is guaranteed about the data this was made from"
-    promised = guarantee(statement) if alone else f"{guarantee(statement)}, private evaluation included"
+    promised = f"{guarantee(statement)}{also}"
     return promised if sound else f"{promised}. Do not rely on it"
+
+
+def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Section, ...]:
+    """What to do with the policy; nothing where an environment measured it."""
+    advice = summary.get("recommendation")
+    if advice is None:
+        return ()
+    held = {"models/policy": "the policy that was learned", "models/behaviour": "the clone of today's practice"}
+    points = [f"{ADVICE[advice['answer']]}.", advice["reason"], f"This bundle holds {held[policy['policy']]}."]
+    if policy["policy"] != advice["policy"]:
+        points.append("That is not what is recommended: whoever made the bundle chose it in so many words.")
+    return (Section("What is recommended", tuple(points)),)
 
 
 def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mapping[str, Any]) -> Section:
@@ -79,17 +94,27 @@ def _what(statement: Mapping[str, Any], model: Mapping[str, Any], policy: Mappin
     return Section(
         "What this is",
         (
-            f"A control policy {where}: it takes {policy['observation_size']} measurements and answers with {answer}.",
+            f"A control policy {where}{_imitates(policy)}: it takes {policy['observation_size']} measurements and "
+            f"answers with {answer}.",
             *_named("The measurements, in this order", policy.get("observation_names")),
             *_named(
                 "The actions, numbered from 0" if policy["discrete_actions"] else "The control values, in this order",
                 policy.get("action_names"),
             ),
-            f"The dynamics model it was trained in: {model['members']} neural networks that predict what happens next.",
+            f"{_model(policy)}: {model['members']} neural networks that predict what happens next.",
             f"Both were made from {_count(statement['units'], 'private ' + statement['unit'])}"
             " and from what was taken as public, listed below.",
         ),
     )
+
+
+def _imitates(policy: Mapping[str, Any]) -> str:
+    return ", an imitation of what was done in them" if policy["policy"] == "models/behaviour" else ""
+
+
+def _model(policy: Mapping[str, Any]) -> str:
+    own = "it was judged in" if policy["policy"] == "models/behaviour" else "it was trained in"
+    return f"The dynamics model {own}"
 
 
 def _named(what: str, names: Sequence[str] | None) -> tuple[str, ...]:
@@ -191,7 +216,7 @@ def _in_the_model(summary: Mapping[str, Any]) -> tuple[str, ...]:
 def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section:
     untried = (
         "Not for decisions about people, patients or machines without a test of its own: it was never tried out, and "
-        "only the model that it was trained in has judged it."
+        "only the released model has judged it."
     )
     if summary["env_id"] is not None:
         untried = (
@@ -211,7 +236,12 @@ def _limits(statement: Mapping[str, Any], summary: Mapping[str, Any]) -> Section
     return Section("What it must not be used for, and what is not covered", tuple(points))
 
 
-def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any], answers: Mapping[str, Any] | None) -> Section:
+def _expert(
+    statement: Mapping[str, Any],
+    policy: Mapping[str, Any],
+    clone: Mapping[str, Any] | None,
+    answers: Mapping[str, Any] | None,
+) -> Section:
     accountant = statement["accountant"]
     rows = {
         EXACT_EPSILON: json.dumps(statement["epsilon"]),
@@ -239,7 +269,7 @@ def _expert(statement: Mapping[str, Any], policy: Mapping[str, Any], answers: Ma
             f"Printed from {files}, private-evaluation.json and ledger-statement.json; no number was typed.",
             "The first rows are of model and policy alone, the last ones of the private evaluation.",
         ]
-        rows |= expert_rows(answers)
+    rows |= expert_rows(clone, answers)
     return Section("For the expert", tuple(points), tuple(rows.items()))
 
 

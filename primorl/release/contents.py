@@ -8,6 +8,7 @@ public split, what is declared public, or the ledger.
 from typing import Annotated, Any, ClassVar, Literal
 
 from primorl.dynamics import starts
+from primorl.evaluation.recommendation import Recommendation
 from primorl.privacy.statement import Accountant
 from primorl.project.records import Hexadecimal, Line, Matching, record
 from primorl.project.values import Within
@@ -22,7 +23,10 @@ STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 ANSWERS = "private-evaluation.json"
 """``metrics/private_evaluation.json``; in the bundle only if something was asked."""
-OPTIONAL = frozenset((STARTS, ANSWERS))
+CLONE = "behaviour/privacy.json"
+"""The statement of the clone of the behaviour; in the bundle only if one was made: model, policy, answers and clone
+were made from the same people, and the policy may be the clone."""
+OPTIONAL = frozenset((STARTS, ANSWERS, CLONE))
 """What some bundles hold beside `FILES`."""
 
 _Epsilon = Annotated[float, Within(ge=0)]
@@ -52,7 +56,7 @@ class ChargeRecord:
     made: Annotated[
         dict[Line, Hexadecimal] | None,
         "SHA-256 of what the charge made, as the ledger has it: of every file in `dynamics/`, or of an estimator's "
-        "answers; only of the charges that paid for this release.",
+        "answers, or of every file of the clone; only of the charges that paid for this release.",
     ] = None
 
 
@@ -89,7 +93,7 @@ class Evaluation:
         ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
     """
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
     dataset: Annotated[Line, "Name of the dataset."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -106,9 +110,12 @@ class Evaluation:
     model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
     model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
     seeds: Annotated[tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."] = None
+    recommendation: Annotated[Recommendation | None, "What to do with it, where nothing could be measured."] = None
 
     def __post_init__(self) -> None:
-        """Refuse a figure without how it was found."""
+        """Refuse a figure without how it was found, and a recommendation without a need for one."""
+        if (self.recommendation is None) != (self.env_id is not None):
+            raise ValueError("a recommendation beside an environment, or neither of the two")
         measured = (self.env_id, self.return_mean, self.return_ci95, self.episodes)
         of_model = tuple(value for key, value in vars(self).items() if key.startswith("model_value"))
         found, missing = (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])

@@ -6,10 +6,11 @@ from itertools import pairwise
 from pathlib import Path
 
 from primorl.evaluation.private.results import Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.recommendation import of_answers
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.release.accounted import check_account, check_charge, check_statement, given
-from primorl.release.contents import ANSWERS, LEDGER, MODEL, Evaluation, LedgerStatement
+from primorl.release.contents import ANSWERS, CLONE, EVALUATION, LEDGER, MODEL, Evaluation, LedgerStatement
 from primorl.setup import estimators as _estimators  # noqa: F401 - registers their queries
 
 _NAME = re.compile("[a-z][a-z0-9_]{0,39}")
@@ -47,6 +48,51 @@ def check_answers(
     for name, own in answers.statements.items():
         _check_statement(folder, name, own, answers, statement, ledger)
     check_account(path, ledger, next(iter(answers.statements.values())))
+
+
+def check_clone(folder: Path, clone: Statement, model: Statement, ledger: LedgerStatement) -> None:
+    """Check the clone's statement and its charge.
+
+    Args:
+        folder: of the bundle.
+        clone: its statement.
+        model: the model's, which was checked.
+        ledger: every record of which was checked.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    path = folder / CLONE
+    for key in (*_SHARED, "private"):
+        if getattr(clone, key) != getattr(model, key):
+            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}, so it is about other data")
+    if clone.charge == model.charge:
+        raise PipelineError(f"{path}: charge: found a charge that paid for something else")
+    if given(path, "spent_on_dataset", clone.spent_on_dataset).delta != ledger.delta:
+        raise PipelineError(f"{path}: spent_on_dataset: delta: differs from {LEDGER}; run `dvc repro`")
+    check_statement(path, clone)
+    check_charge(folder / LEDGER, ledger, path, clone)
+    check_account(path, ledger, clone)
+
+
+def check_recommendation(folder: Path, evaluation: Evaluation, answers: PrivateEvaluation | None) -> None:
+    """Check that a recommendation repeats the answers' figures, and names the policy that its answer means.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    said = evaluation.recommendation
+    if said is None:
+        return
+    path = folder / f"{EVALUATION}: recommendation"
+    if said.policy != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]:
+        raise PipelineError(f"{path}: policy: not the one that {said.answer} means")
+    found = None if answers is None else of_answers(answers, None)
+    for key in ("gain", "margin", "misfit"):
+        if getattr(said, key) != (None if found is None else getattr(found, key)):
+            raise PipelineError(f"{path}: {key}: not what the answers in {ANSWERS} come to")
+    if found is not None and said.answer == "trial" and found.answer != "trial":
+        raise PipelineError(f"{path}: answer: found trial, which the answers in {ANSWERS} do not allow")
 
 
 def _named(answers: PrivateEvaluation) -> set[str]:

@@ -6,13 +6,13 @@ import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from primorl.config.params import Params, Reading
 from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.recommendation import Released, found_in
 from primorl.evaluation.summary import Summary, stated
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.ledger.account import fixed_epsilon, total_of
@@ -27,6 +27,7 @@ from primorl.release import bundle, signature
 from primorl.release.accounted import OURS
 from primorl.release.contents import (
     ANSWERS,
+    CLONE,
     EVALUATION,
     FILES,
     LEDGER,
@@ -36,21 +37,29 @@ from primorl.release.contents import (
     POLICY,
     STARTS,
     ChargeRecord,
-    Evaluation,
     LedgerStatement,
 )
 from primorl.release.pages import render
+from primorl.release.recommended import chosen_policy, clone_statement, made_clone, quoted
 from primorl.release.recorded import check_outputs
 from primorl.setup.accounts import begun_ledger, dataset_version
 from primorl.setup.losses import refuse_losses
 from primorl.trajectories.storage.manifest import Manifest
 
+_OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict")  # in a summary
 _PRIVATE = (RAW, TRAJECTORIES, PARTITIONS, CONSENT, WITHDRAWALS)
 _NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
 _FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
 
 
-def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
+def release(
+    target: Path,
+    params: Params | Reading,
+    *,
+    void_ok: bool,
+    sign: Path | None = None,
+    policy: Released | None = None,
+) -> Statement:
     """Make a bundle in ``target``. If that fails, everything stays as it was.
 
     Args:
@@ -58,6 +67,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         params: names the place of the ledger.
         void_ok: release also if the statement is void; the card says so.
         sign: file of the private key to sign the bundle with; None: it is not signed.
+        policy: folder of the policy to release; None: the recommended one.
 
     Returns:
         What the bundle states.
@@ -71,7 +81,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
     statement = bundle.read(MODELS, MODEL[2], Statement)
     summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
-    answers.refuse_other_files(paths.PRIVATE_EVALUATION, MODELS / MODEL[0], MODELS / POLICY[0])
+    answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, paths.BEHAVIOUR)
     _refuse_other_summary(summary, statement, answers)
     if summary.model_sha256 is None:
         raise PipelineError(
@@ -87,14 +97,15 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
             f"{SUMMARY}: dataset: found {summary.dataset!r}, allowed is {manifest.info.dataset!r}, as in "
             f"{paths.MANIFEST}; run `dvc repro`"
         )
-    check_outputs((paths.MODEL, paths.POLICY, paths.PRIVATE_EVALUATION, SUMMARY))
-    ledger = _ledger_statement(params, statement, answers, manifest)
+    check_outputs((paths.MODEL, paths.POLICY, paths.BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
+    source, clone = chosen_policy(summary, answers, policy), clone_statement()
+    ledger = _ledger_statement(params, statement, clone, answers, manifest)
     with replaced_directory(target) as fresh:
-        for name in (*MODEL, *POLICY, *([STARTS] if (MODELS / STARTS).exists() else [])):
+        for name in (*MODEL, *POLICY, *(name for name in (STARTS, CLONE) if (MODELS / name).exists())):
             (fresh / name).parent.mkdir(exist_ok=True)
-            shutil.copyfile(MODELS / name, fresh / name)
+            shutil.copyfile(source / Path(name).name if name in POLICY else MODELS / name, fresh / name)
         write_record(fresh / LEDGER, ledger)
-        write_record(fresh / EVALUATION, _evaluation(summary))
+        write_record(fresh / EVALUATION, quoted(summary, answers, source))
         if answers.asked:
             write_record(fresh / ANSWERS, answers)
         try:
@@ -122,9 +133,10 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 def _refuse_other_summary(summary: Summary, statement: Statement, answers: PrivateEvaluation) -> None:
     """Refuse a summary that repeats another statement than the model's, or other answers than the private units'."""
-    for key, value in stated(statement, answers).items():
+    expected = {"recommendation": found_in(answers, paths.BEHAVIOUR, summary.env_id)}
+    for key, value in (stated(statement, answers) | expected).items():
         if getattr(summary, key) != value:
-            of_answers = answers.asked and key in ("spent_on_dataset", "private_evaluation", "model_verdict")
+            of_answers = key in expected or (answers.asked and key in _OF_ANSWERS)
             source = paths.PRIVATE_EVALUATION if of_answers else MODELS / MODEL[2]
             raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
 
@@ -147,19 +159,12 @@ def _refuse_other_data(manifest: Manifest, statement: Statement) -> None:
             )
 
 
-def _evaluation(summary: Summary) -> Evaluation:
-    """What the cards quote of the summary. Of several seeds: the first one's own figures, as its policy leaves."""
-    quoted = {field.name: getattr(summary, field.name) for field in fields(Evaluation)}
-    if summary.by_seed:
-        quoted |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in quoted}
-    try:
-        return Evaluation(**quoted)
-    except ValueError as wrong:
-        raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
-
-
 def _ledger_statement(
-    params: Params | Reading, statement: Statement, answers: PrivateEvaluation, manifest: Manifest
+    params: Params | Reading,
+    statement: Statement,
+    clone: Statement | None,
+    answers: PrivateEvaluation,
+    manifest: Manifest,
 ) -> LedgerStatement:
     """What was spent on the units of this version of the data, without names, times of day or other data."""
     if statement.spent_on_dataset is None:
@@ -181,6 +186,8 @@ def _ledger_statement(
     if own is None:
         raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
     made = {own.id: _made(own), **_answered(account.charges, answers)}
+    if clone is not None:
+        made[str(clone.charge)] = made_clone(account.charges, clone)
     return LedgerStatement(
         dataset_fingerprint=statement.dataset_fingerprint,
         unit=statement.unit,

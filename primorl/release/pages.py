@@ -7,18 +7,16 @@ from primorl.evaluation.wording import guarantee
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
 from primorl.release.card import Section
-from primorl.release.card_answers import whole
+from primorl.release.card_answers import included, whole
 from primorl.release.card_content import make_card
-from primorl.release.contents import ANSWERS, CARDS, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
+from primorl.release.contents import ANSWERS, CARDS, CLONE, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
 
 
 def promised(folder: Path) -> str:
     """What all of a checked bundle guarantees together, in one line."""
-    statement = read_json(folder / POLICY[2])
-    if not (folder / ANSWERS).exists():
-        return guarantee(statement)
+    clone, answers = (read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS))
     delta = read_json(folder / LEDGER)["delta"]
-    return f"{guarantee(whole(statement, read_json(folder / ANSWERS), delta))}, private evaluation included"
+    return f"{guarantee(whole(read_json(folder / MODEL[2]), clone, answers, delta))}{included(clone, answers)}"
 
 
 def render(folder: Path) -> dict[str, str]:
@@ -31,11 +29,11 @@ def render(folder: Path) -> dict[str, str]:
     """
     files = [name for name in sorted({*FILES, *OPTIONAL} - {*CARDS}) if (folder / name).exists()]
     try:
-        answers = read_json(folder / ANSWERS) if ANSWERS in files else None
+        clone, answers = (read_json(folder / name) if name in files else None for name in (CLONE, ANSWERS))
         statement, model, policy, summary, ledger = (
-            read_json(folder / name) for name in (POLICY[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)
+            read_json(folder / name) for name in (MODEL[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)
         )
-        card = make_card(statement, model, policy, summary, ledger, answers)
+        card = make_card(statement, model, policy, summary, ledger, clone, answers)
     except (ArithmeticError, LookupError, TypeError, ValueError) as wrong:
         raise PipelineError(
             f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"

@@ -62,27 +62,34 @@ def check_model(path: Path, model: GaussianEnsemble) -> None:
     _refuse_large(path, "the predictions", float(predicted.max()))
 
 
-def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble) -> None:
-    """Check the numbers of a policy, and that its scales are those of the model that it was trained in.
+def check_policy(path: Path, policy: DeterministicPolicy, model: GaussianEnsemble, *, own_scales: bool) -> None:
+    """Check the numbers of a policy, and that its actions and scales are those of the model it was trained in.
 
     Args:
         path: ``policy.safetensors``, for the message.
         policy: what was read from it.
         model: which passed `check_model`.
+        own_scales: it was trained on the data and not in the model, so its scales are its own.
 
     Raises:
         PipelineError: see `check_model`.
     """
     S, scales, bounds = model.architecture.observation_size, model.normaliser, model.bounds
+    mean, scale = scales.input_mean[:S], scales.input_scale[:S]
+    if own_scales:
+        mean, scale = policy.observation_mean, policy.observation_scale
+        _refuse_unless_finite(path, "observation_mean", mean)
+        _refuse_unless_finite(path, "observation_scale", scale)
+        _refuse_unless_positive(path, "observation_scale", scale)
     for name, found, expected in (
-        ("observation_mean", policy.observation_mean, scales.input_mean[:S]),
-        ("observation_scale", policy.observation_scale, scales.input_scale[:S]),
+        ("observation_mean", policy.observation_mean, mean),
+        ("observation_scale", policy.observation_scale, scale),
         ("action_low", policy.action_low, bounds.action_low),
         ("action_high", policy.action_high, bounds.action_high),
     ):
         if not torch.equal(found, expected):
             raise PipelineError(f"{path}: {name}: found other numbers than the model has: it is of another model")
-    inputs = _farthest(bounds.observation_low, bounds.observation_high, scales.input_mean[:S], scales.input_scale[:S])
+    inputs = _farthest(bounds.observation_low, bounds.observation_high, mean, scale)
     layers = [layer if number % 2 else layer.mT for number, layer in enumerate(policy.layers)]  # held as [out, in]
     _refuse_large(path, "the outputs", float(_largest_output(layers, inputs.expand(1, 1, -1)).max()))
 

@@ -12,13 +12,15 @@ from primorl.evaluation.private.fqe import Fqe
 from primorl.evaluation.private.importance import ImportanceSampling
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
-from primorl.evaluation.private.model_value import ModelBased
+from primorl.evaluation.private.model_value import Clone, ModelBased
 from primorl.evaluation.private.problem import Problem
 from primorl.setup.private_evaluation import Asked, plan_at
 from primorl.trajectories.storage.schema import DatasetInfo
 
 _LONGEST = 1_000_000  # steps, where no horizon is declared
 BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
+ROLLOUTS = 512
+"""In each member of the model, of every policy whose value there is free."""
 MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
@@ -105,6 +107,6 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     )
 
 
-def free_estimates(problem: Problem) -> tuple[Estimate, ...]:
-    """Values of the policy and of the baselines in the released model; costs nothing."""
-    return ModelBased(rollouts=512).estimates(problem)
+def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Estimate, ...]:
+    """Values of the policy, the clone and the baselines in the released model; costs nothing."""
+    return ModelBased(rollouts=ROLLOUTS).estimates(problem, clone)

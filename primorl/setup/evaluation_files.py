@@ -10,7 +10,7 @@ from primorl.evaluation.private.estimator import Estimate
 from primorl.evaluation.private.figure import draw_evaluation
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.results import MEAN_RETURN, Answer, Histogram, PrivateEvaluation
+from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
 from primorl.project.paths import MODEL
@@ -18,12 +18,6 @@ from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
 from primorl.setup.statement import assumptions
 from primorl.trajectories.storage.manifest import Manifest
-
-_BELIEVE = {
-    "yes": "The model can be believed",
-    "doubtful": "The model is doubtful",
-    "no": "Do not believe the model",
-}
 
 
 def nothing_asked(params: Params, manifest: Manifest) -> PrivateEvaluation:
@@ -41,6 +35,7 @@ def nothing_asked(params: Params, manifest: Manifest) -> PrivateEvaluation:
         total=None,
         model_sha256=None,
         policy_sha256=None,
+        clone_sha256=None,
     )
 
 
@@ -81,6 +76,7 @@ def evaluation_record(
         total=paid.spent,
         model_sha256=subject.model_sha256,
         policy_sha256=subject.policy_sha256,
+        clone_sha256=subject.clone_sha256,
     )
 
 
@@ -122,7 +118,7 @@ def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
     for each in paid:
         if isinstance(each.asked.estimator, ModelCheck):
             verdict = each.asked.estimator.verdict(problem, each.asked.plan, each.state)
-            return f"{_BELIEVE[verdict.believable]}: {verdict.rule}"
+            return f"{BELIEVE[verdict.believable]}: {verdict.rule}"
     return None
 
 
@@ -143,4 +139,5 @@ def _answer(problem: Problem, estimate: Estimate, statement: Statement | None) -
         bias=estimate.bias,
         epsilon=statement.epsilon if statement else None,
         delta=statement.delta if statement else None,
+        members=estimate.members,
     )

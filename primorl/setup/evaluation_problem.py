@@ -1,15 +1,21 @@
 """The `Problem` of private evaluation, from the released model, policy and manifest. Reads no private byte."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
+from primorl.evaluation.private.model_value import Clone
 from primorl.evaluation.private.precision import policy_in_float64
 from primorl.evaluation.private.problem import Act, Problem
+from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
@@ -26,7 +32,7 @@ def evaluation_problem(
     *,
     delta: float,
     discount: float,
-    return_bounds: Sequence[float] | None,
+    return_bounds: Sequence[float] | Literal["public"] | None,
     seed: int,
 ) -> Problem:
     """The question that the estimators answer.
@@ -35,10 +41,11 @@ def evaluation_problem(
         manifest: of the partitions.
         model: folder of the released model.
         policy: the one in question.
-        public: the public split, whose first states are used where there are any.
+        public: the public split, whose first states and lengths are used where there are any.
         delta: δ at which costs are stated.
         discount: γ.
-        return_bounds: declared bounds of a trajectory's return; None: what the rewards' bounds allow.
+        return_bounds: declared bounds of a trajectory's return, or from the public returns, if there are any; None:
+            what the rewards' bounds allow.
         seed: of features and initial weights.
 
     Raises:
@@ -74,7 +81,38 @@ def evaluation_problem(
         starts=_starts(model, public, seed),
         seed=seed,
     )
-    return problem.with_return_bounds(return_bounds)
+    problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
+    if public.units == 0:
+        return problem
+    trajectories = PublicTrajectories.of(public)
+    if return_bounds == "public":
+        problem = problem.with_return_bounds(public_return_bounds(trajectories, problem))
+    if info.horizon is None:
+        return problem
+    return replace(problem, survival=trajectories.survival(info.horizon))
+
+
+def clone_of(folder: Path, seed: int) -> Clone | None:
+    """The clone of the behaviour in ``folder``; None: none was made.
+
+    Args:
+        folder: ``models/behaviour``.
+        seed: of the actions that are drawn.
+
+    Raises:
+        PipelineError: a file is missing or broken.
+    """
+    if not BehaviourConfig.read(folder).made:
+        return None
+    behaviour = BehaviourPolicy.load(folder, torch.device("cpu"))
+    low, high = behaviour.policy.action_low, behaviour.policy.action_high
+    generators = SeedGenerators.of([seed], torch.device("cpu"))
+
+    def drawn(observation: Tensor) -> Tensor:
+        action = behaviour.sample(observation.float(), generators)
+        return action if behaviour.discrete_actions else low + (high - low) * (action + 1) / 2
+
+    return Clone(act_of(behaviour.policy), drawn)
 
 
 def act_of(policy: DeterministicPolicy) -> Act:

@@ -83,11 +83,13 @@ class Subject:
         model_charge: id of the charge that paid for the model; None: it has none.
         model_sha256: of the model's file.
         policy_sha256: of the policy's file.
+        clone_sha256: of the clone's file; None: none was made. No estimator that is charged asks about it.
     """
 
     model_charge: str | None
     model_sha256: str
     policy_sha256: str
+    clone_sha256: str | None
 
 
 def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:

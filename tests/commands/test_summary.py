@@ -10,7 +10,7 @@ from primorl.commands import main as cli
 from primorl.project.files import write_json
 
 SUMMARY: dict[str, Any] = {
-    "format": 4,
+    "format": 5,
     "dataset": "pendulum-replay",
     "env_id": "Pendulum-v1",
     "units": 2947,
@@ -63,7 +63,7 @@ def test_it_prints_a_table_or_the_file(capsys: pytest.CaptureFixture[str]) -> No
     ("content", "says"),
     [
         (None, "metrics/summary.json: not there; run `dvc repro evaluate`"),
-        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 4; run `dvc repro evaluate`"),
+        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 5; run `dvc repro evaluate`"),
         (SUMMARY | {"seconds": 3}, "metrics/summary.json: not as declared: seconds ("),
     ],
 )

@@ -46,14 +46,14 @@ def test_optional_keys_are_left_out_and_the_others_are_null(tmp_path: Path) -> N
     Summary(**PLAIN).write(tmp_path / "summary.json")
     content = read_json(tmp_path / "summary.json")
     assert list(content) == ["format", *PLAIN]
-    assert content["format"] == 4
+    assert content["format"] == 5
     assert content["normalized_score"] is None
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"format": 1}, "found format 1, this version reads 4; run `dvc repro evaluate`"),
+        ({"format": 1}, "found format 1, this version reads 5; run `dvc repro evaluate`"),
         ({"epsilon": "1.19"}, "not as declared: epsilon"),
         ({"unheard_of": 1}, "not as declared: unheard_of"),
     ],

@@ -18,6 +18,7 @@ from primorl.policy.exported import DeterministicPolicy, save
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.paths import PRIVATE_EVALUATION
+from primorl.setup.behaviour_files import write_nothing
 from primorl.setup.evaluation_files import nothing_asked
 from primorl.tracking import stage_run
 from primorl.trajectories.storage.manifest import Manifest
@@ -45,6 +46,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     for seconds, stage in enumerate(stages.split()):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)
+    write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), PUBLIC)
     nothing_asked(chosen(), Manifest.load(Path("data/partitions/manifest.json"))).write(PRIVATE_EVALUATION)
     return tmp_path
@@ -90,7 +92,7 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "evaluate_private": 7,
     }
     assert summary == {
-        "format": 4,
+        "format": 5,
         "dataset": "pendulum-replay",
         "env_id": "Pendulum-v1",
         "variant": "private",

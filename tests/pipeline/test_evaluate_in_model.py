@@ -48,7 +48,10 @@ def without_simulator(selected: Params) -> Params:
 def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
     model = GaussianEnsemble.load(Path("models/dynamics"), torch.device("cpu"))
     starts = UnitStore.open(Path("data/partitions/public")).first_observations()
-    return values_by_member(model, policy, starts, rollouts=rollouts, horizon=200, seed=9)
+    longer = torch.zeros(200, dtype=torch.float64)
+    longer[:4] = 1.0  # PUBLIC: one terminated at its only step, which is no cut; the others have 4 and 7 steps
+    longer[4:7] = 0.5
+    return values_by_member(model, policy, starts, rollouts=rollouts, horizon=200, seed=9, survival=longer)
 
 
 def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(unsimulated: Params) -> None:

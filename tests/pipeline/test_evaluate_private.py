@@ -15,6 +15,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.setup.behaviour_files import write_nothing
 from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
@@ -30,6 +31,7 @@ def ready(data: Params) -> Params:
     """Nine private units, a model and a policy that nobody paid for, and two estimators that are asked."""
     write_model(PRIVATE | {"charge": None, "spent_on_dataset": None})
     write_policy(0)
+    write_nothing(Path("models/behaviour"))
     return asking(data, BOTH)
 
 

@@ -81,6 +81,7 @@ def evaluate_privately() -> PrivateEvaluation:
             total=spent,
             model_sha256=file_sha256(MODEL / "model.safetensors"),
             policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+            clone_sha256=None,
         )
         for name, charge in charges.items():
             ledger.commit(charge, record.made(name))

@@ -43,6 +43,7 @@ STATEMENT: dict[str, Any] = {
 }
 MODEL = {"members": 3}
 POLICY = {
+    "policy": "models/policy",
     "environment": "Pendulum-v1",
     "observation_size": 3,
     "action_size": 1,

@@ -325,11 +325,6 @@ class Log(ABC):
             },
             "score": None,
             "suggested": {
-                "partition": {},
-                "privacy": {},
-                "dynamics": {},
-                "behaviour": {},
-                "policy": {},
-                "evaluation": {},
+                name: {} for name in ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
             },
         }

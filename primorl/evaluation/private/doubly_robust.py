@@ -63,7 +63,7 @@ class DoublyRobust(WeightedEstimator):
         """See `WeightedEstimator.vectors`."""
         now, following, step = episodes.observation, episodes.following, episodes.step
         ahead = self.action_values(problem, values, following, problem.actions(following), step + 1)
-        ahead = torch.where(problem.continues(step, episodes.terminated), ahead, 0.0)
+        ahead = ahead * problem.continues(step, episodes.terminated)
         logged = self.action_values(problem, values, now, episodes.action, step)
         error = problem.reward(episodes.reward) + problem.discount * ahead - logged
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)

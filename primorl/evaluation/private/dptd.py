@@ -10,12 +10,13 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import NORMAL_QUANTILE, About, Estimate, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
 from primorl.evaluation.private.first_states import FirstStateValue
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.rows import counted, first_rows, mean_over_trajectories
 from primorl.evaluation.private.transitions import TRANSITION
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -16,11 +16,9 @@ from primorl.privacy.mechanism.plan import Plan
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
 
-NORMAL_QUANTILE = 1.959963984540054
-"""Half of the width of a normal 95% interval, in standard deviations."""
-
-Of = Literal["behaviour", "policy", "random", "zero_action", "model"]
-"""Whose value an estimate is: of those who made the log, of the policy, of a baseline; or how wrong the model is."""
+Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
+"""Whose value an estimate is: of those who made the log, of their private clone, of the policy, of a baseline; or how
+wrong the model is."""
 
 About = Literal["model", "policy"]
 
@@ -37,6 +35,7 @@ class Estimate:
         ci95: its 95% interval; None where the estimator has none.
         covers: what the interval covers, in a few words.
         bias: errors that the interval does not cover, in one sentence.
+        members: the same number by each member of the released model; None: members have no say in it.
     """
 
     estimator: str
@@ -46,6 +45,7 @@ class Estimate:
     ci95: tuple[float, float] | None
     covers: str
     bias: str
+    members: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,14 @@ from primorl.privacy.accounting.rounding import at_most
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_COLOURS = {"behaviour": "C7", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
-_WHOSE = {"behaviour": "today", "policy": "policy", "random": "random actions", "zero_action": "zero action"}
+_COLOURS = {"behaviour": "C7", "clone": "C2", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
+_WHOSE = {
+    "behaviour": "today",
+    "clone": "today's clone",
+    "policy": "policy",
+    "random": "random actions",
+    "zero_action": "zero action",
+}
 
 
 def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
@@ -23,7 +29,8 @@ def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
     """
     from matplotlib.figure import Figure
 
-    values, errors = record.values(), [answer for answer in record.estimates if answer.of == "model"]
+    values = tuple(sorted(record.values(), key=lambda answer: list(_COLOURS).index(answer.of)))
+    errors = [answer for answer in record.estimates if answer.of == "model"]
     if not record.estimates:
         figure = Figure(figsize=(7, 1.5), dpi=120)
         figure.text(0.5, 0.5, "Nothing was asked: evaluation.private.estimators is empty.", ha="center", va="center")

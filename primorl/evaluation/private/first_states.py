@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.estimator import NORMAL_QUANTILE
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
 
 FIRST_STATE_VALUE = "first_state_value"

@@ -20,7 +20,7 @@ _ROWS_AT_ONCE = 1 << 15
 
 @dataclass(frozen=True)
 class ModelQ:
-    """Q̂_i(s, a, t) of every member i: r̂_i(s, a) + γ P(goes on) V̂_i(ŝ'_i, t + 1).
+    """Q̂_i(s, a, t) of every member i: r̂_i(s, a) + γ P(goes on) V̂_i(ŝ'_i, t + 1), the end of recordings included in P.
 
     V̂_i is a ridge regression of the policy's Monte Carlo returns in member i, from states that a mixture of the policy
     and uniform actions reaches, on random Fourier features (Rahimi and Recht 2007) of the state and the time left.
@@ -78,7 +78,7 @@ class ModelQ:
         mean = mean.nan_to_num(nan=0.0)
         following = (observation + mean[..., :-1]).clamp(bounds.observation_low, bounds.observation_high)
         reward = mean[..., -1].clamp(problem.reward_low, problem.reward_high)
-        goes_on = 1.0 if ends is None else 1 - ends
+        goes_on = problem.chance_of_next(step) * (1.0 if ends is None else 1 - ends)
         left = problem.rewards_left(step) > 0
         return (reward + problem.discount * goes_on * self.values(fitted, following, step + 1)).where(left, 0.0)
 
@@ -106,7 +106,7 @@ class ModelQ:
         Without a horizon a rollout has twice as many steps, and only those of the first half are regressed on: the
         returns of later ones would lack rewards that count.
         """
-        problem, steps = self.problem, self.problem.rollout_steps
+        problem, steps = self.problem, self.problem.lived_steps
         generator = torch.Generator().manual_seed(problem.seed + number)
         model = PessimisticModel(problem.ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
         draws = SeedGenerators([generator])
@@ -129,8 +129,9 @@ class ModelQ:
             if not alive.any():
                 break
         to_go, returns = torch.zeros(count, dtype=torch.float64), []
-        for reward in reversed(rewards):
-            to_go = reward + problem.discount * to_go
+        chances = problem.chance_of_next(torch.arange(len(rewards))).tolist()
+        for reward, chance in zip(reversed(rewards), reversed(chances), strict=True):
+            to_go = reward + problem.discount * chance * to_go
             returns.append(to_go)
         rows = torch.stack(used[:steps]).nonzero()
         rows = rows[torch.randperm(len(rows), generator=generator)[:_MOST_ROWS]]

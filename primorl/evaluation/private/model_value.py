@@ -1,5 +1,6 @@
 """Values of the policy and of simple baselines in the released model. Reads nothing private and costs nothing."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
@@ -8,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.evaluation.model_value import ModelValue, values_by_member
+from primorl.evaluation.model_value import returns_by_member
 from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
+from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.project.values import Steps
 
 
@@ -26,11 +29,25 @@ class _One:
 
 
 @dataclass(frozen=True)
+class Clone:
+    """The private clone of the behaviour.
+
+    Attributes:
+        likeliest: its mean or likeliest action: the policy in ``models/behaviour``.
+        drawn: actions drawn from its distribution, as the people's are.
+    """
+
+    likeliest: Act
+    drawn: Act
+
+
+@dataclass(frozen=True)
 class ModelBased:
     """Mean discounted return of whole rollouts in each member of the released model.
 
     It has no plan: the model is released, so nothing is asked of the private units. First states are public or
-    released ones (`Problem.starts`).
+    released ones (`Problem.starts`). All policies share them and the model's random numbers, so that members can be
+    compared one by one. Step t counts S(t) (`Problem.survival`), as in the people's own returns.
 
     Attributes:
         rollouts: of each member.
@@ -39,36 +56,64 @@ class ModelBased:
     name: ClassVar[str] = "model"
     rollouts: Steps
 
-    def estimates(self, problem: Problem) -> tuple[Estimate, ...]:
-        """The policy, uniform random actions, and zero actions where actions are a box."""
-        asked: list[tuple[Of, Act]] = [("policy", problem.policy), ("random", uniform_random(problem))]
+    def estimates(self, problem: Problem, clone: Clone | None = None) -> tuple[Estimate, ...]:
+        """The policy, the clone if there is one, uniform random actions, and zero actions where actions are a box."""
+        policy = self._returns(problem, problem.policy)
+        found = [self._value(problem, "policy", policy)]
+        if clone is not None:
+            likeliest = self._returns(problem, clone.likeliest)
+            found += [
+                self._value(problem, "clone", likeliest),
+                self._value(problem, "clone", self._returns(problem, clone.drawn), AS_DRAWN),
+                self._gain(policy - likeliest),
+            ]
+        baselines: list[tuple[Of, Act]] = [("random", uniform_random(problem))]
         if not problem.discrete_actions:
-            asked.append(("zero_action", zero_action(problem)))
-        return tuple(self._estimate(problem, of, act) for of, act in asked)
+            baselines.append(("zero_action", zero_action(problem)))
+        return (*found, *(self._value(problem, of, self._returns(problem, act)) for of, act in baselines))
 
-    def _estimate(self, problem: Problem, of: Of, act: Act) -> Estimate:
-        found = ModelValue.of(
-            values_by_member(
-                problem.ensemble,
-                _One(lambda observation: act(observation).float()),
-                problem.starts.float(),
-                rollouts=self.rollouts,
-                horizon=problem.rollout_steps,
-                seed=problem.seed,
-                discount=problem.discount,
-            )[0]
-        )
-        value, low, high = (
-            min(max(number, problem.return_low), problem.return_high) for number in (found.mean, found.low, found.high)
-        )
+    def _returns(self, problem: Problem, act: Act) -> Tensor:
+        """Of one policy, ``[N, rollouts]``."""
+        return returns_by_member(
+            problem.ensemble,
+            _One(lambda observation: act(observation).float()),
+            problem.starts.float(),
+            rollouts=self.rollouts,
+            horizon=problem.rollout_steps,
+            seed=problem.seed,
+            discount=problem.discount,
+            survival=problem.survival,
+        )[0]
+
+    def _value(self, problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Estimate:
+        members = returns.mean(1).clamp(problem.return_low, problem.return_high)
+        low, high = float(members.min()), float(members.max())
         return Estimate(
             estimator=self.name,
             of=of,
-            what="mean return",
-            value=value,
+            what=what,
+            value=float(members.mean()),
             ci95=None,
             covers=f"no interval: the members of the model say {low:.4g} to {high:.4g}",
             bias="wrong wherever the model is, and likely too high for a policy that was trained in this model",
+            members=tuple(members.tolist()),
+        )
+
+    def _gain(self, gains: Tensor) -> Estimate:
+        """From the differences of the same rollouts, ``[N, rollouts]``: the least that a member says."""
+        members = gains.mean(1)
+        least = int(members.argmin())
+        half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
+        value = float(members[least])
+        return Estimate(
+            estimator=self.name,
+            of="policy",
+            what=GAIN,
+            value=value,
+            ci95=(value - half, value + half),
+            covers="luck of the simulated episodes in the member that says the least",
+            bias="wrong wherever the model is, though errors that both policies share cancel",
+            members=tuple(members.tolist()),
         )
 
 

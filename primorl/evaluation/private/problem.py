@@ -50,6 +50,8 @@ class Problem:
         ensemble: the released model.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
         seed: of features and initial weights; public.
+        survival: S(t), the chance that a trajectory which did not terminate has more than t steps, float64
+            ``[horizon]``, from public trajectories (`primorl.evaluation.survival`); None: all go on to the horizon.
     """
 
     units: int
@@ -72,6 +74,7 @@ class Problem:
     ensemble: GaussianEnsemble
     starts: Tensor
     seed: int = 0
+    survival: Tensor | None = None
 
     @property
     def scalars(self) -> dict[str, int | float | None]:
@@ -90,7 +93,7 @@ class Problem:
 
     @property
     def effective_horizon(self) -> float:
-        """Σ_{t < horizon} γ^t: how many rewards a return is made of."""
+        """Σ_{t < horizon} γ^t: of how many rewards a return is made at most."""
         steps = math.inf if self.horizon is None else self.horizon
         if self.discount == 1.0:
             return float(steps)
@@ -100,6 +103,11 @@ class Problem:
     def rollout_steps(self) -> int:
         """The horizon; where none is declared, the steps until a reward counts for less than a thousandth."""
         return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
+
+    @property
+    def lived_steps(self) -> int:
+        """The first so many steps of a rollout count for the value."""
+        return self.rollout_steps if self.survival is None else int((self.survival > 0).sum())
 
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
         """The same problem, a trajectory's return being held within ``declared``; None: what the rewards allow.
@@ -137,7 +145,10 @@ class Problem:
         return (1 - step.double() / self.horizon).clamp(0, 1)
 
     def rewards_left(self, step: Tensor) -> Tensor:
-        """Σ γ^k over the steps that are left from a step on, float64: what a reward of 1 at each of them is worth."""
+        """What a reward of 1 at every step from this one on is worth, float64: Σ_k γ^k S(t + k) / S(t)."""
+        if self.survival is not None:
+            left = _left(self.survival, self.discount).to(step.device)
+            return torch.cat((left, left.new_zeros(1)))[step.clamp(0, len(left))]
         if self.horizon is None:
             return torch.full_like(step, self.effective_horizon, dtype=torch.float64)
         left = (self.horizon - step).clamp(min=0).double()
@@ -148,8 +159,20 @@ class Problem:
         return reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
 
     def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
-        """Whether the value of the next state counts: neither a terminal state nor the end of the horizon, bool."""
-        return ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
+        """How much the value of the next state counts, float64.
+
+        0 in a terminal state and at the end of the horizon, otherwise S(t + 1) / S(t). The last row of a recording that
+        was cut counts as any other one: others went on from such a state, and S says how many.
+        """
+        goes_on = ~terminated if self.horizon is None else ~terminated & (step + 1 < self.horizon)
+        return goes_on * self.chance_of_next(step)
+
+    def chance_of_next(self, step: Tensor) -> Tensor:
+        """S(t + 1) / S(t), float64: the chance that a trajectory which does not terminate has another step."""
+        if self.survival is None:
+            return torch.ones_like(step, dtype=torch.float64)
+        chances = torch.cat((_chances(self.survival), self.survival.new_zeros(1))).to(step.device)
+        return chances[step.clamp(0, len(self.survival))]
 
     def actions(self, observation: Tensor) -> Tensor:
         """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units.
@@ -159,6 +182,19 @@ class Problem:
         flat = observation.reshape(-1, self.observation_size).float().cpu()
         action = in_blocks(self.policy, flat).to(observation.device, torch.float64)
         return action.view(*observation.shape[:-1], self.action_size)
+
+
+def _chances(survival: Tensor) -> Tensor:
+    """S(t + 1) / S(t), ``[horizon]``; 0 where nobody is left, and at the horizon."""
+    following = torch.cat((survival[1:], survival.new_zeros(1)))
+    return (following / survival.clamp(min=1e-300)).where(survival > 0, 0.0)
+
+
+def _left(survival: Tensor, discount: float) -> Tensor:
+    """Σ_k γ^k S(t + k) / S(t), ``[horizon]``; 0 where nobody is left."""
+    discounts = discount ** torch.arange(len(survival), dtype=torch.float64)
+    worth = (survival * discounts).flip(0).cumsum(0).flip(0)
+    return (worth / (survival * discounts).clamp(min=1e-300)).where(survival > 0, 0.0)
 
 
 def _held(values: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -13,7 +13,17 @@ from primorl.project.values import Within
 
 MEAN_RETURN = "mean return"
 """`Answer.what` of the value of a policy."""
-_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256")
+AS_DRAWN = "mean return, actions drawn as the people's are"
+"""`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's practice."""
+GAIN = "gain over the clone"
+"""`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
+BELIEVE = {
+    "yes": "The model can be believed",
+    "doubtful": "The model is doubtful",
+    "no": "Do not believe the model",
+}
+"""How a verdict begins."""
+_ABOUT = ("dataset", "unit", "units", "discount", "horizon", "verdict", "model_sha256", "policy_sha256", "clone_sha256")
 
 
 @record
@@ -22,8 +32,8 @@ class Answer:
 
     estimator: Annotated[Line, "Name of the estimator."]
     of: Annotated[
-        Literal["behaviour", "policy", "random", "zero_action", "model"],
-        "Whose: of those who made the log, of the policy, of a baseline; `model`: how wrong the model is.",
+        Literal["behaviour", "clone", "policy", "random", "zero_action", "model"],
+        "Whose: of those who made the log, of their clone, of the policy, of a baseline; `model`: how wrong it is.",
     ]
     what: Annotated[Line, "What the number is; `mean return` for a value."]
     value: Annotated[float, "The number."]
@@ -32,6 +42,7 @@ class Answer:
     bias: Annotated[Line, "Errors that the interval does not cover."]
     epsilon: Annotated[Annotated[float, Within(ge=0)] | None, "ε of the estimator's charge; `null`: it costs nothing."]
     delta: Annotated[Annotated[float, Within(gt=0, lt=1)] | None, "δ of the same; `null`: it costs nothing."]
+    members: Annotated[tuple[float, ...] | None, "The same number by each member of the released model."] = None
 
 
 @record
@@ -48,7 +59,7 @@ class Histogram:
 class PrivateEvaluation:
     """The answers of all estimators, their privacy statements, and the total (``metrics/private_evaluation.json``)."""
 
-    FORMAT: ClassVar[int] = 1
+    FORMAT: ClassVar[int] = 2
 
     dataset: Annotated[Line, "Name in params.yaml."]
     unit: Annotated[Line, "What one unit of privacy is."]
@@ -64,15 +75,27 @@ class PrivateEvaluation:
     ]
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file; `null` where nothing was asked."]
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of the policy's file; `null` where nothing was asked."]
+    clone_sha256: Annotated[
+        Hexadecimal | None, "SHA-256 of the clone's file; `null`: none was made, or nothing was asked."
+    ]
 
     @property
     def asked(self) -> bool:
         """Whether anything was asked."""
         return self.total is not None
 
+    @property
+    def disbelieved(self) -> bool:
+        """Whether the model check says not to believe the model."""
+        return self.verdict is not None and self.verdict.startswith(BELIEVE["no"])
+
     def values(self) -> tuple[Answer, ...]:
         """The estimates of a value."""
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
+
+    def answer(self, of: str, what: str) -> Answer | None:
+        """The first answer of its kind; None: there is none."""
+        return next((answer for answer in self.estimates if (answer.of, answer.what) == (of, what)), None)
 
     def digest(self, estimator: str) -> str:
         """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it.
@@ -96,21 +119,26 @@ class PrivateEvaluation:
         """What the ledger records of an estimator's charge: the digest of its answers, under a name of their own."""
         return {f"private_evaluation: {estimator}": self.digest(estimator)}
 
-    def refuse_other_files(self, path: Path, model: Path, policy: Path) -> None:
-        """Check that the answers are about the model and the policy that are here, if anything was asked.
+    def refuse_other_files(self, path: Path, model: Path, policy: Path, clone: Path) -> None:
+        """Check that the answers are about the model, the policy and the clone that are here, if anything was asked.
 
         Args:
             path: of this record, for the message.
-            model: file of the model's tensors.
-            policy: file of the policy's tensors.
+            model: folder of the model.
+            policy: folder of the policy.
+            clone: folder of the clone, which is without a policy if none was made.
 
         Raises:
             PipelineError: they are about others.
         """
         if not self.asked:
             return
-        for key, file in (("model_sha256", model), ("policy_sha256", policy)):
-            if getattr(self, key) != file_sha256(file):
+        for key, file in (
+            ("model_sha256", model / "model.safetensors"),
+            ("policy_sha256", policy / "policy.safetensors"),
+            ("clone_sha256", clone / "policy.safetensors"),
+        ):
+            if getattr(self, key) != (file_sha256(file) if key != "clone_sha256" or file.exists() else None):
                 raise PipelineError(f"{path}: {key}: the answers are not about {file}, which is here; run `dvc repro`")
 
     def write(self, path: Path) -> None:

@@ -190,10 +190,10 @@ class CorrectedScorer:
         predicted = predicted.view(len(predicted), *held.shape[:2], -1)
         reward = problem.reward(predicted[..., -1]).mean(0)
         never = torch.zeros_like(episodes.own)
-        goes_on = problem.continues(episodes.step, never).double()
+        goes_on = problem.continues(episodes.step, never)
         stays = 1.0 if ends is None else 1 - ends.view(-1, *held.shape[:2], 1)
         following = (stays * self.values(held + predicted[..., :-1], episodes.step + 1)).mean(0)
-        logged = problem.continues(episodes.step, episodes.terminated).double()
+        logged = problem.continues(episodes.step, episodes.terminated)
         real = self.values(episodes.following, episodes.step + 1)
         gain = (problem.reward(episodes.reward) - reward)[..., None]
         return gain + problem.discount * (logged[..., None] * real - goes_on[..., None] * following)
@@ -223,7 +223,7 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     of later ones would lack rewards that count.
     """
     count = len(policies.parts)
-    horizon = problem.rollout_steps
+    horizon = problem.lived_steps
     model = PessimisticModel(problem.ensemble, uncertainty="max_aleatoric", penalty=0.0)
     generators = SeedGenerators.of([problem.seed] * count, problem.starts.device)
     begin = generators.randint(len(problem.starts), count * rollouts)
@@ -248,8 +248,9 @@ def _fit(problem: Problem, policies: Candidates, basis: Basis, rollouts: int) ->
     gram = torch.zeros(count, size, size, dtype=torch.float64)
     moment = torch.zeros(count, size, 1, dtype=torch.float64)
     total = torch.zeros(len(observation), dtype=torch.float64)
+    chances = problem.chance_of_next(torch.arange(len(rewards))).tolist()
     for step in reversed(range(len(rewards))):
-        total = rewards[step] + problem.discount * total
+        total = rewards[step] + problem.discount * chances[step] * total
         if step >= horizon:
             continue
         used = (alive[step] & (step >= random_steps)).double()[:, None]

@@ -12,7 +12,6 @@ from torch import Tensor
 from primorl.evaluation.private.behaviour_model import BehaviourFit, fitted_probabilities
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import (
-    NORMAL_QUANTILE,
     About,
     Estimate,
     EvaluationState,
@@ -20,6 +19,7 @@ from primorl.evaluation.private.estimator import (
     noise_of,
 )
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery

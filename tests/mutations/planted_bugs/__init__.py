@@ -15,6 +15,7 @@ from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
+from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.selection import SELECTION
 from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
@@ -51,4 +52,5 @@ BUGS: tuple[Bug, ...] = (
     *DPTD,
     *TRAINED_EVALUATION,
     *ZOO,
+    *RECOMMENDATION,
 )

@@ -151,7 +151,7 @@ BINDING = [
         "card-of-the-model-alone",
         "release",
         "primorl/release/card_content.py",
-        '    bundle = statement if answers is None else whole(statement, answers, ledger["delta"])\n',
+        '    bundle = whole(statement, clone, answers, ledger["delta"])\n',
         "    bundle = statement\n",
         "the card's ε leaves out what the answers in the same bundle cost",
         (_EVALUATED,),

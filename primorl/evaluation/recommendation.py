@@ -1,0 +1,161 @@
+"""Whether to try the policy, to keep today's practice, or to get more data; from released numbers alone.
+
+The rule compares the policy with the clone member by member, where errors that both share cancel, and asks for a gain
+that is larger than a share of the model's known error: how far it is from the people's own returns when it acts as they
+do. Its constants were fitted on logs with a known truth (docs/evaluation-results.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from primorl.dynamics.config import PublicLosses
+from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.statistics import NORMAL_QUANTILE
+from primorl.policy.behaviour import BehaviourConfig
+from primorl.project.records import Line, record
+
+MISFIT_SHARE = 0.5
+"""A gain counts if it is larger than this share of the misfit."""
+ERRORS = 2.0
+"""A gain counts if it is larger than so many standard errors of the simulated episodes."""
+MOST_MISFIT = 0.5
+"""The clone is believed while the misfit is at most this share of the scale of returns."""
+MOST_MISFIT_OF_A_CONSTANT = 0.1
+"""The same where the clone predicts public actions no better than a constant does."""
+
+Released = Literal["models/policy", "models/behaviour"]
+
+
+@record
+class Recommendation:
+    """What to do with the policy, and why."""
+
+    answer: Annotated[
+        Literal["trial", "keep", "more_data"],
+        "`trial`: try the policy; `keep`: keep today's practice, whose clone is released; `more_data`: neither.",
+    ]
+    policy: Annotated[Released | None, "Folder of the policy that is recommended; `null`: none is."]
+    reason: Annotated[Line, "Why, in a sentence or two."]
+    gain: Annotated[
+        float | None, "The least that a member of the model says the policy gains over the clone; `null`: no clone."
+    ]
+    margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
+    misfit: Annotated[
+        float | None,
+        "How far the model's value of today's practice lies outside the interval of the people's own; `null`: unknown.",
+    ]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """The people's own mean return: the value, its 95% interval, and the scale of returns (docs/evaluation.md)."""
+
+    value: float
+    low: float
+    high: float
+    scale: float
+
+
+@dataclass(frozen=True)
+class Clone:
+    """The clone in the model.
+
+    Attributes:
+        as_drawn: value by each member, actions being drawn as the people's are.
+        gains: what the policy gains over it (its likeliest action), by each member.
+        error: standard error of the least gain, from the luck of simulated episodes.
+        learned: whether it predicts public actions better than a constant; None: nothing public tells.
+    """
+
+    as_drawn: Sequence[float]
+    gains: Sequence[float]
+    error: float
+    learned: bool | None
+
+
+def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["no"] | None) -> Recommendation:
+    """Apply the rule.
+
+    Args:
+        behaviour: by private evaluation; None: it was not asked.
+        clone: None: none was made.
+        model: ``no``: the model check says not to believe the model, or training that it cannot have learned.
+    """
+    if behaviour is None:
+        return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
+    if clone is None:
+        return _more("no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare")
+    today, gain = sum(clone.as_drawn) / len(clone.as_drawn), min(clone.gains)
+    misfit = max(0.0, abs(today - behaviour.value) - (behaviour.high - behaviour.low) / 2)
+    margin = MISFIT_SHARE * misfit + ERRORS * clone.error
+    figures = {"gain": gain, "margin": margin, "misfit": misfit}
+    told = (
+        f"people get {behaviour.value:.4g} [{behaviour.low:.4g}, {behaviour.high:.4g}] today, of which the model makes "
+        f"{today:.4g}"
+    )
+    compared = f"the policy gains {gain:.3g} over the clone by its worst judge in the model"
+    if model is None and gain > margin:
+        reason = f"{compared}, more than the {margin:.3g} that the model's error asks for; {told}"
+        return Recommendation(answer="trial", policy="models/policy", reason=_sentence(reason), **figures)
+    why = (
+        "the model cannot be believed"
+        if model == "no"
+        else f"{compared}, and the model's error asks for more than {margin:.3g}"
+    )
+    if clone.learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * behaviour.scale:
+        return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
+    if misfit > MOST_MISFIT * behaviour.scale:
+        return _more(f"{why}; {told}, too far away to believe the clone", **figures)
+    return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
+
+
+def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -> Recommendation | None:
+    """The recommendation for what is here; None: an environment measured the policy.
+
+    Args:
+        answers: of the private units.
+        clone: its folder.
+        environment: as the dataset names it.
+
+    Raises:
+        PipelineError: the folder says nothing about a clone.
+    """
+    return None if environment is not None else of_answers(answers, BehaviourConfig.read(clone).public_loss)
+
+
+def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None, *, learned: bool = True) -> Recommendation:
+    """The recommendation from what private evaluation found.
+
+    Args:
+        answers: of the private units, about the model, the policy and the clone.
+        clone_loss: of the clone on the public split; None: there is no public split, or no clone.
+        learned: whether training's own verdict is that the model can have learned.
+    """
+    said = answers.answer("behaviour", MEAN_RETURN)
+    drawn, gain = answers.answer("clone", AS_DRAWN), answers.answer("policy", GAIN)
+    clone = None
+    if drawn is not None and gain is not None and drawn.members and gain.members and gain.ci95 is not None:
+        error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
+        better = None if clone_loss is None else clone_loss.final < clone_loss.constant
+        clone = Clone(drawn.members, gain.members, error, better)
+    wrong = not learned or answers.disbelieved
+    return recommend(None if said is None else _behaviour(answers, said), clone, "no" if wrong else None)
+
+
+def _behaviour(answers: PrivateEvaluation, said: Answer) -> Behaviour:
+    """The scale is the spread of the people's returns, 10% to 90%, and at least the size of their mean."""
+    low, high = said.ci95 or (said.value, said.value)
+    ends = [answers.answer("behaviour", f"quantile {p:g} of the return") for p in (0.1, 0.9)]
+    spread = ends[1].value - ends[0].value if ends[0] is not None and ends[1] is not None else 0.0
+    return Behaviour(said.value, low, high, max(spread, abs(said.value)))
+
+
+def _more(reason: str, **figures: float) -> Recommendation:
+    known = {"gain": None, "margin": None, "misfit": None} | figures
+    return Recommendation(answer="more_data", policy=None, reason=_sentence(reason), **known)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."

@@ -1,0 +1,98 @@
+"""The recommendation: a gain that the model's known error explains is none, and what is unknown is said."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from primorl.dynamics.config import PublicLosses
+from primorl.evaluation import recommendation
+from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.recommendation import Behaviour, Clone, of_answers, recommend
+
+TODAY = Behaviour(value=-80.0, low=-84.0, high=-76.0, scale=80.0)
+CLONE = Clone(as_drawn=(-81.0, -79.0, -82.0), gains=(6.0, 9.0, 7.0), error=0.5, learned=True)
+
+
+def answer(of: str, what: str, value: float, **more: Any) -> Answer:
+    plain = {"estimator": "x", "ci95": None, "covers": "x", "bias": "x", "epsilon": None, "delta": None}
+    return Answer(of=of, what=what, value=value, **plain | more)  # type: ignore[arg-type]
+
+
+ANSWERS = PrivateEvaluation(
+    dataset="log",
+    unit="person",
+    units=1000,
+    discount=1.0,
+    horizon=60,
+    estimates=(
+        answer("behaviour", MEAN_RETURN, -80.0, ci95=(-84.0, -76.0)),
+        answer("clone", MEAN_RETURN, -75.0, members=(-75.0, -75.0)),
+        answer("clone", AS_DRAWN, -80.5, members=(-81.0, -80.0)),
+        answer("policy", MEAN_RETURN, -70.0, members=(-70.0, -70.0)),
+        answer("policy", GAIN, 5.0, ci95=(4.0, 6.0), members=(6.0, 5.0)),
+    ),
+    histograms=(),
+    verdict=None,
+    statements={},
+    total=None,
+    model_sha256=None,
+    policy_sha256=None,
+    clone_sha256=None,
+)
+
+
+def test_a_gain_beyond_the_error_is_worth_a_trial() -> None:
+    """The least that a member says, not the mean of what they say."""
+    found = recommend(TODAY, CLONE, None)
+    assert (found.answer, found.policy, found.gain, found.misfit) == ("trial", "models/policy", 6.0, 0.0)
+    assert "-80 [-84, -76]" in found.reason
+    assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), None).answer == "keep", "two standard errors are 1"
+
+
+def far(distance: float) -> Clone:
+    return replace(CLONE, as_drawn=(TODAY.high + distance,))
+
+
+def test_a_gain_that_the_model_s_misfit_explains_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the misfit counts against it, on either side; the twin is the rule that ignores it."""
+    for clone in (far(20.0), replace(CLONE, as_drawn=(TODAY.low - 20.0,))):
+        found = recommend(TODAY, clone, None)
+        assert (found.answer, found.policy) == ("keep", "models/behaviour")
+        assert found.misfit == pytest.approx(20.0)
+        assert found.margin == pytest.approx(11.0)
+    monkeypatch.setattr(recommendation, "MISFIT_SHARE", 0.0)
+    assert recommend(TODAY, far(20.0), None).answer == "trial"
+
+
+def test_a_wide_interval_of_today_s_return_is_no_misfit() -> None:
+    assert recommend(replace(TODAY, low=-110.0, high=-50.0), far(20.0), None).misfit == 0.0
+
+
+def test_a_model_that_is_not_to_be_believed_recommends_no_trial() -> None:
+    found = recommend(TODAY, CLONE, "no")
+    assert found.answer == "keep"
+    assert "cannot be believed" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("clone", "says"),
+    [(far(60.0), "too far away"), (replace(far(20.0), learned=False), "no better than a constant"), (None, "No clone")],
+)
+def test_what_cannot_be_believed_needs_more_data(clone: Clone | None, says: str) -> None:
+    found = recommend(TODAY, clone, None)
+    assert (found.answer, found.policy) == ("more_data", None)
+    assert says in found.reason
+    assert recommend(None, CLONE, None).answer == "more_data"
+
+
+def test_the_answers_are_read_as_they_are() -> None:
+    found = of_answers(ANSWERS, None)
+    assert (found.answer, found.gain) == ("trial", 5.0)
+    assert found.margin == pytest.approx(2 * 1.0 / 1.96, rel=1e-3)
+    assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['no']}: x"), None).answer == "keep"
+    assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['doubtful']}: x"), None).answer == "trial"
+    assert of_answers(ANSWERS, None, learned=False).answer == "keep"
+    worse = PublicLosses(initial=2.0, constant=1.0, final=1.5)
+    assert of_answers(ANSWERS, worse).answer == "trial", "the model makes of it what people get"
+    assert of_answers(replace(ANSWERS, estimates=ANSWERS.estimates[1:]), None).answer == "more_data"

@@ -1,0 +1,55 @@
+"""Which policy leaves: the recommended one, and its guarantee covers the clone that it was compared with."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.recommendation import Recommendation
+from primorl.evaluation.summary import Summary
+from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR, POLICY
+from primorl.release.card_answers import included, whole
+from primorl.release.recommended import chosen_policy
+from tests.evaluation.test_recommendation import ANSWERS, answer
+from tests.statements import PRIVATE
+
+
+def summary(said: str | None, policy: str | None) -> Summary:
+    advice = None
+    if said is not None:
+        advice = Recommendation(
+            answer=cast(Any, said), policy=cast(Any, policy), reason="So.", gain=1.0, margin=2.0, misfit=3.0
+        )
+    return cast(Summary, SimpleNamespace(recommendation=advice, env_id="Pendulum-v1" if said is None else None))
+
+
+def test_the_recommended_policy_leaves() -> None:
+    assert chosen_policy(summary(None, None), ANSWERS, None) == POLICY
+    assert chosen_policy(summary("trial", "models/policy"), ANSWERS, None) == POLICY
+    assert chosen_policy(summary("keep", "models/behaviour"), ANSWERS, None) == BEHAVIOUR
+
+
+def test_where_more_data_is_needed_nothing_leaves_unless_it_is_named() -> None:
+    wanting = summary("more_data", None)
+    with pytest.raises(PipelineError, match=r"more data needed: So; .*--policy models/policy"):
+        chosen_policy(wanting, ANSWERS, None)
+    assert chosen_policy(wanting, ANSWERS, "models/policy") == POLICY
+    assert chosen_policy(wanting, ANSWERS, "models/behaviour") == BEHAVIOUR
+
+
+def test_a_clone_whose_worth_nobody_knows_does_not_leave() -> None:
+    unknown = replace(ANSWERS, estimates=(answer("behaviour", MEAN_RETURN, -80.0),))
+    for found, answers in ((summary("trial", "models/policy"), unknown), (summary(None, None), ANSWERS)):
+        with pytest.raises(PipelineError, match=r"--policy: found models/behaviour"):
+            chosen_policy(found, answers, "models/behaviour")
+
+
+def test_the_guarantee_covers_the_clone() -> None:
+    """The twin: the model's own ε is less than that of model and clone."""
+    assert whole(PRIVATE, None, None, 1e-5) == PRIVATE
+    both = whole(PRIVATE, PRIVATE, None, 1e-5)
+    assert both["epsilon"] > PRIVATE["epsilon"]
+    assert included(PRIVATE, None) == ", clone of the behaviour included"
