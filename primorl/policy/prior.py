@@ -29,14 +29,21 @@ class Prior(Protocol):
 
 @dataclass(frozen=True)
 class Normals:
-    """Independent normals ``mean`` and ``std [.., A]``, of actions scaled to [-1, 1]."""
+    """Independent normals, truncated to [-1, 1], so that the divergence from them can fall to zero.
+
+    Attributes:
+        mean: of the normals, ``[.., A]``, within [-1, 1].
+        std: of the normals, ``[.., A]``.
+    """
 
     mean: Tensor
     std: Tensor
 
     def log_density(self, action: Tensor) -> Tensor:
-        """Of ``action [.., A]``: ``[..]``."""
-        return (-0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT).sum(-1)
+        """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
+        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr((-1 - self.mean) / self.std)
+        normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
+        return (normal - inside.log()).sum(-1)
 
     def slope(self, action: Tensor) -> Tensor:
         """∂ log density / ∂ action, ``[.., A]``."""
