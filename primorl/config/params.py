@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,10 @@ class Params(Block):
     def __post_init__(self) -> None:
         """Refuse rollouts that begin nowhere: found out after training, another model would have to be paid for."""
         starts, nowhere = self.policy.starts, None
+        if "policy.starts" in self.unfitted:
+            public = self.partition.public_fraction != 0
+            if public or self.chosen.environment is not None or self.privacy.statistics.starts:
+                return
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
             return
         if starts in ("reset", "pool") and self.chosen.environment is None:
@@ -88,10 +92,30 @@ class Params(Block):
         """The seed of every policy that is trained, first the one whose policy is used and released."""
         return (self.seed,) if self.policy.seeds is None else self.policy.seeds
 
+    @property
+    def unfitted(self) -> frozenset[str]:
+        """Keys, dotted, whose values are stand-ins until a stage fits them."""
+        return frozenset(key for key, origin in self.origins.items() if origin == suggestions.UNFITTED)
+
+    def fitted(self, values: Mapping[str, Any]) -> "Params":
+        """The same choices with ``values``, by dotted key, in the place of stand-ins; other keys stay as they are."""
+        taken = {key: value for key, value in values.items() if key in self.unfitted}
+        by_block: dict[str, dict[str, Any]] = {}
+        for key, value in taken.items():
+            block, _, name = key.partition(".")
+            by_block.setdefault(block, {})[name] = value
+        blocks = {block: _replaced(getattr(self, block), named) for block, named in by_block.items()}
+        origins = dict(self.origins) | dict.fromkeys(taken, suggestions.BY_STAGE)
+        return replace(self, **blocks, origins=origins)
+
     def suggested(self) -> dict[str, Any]:
         """The values that were taken from a dataset's file or from the defaults, by dotted key."""
         paired = {key for pair in suggestions.PAIRS for key in pair}
-        taken = {key: _value(self, key) for key, file in sorted(self.origins.items()) if file != PARAMS.name}
+        taken = {
+            key: suggestions.UNFITTED if file == suggestions.UNFITTED else _value(self, key)
+            for key, file in sorted(self.origins.items())
+            if file != PARAMS.name
+        }
         return {key: value for key, value in taken.items() if value is not None or key not in paired}
 
     def suggestions_line(self) -> str | None:
@@ -254,6 +278,19 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
+
+
+def _replaced(block: Any, values: Mapping[str, Any]) -> Any:
+    """A block with other values, by dotted key inside it, that is checked again."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    return replace(block, **own, **{name: _replaced(getattr(block, name), deep) for name, deep in inner.items()})
 
 
 def _value(block: Any, key: str) -> Any:

@@ -4,6 +4,8 @@ A key of ``params.yaml`` in the blocks below is either a value, which holds, or 
 file suggests, or else what ``datasets/defaults.yaml`` suggests. ``null`` means ``auto`` where it has no meaning of its
 own; where it has one (for instance ``privacy.noise_multiplier: null``, not used), it holds as any value does.
 
+A key of `FITTED` that is ``auto`` and that nobody suggests a value for is decided by the stage that needs it.
+
 Of each of `PAIRS` exactly one key is used. If one of the two has a value and the other is ``auto``, the other is not
 used, whatever is suggested; if both are ``auto``, the most specific file that suggests one of them decides both.
 """
@@ -36,6 +38,23 @@ _ALONE = {  # decided in params.yaml alone, with the reason
     "dynamics.variant": "whether a run is private must be seen in params.yaml",
     "partition.public": "who consented must be seen in params.yaml",
 }
+
+
+FITTED: dict[str, Any] = {
+    "policy.uncertainty": "max_pairwise_difference",
+    "policy.penalty": 0.5,
+    "policy.horizon": 30,
+    "policy.starts": "reset",
+    "policy.epochs": 25,
+    "policy.updates_per_epoch": 500,
+    "policy.rollout_batch": 256,
+    "policy.buffer_size": 200_000,
+    "policy.target_entropy": -3.0,
+    "policy.reward_scale": 0.1,
+}
+"""Keys that a stage decides from public facts where nobody suggests a value, with a stand-in of the right type."""
+UNFITTED, BY_STAGE = "fitted", "fitted to public facts"
+"""Where such a value comes from: from nowhere yet, and from the stage."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +186,9 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
             if key in source.values:
                 origins[key] = source.file
                 return source.values[key]
+        if key in FITTED:
+            origins[key] = UNFITTED
+            return FITTED[key]
         reason = _alone(key)
         if reason is not None:
             wrong.append(f"{key}: found {_word(value)}; {reason}, so that no dataset suggests it; give a value")

@@ -3,14 +3,13 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.member_values import Policies, returns_by_member
 
 NOTE = (
     "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
@@ -37,18 +36,6 @@ class ModelValue:
         return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
 
 
-class Policies(Protocol):
-    """P policies side by side, such as `primorl.policy.exported.DeterministicPolicy`."""
-
-    @property
-    def policies(self) -> int:
-        """P."""
-
-    def act(self, observation: Tensor) -> Tensor:
-        """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
-
-
-@torch.no_grad()
 def values_by_member(
     ensemble: GaussianEnsemble,
     policy: Policies,
@@ -59,11 +46,7 @@ def values_by_member(
     seed: int,
     discount: float = 1.0,
 ) -> Tensor:
-    """Mean unpenalised return Σ_t γ^t r_t of whole rollouts, each in one member alone.
-
-    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
-    episode terminates. Members and policies share their start states, and policies
-    the model's draws: what one is worth does not depend on which others are there.
+    """Mean unpenalised return Σ_t γ^t r_t of whole rollouts, each in one member alone; see `returns_by_member`.
 
     Args:
         ensemble: the released one, on the CPU.
@@ -77,23 +60,5 @@ def values_by_member(
     Returns:
         ``[P, N]``.
     """
-    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
-    values = []
-    for number in range(ensemble.architecture.members):
-        # Without a penalty the uncertainty has no say; this one is defined for a single member.
-        model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        generators = SeedGenerators.of([seed] * policy.policies, begin.device)
-        observation = begin.repeat(policy.policies, 1)
-        alive = torch.ones(len(observation), dtype=torch.bool)
-        total = torch.zeros(len(observation), dtype=torch.float64)
-        for time in range(horizon):
-            action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
-            step = model.step(observation, action, generators)
-            total += torch.where(alive, discount**time * step.reward, 0.0)
-            if step.terminated is not None:
-                alive &= ~step.terminated
-            if not alive.any():
-                break
-            observation = step.next_observation
-        values.append(total.view(policy.policies, rollouts).mean(1))
-    return torch.stack(values, dim=1)
+    weights = torch.tensor([discount**time for time in range(horizon)], dtype=torch.float64)
+    return returns_by_member(ensemble, policy, starts, rollouts=rollouts, weights=weights, seed=seed)

@@ -43,7 +43,8 @@ class Normals:
         """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
         inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr((-1 - self.mean) / self.std)
         normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
-        return (normal - inside.log()).sum(-1)
+        density: Tensor = (normal - inside.log()).sum(-1)
+        return density
 
     def slope(self, action: Tensor) -> Tensor:
         """∂ log density / ∂ action, ``[.., A]``."""
