@@ -28,6 +28,7 @@ from primorl.project.files import file_sha256
 from primorl.project.records import printable, read_record, to_json
 from primorl.release import signature
 from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
+from primorl.release.both import check_policy_statement
 from primorl.release.card import is_inert
 from primorl.release.contents import (
     ANSWERS,
@@ -108,18 +109,18 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     evaluation = read(folder, EVALUATION, Evaluation)
-    if read(folder, POLICY[2], Statement) != statement:
-        raise PipelineError(f"{folder / POLICY[2]}: differs from {MODEL[2]}: the policy is not of this model")
+    whole = read(folder, POLICY[2], Statement)
     answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
     _check_configs(folder, model, policy, statement)
     paid = () if answers is None else answers.statements.values()
-    for name, own in ((MODEL[2], statement), *((ANSWERS, each) for each in paid)):
+    for name, own in ((MODEL[2], statement), (POLICY[2], whole), *((ANSWERS, each) for each in paid)):
         if not own.sound and not void_ok:
             reason = "; ".join(own.void) or "nothing is guaranteed"
             raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
     check_statement(folder / MODEL[2], statement)
     _check_starts(folder, statement, STARTS in names)
     check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
+    check_policy_statement(folder, whole, statement, ledger, answers, candidates=bool(policy.candidates))
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)
     for name in sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS}):
@@ -134,7 +135,7 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
                 f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
                 f"{POLICY[2]}, or make the bundle again"
             )
-    return statement
+    return whole
 
 
 def read(folder: Path, name: str, kind: type[Content]) -> Content:
@@ -151,6 +152,8 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
         raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
     events = {"event": found.event} if isinstance(found, Statement) else {}
+    if isinstance(found, Statement):
+        events |= {f"mechanisms.{number}.event": part.event for number, part in enumerate(found.mechanisms)}
     if isinstance(found, LedgerStatement):
         events = {f"records.{number}.event": record.event for number, record in enumerate(found.records)}
     if isinstance(found, PrivateEvaluation):

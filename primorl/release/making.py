@@ -72,7 +72,8 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
     statement = bundle.read(MODELS, MODEL[2], Statement)
     summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
     answers.refuse_other_files(paths.PRIVATE_EVALUATION, MODELS / MODEL[0], MODELS / POLICY[0])
-    _refuse_other_summary(summary, statement, answers)
+    of_policy = bundle.read(MODELS, POLICY[2], Statement)
+    _refuse_other_summary(summary, of_policy, answers)
     if summary.model_sha256 is None:
         raise PipelineError(
             f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
@@ -110,7 +111,7 @@ def release(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path
         if signer is not None:
             signature.sign(fresh, signer)
         _forget_times(fresh)
-    return statement
+    return of_policy
 
 
 def _refuse_to_overwrite(target: Path) -> None:
@@ -121,11 +122,11 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def _refuse_other_summary(summary: Summary, statement: Statement, answers: PrivateEvaluation) -> None:
-    """Refuse a summary that repeats another statement than the model's, or other answers than the private units'."""
+    """Refuse a summary that repeats another statement than the policy's, or other answers than the private units'."""
     for key, value in stated(statement, answers).items():
         if getattr(summary, key) != value:
             of_answers = answers.asked and key in ("spent_on_dataset", "private_evaluation", "model_verdict")
-            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / MODEL[2]
+            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / POLICY[2]
             raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pipeline import evaluate, evaluate_private, ingest, optimize_policy, partition, train_model
+from pipeline import clone_behaviour, evaluate, evaluate_private, ingest, optimize_policy, partition, train_model
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.mechanism.entropy import SeededEntropy
@@ -94,7 +94,8 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", _write_as_good),
         ):
-            for stage in (ingest, partition, train_model, optimize_policy, evaluate_private, evaluate):
+            before = (ingest, partition, train_model, clone_behaviour)
+            for stage in (*before, optimize_policy, evaluate_private, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 stage.body(chosen, run)  # type: ignore[arg-type]
