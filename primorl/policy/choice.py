@@ -1,5 +1,8 @@
 """Which of several candidates is written: the one that gains most over the behaviour in the member that likes it least.
 
+Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
+only if it is larger than what the model gets wrong of the clone itself, whose return public episodes tell.
+
 Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
 """
 
@@ -29,7 +32,8 @@ class Contest:
         starts: first states in the environment's units, ``[n, S]``.
         weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
         seed: of the draws, which all policies share.
-        divergences: κ of every candidate.
+        observed: mean return of public episodes; None: none is public.
+        divergences: κ of every candidate, ascending.
     """
 
     ensemble: GaussianEnsemble
@@ -37,12 +41,15 @@ class Contest:
     starts: Tensor
     weights: Tensor
     seed: int
+    observed: float | None
     divergences: Sequence[float] = DIVERGENCES
 
     def judge(self, candidates: DeterministicPolicy) -> "Verdict":
         """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
-        gains = self._returns(candidates) - self._returns(self.clone)
-        return Verdict(gains.view(-1, len(self.divergences), gains.shape[1]), tuple(self.divergences))
+        of_clone = self._returns(self.clone)
+        gains = self._returns(candidates) - of_clone
+        error = 0.0 if self.observed is None else float((of_clone - self.observed).abs().max())
+        return Verdict(gains.view(-1, len(self.divergences), gains.shape[1]), tuple(self.divergences), error)
 
     def _returns(self, policy: Policies) -> Tensor:
         return returns_by_member(
@@ -56,17 +63,23 @@ class Verdict:
 
     Attributes:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
-        divergences: κ of every candidate.
+        divergences: κ of every candidate, ascending.
+        error: the largest difference between a member's value of the clone and what public episodes returned.
     """
 
     gains: Tensor
     divergences: tuple[float, ...]
+    error: float
 
     @property
     def chosen(self) -> list[int]:
-        """Of each seed: the candidate whose smallest gain is largest."""
+        """Of each seed: the candidate whose smallest gain is largest, or the nearest to the clone if that is in doubt.
+
+        It is in doubt if it is not larger than ``error``.
+        """
         smallest = torch.nan_to_num(self.gains.amin(-1), nan=-torch.inf)
-        return [int(best) for best in smallest.argmax(-1)]
+        largest, best = smallest.max(-1)
+        return [int(place) for place in torch.where(largest > self.error, best, 0)]
 
     def policy(self, seed: int) -> int:
         """The place of the chosen candidate of seed number ``seed`` among all policies."""

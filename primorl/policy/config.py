@@ -24,7 +24,7 @@ class CandidateRecord:
     gains: Annotated[
         tuple[float, ...], "Mean return in each member of the ensemble, less that of the clone's mean policy there."
     ]
-    chosen: Annotated[bool, "Whether its smallest gain is the largest of all candidates'."]
+    chosen: Annotated[bool, "Whether this is the policy."]
 
 
 @record
@@ -56,8 +56,14 @@ class PolicyConfig:
     ] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
-        "What the policy was chosen from, by its gains in the released model; empty: there was no clone.",
+        "What the policy was chosen from: the one whose smallest gain is largest, if that is above `clone_error`, or "
+        "else the first; empty: there was no clone.",
     ] = ()
+    clone_error: Annotated[
+        Annotated[float, Within(ge=0)] | None,
+        "The largest difference between a member's value of the clone and the mean return of public episodes; 0: none "
+        "is public; `null`: there was no clone.",
+    ] = None
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that it was trained in."] = None
 

@@ -123,6 +123,7 @@ def save(
     model_sha256: str | None = None,
     ends: str | None = None,
     candidates: Sequence[CandidateRecord] = (),
+    clone_error: float | None = None,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -141,6 +142,7 @@ def save(
         model_sha256: SHA-256 of the file of the model that they were trained in.
         ends: how rollouts ended; None: as the model says.
         candidates: what the policy was chosen from.
+        clone_error: what the model gets wrong of the clone; None: there was no clone.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
@@ -162,6 +164,7 @@ def save(
         epochs=len(epochs),
         ends=ends,
         candidates=tuple(candidates),
+        clone_error=clone_error,
         policy_sha256=file_sha256(folder / FINAL),
         model_sha256=model_sha256,
     ).write(folder)

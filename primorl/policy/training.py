@@ -176,6 +176,7 @@ def write_trained(
             bar.update()
         verdict = None if near is None else near.contest.judge(policies[-1])
         if verdict is not None:
+            run.metric("clone_error", verdict.error)
             for own, log in enumerate(of_seeds or [run]):
                 _log_candidates(log, verdict.records(own))
 
@@ -193,6 +194,7 @@ def write_trained(
                 model_sha256=released.model_sha256,
                 ends=released.ends,
                 candidates=() if verdict is None else verdict.records(number),
+                clone_error=None if verdict is None else verdict.error,
             )
             released.statement.write(folder)
         for name in ("config.json", "privacy.json"):

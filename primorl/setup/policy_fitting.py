@@ -65,6 +65,13 @@ class PublicLog:
             Manifest.load(MANIFEST).declared_horizon() if self.lengths is None else float(self.lengths.float().mean())
         )
 
+    @property
+    def mean_return(self) -> float | None:
+        """Mean undiscounted return of a public trajectory; None: nothing is public."""
+        if self.store is None or self.lengths is None:
+            return None
+        return float(self.store.flat()[1][:, self.store.observation_size].double().sum()) / len(self.lengths)
+
     def going_on(self, *, by_model: bool) -> Tensor:
         """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
 
@@ -91,7 +98,7 @@ class PublicLog:
         if self.store is None:
             spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
         else:
-            spread = float(self.store.flat()[1][:, bounds.observation_low.numel()].double().std(correction=0))
+            spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
         return spread if spread > 0 else 1.0
 
     def first_states(self, params: Params) -> Tensor:
@@ -145,6 +152,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         starts=public.first_states(params),
         weights=public.going_on(by_model=model.termination != NONE),
         seed=params.seed,
+        observed=public.mean_return,
     )
     return Near(BehaviourPolicy.load(BEHAVIOUR, device), contest)
 

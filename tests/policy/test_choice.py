@@ -1,5 +1,8 @@
 """The candidate that is written gains most in the member that likes it least; nothing else has a say."""
 
+from dataclasses import replace
+
+import pytest
 import torch
 from torch import Tensor
 
@@ -32,13 +35,14 @@ def constant(*actions: float) -> DeterministicPolicy:
     return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), -box, box)
 
 
-def judged(slopes: list[float], weights: Tensor, *actions: float) -> Verdict:
+def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> Verdict:
     return Contest(
         ensemble=ensemble(slopes),
         clone=constant(1.0),
         starts=torch.zeros(4, 1),
         weights=weights,
         seed=0,
+        observed=observed,
         divergences=(0.3, 1.0, 3.0),
     ).judge(constant(*actions))
 
@@ -58,6 +62,8 @@ def test_the_largest_smallest_gain_is_chosen() -> None:
     """The mean over members would take the boldest candidate; one member warns of it."""
     verdict = judged([5.0, -1.0], WEIGHTS, 1.0, 2.0, 4.0, 2.0, 0.9, 4.0)
     assert verdict.gains.mean(-1).argmax(-1).tolist() == [2, 2]
+    assert verdict.chosen == [0, 0]
+    verdict = replace(verdict, error=-9.0)
     assert verdict.chosen == [0, 1]
     assert [verdict.policy(seed) for seed in (0, 1)] == [0, 4]
     assert [record.chosen for record in verdict.records(0)] == [True, False, False]
@@ -67,7 +73,7 @@ def test_the_largest_smallest_gain_is_chosen() -> None:
 
 def test_a_candidate_whose_value_is_no_number_is_not_chosen() -> None:
     gains = torch.tensor([[[torch.nan, 9.0], [-3.0, -1.0], [-2.0, torch.nan]]])
-    assert Verdict(gains, (0.3, 1.0, 3.0)).chosen == [1]
+    assert Verdict(gains, (0.3, 1.0, 3.0), -9.0).chosen == [1]
 
 
 def test_what_is_chosen_does_not_depend_on_the_other_seeds() -> None:
@@ -75,3 +81,12 @@ def test_what_is_chosen_does_not_depend_on_the_other_seeds() -> None:
     alone = judged([2.0, 1.0], WEIGHTS, 1.0, 2.0, 3.0)
     together = judged([2.0, 1.0], WEIGHTS, 3.0, 2.0, 1.0, 1.0, 2.0, 3.0)
     assert torch.equal(alone.gains[0], together.gains[1])
+
+
+@pytest.mark.parametrize(("observed", "chosen"), [(1.75, 2), (0.5, 2), (-3.0, 0), (9.0, 0), (None, 2)])
+def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(observed: float | None, chosen: int) -> None:
+    """The clone returns 1.75 in one member and 3.5 in the other; the boldest candidate gains 3.5 at least."""
+    verdict = judged([1.0, 2.0], WEIGHTS, 1.0, 2.0, 3.0, observed=observed)
+    assert verdict.chosen == [chosen]
+    expected = 0.0 if observed is None else max(abs(1.75 - observed), abs(3.5 - observed))
+    assert verdict.error == pytest.approx(expected, abs=1e-2)

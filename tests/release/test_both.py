@@ -90,7 +90,7 @@ def test_the_models_statement_alone_is_too_little(received: Path) -> None:
     ("change", "says"),
     [
         (lambda all_: all_.update(epsilon=all_["mechanisms"][0]["epsilon"]), "less than the accountant makes"),
-        (lambda all_: all_["event"]["events"].pop(), "event"),
+        (lambda all_: all_["event"]["events"].pop(), "event: not that of the mechanisms"),
         (lambda all_: all_["mechanisms"].pop(), "mechanisms: allowed are those of models/dynamics and"),
         (lambda all_: all_["mechanisms"].reverse(), "mechanisms: allowed are"),
         (lambda all_: all_["mechanisms"][0].update(noise_multiplier=9.0), "mechanisms.0: differs from"),
