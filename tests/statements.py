@@ -2,7 +2,7 @@
 
 from primorl.privacy.statement import Accountant, SpentOnDataset, Statement
 
-PRIVATE = Statement(
+OF_TRAINING = Statement(
     private=True,
     epsilon=1.19,
     delta=1e-5,
@@ -24,7 +24,8 @@ PRIVATE = Statement(
     termination="none",
     charge="5f0c1d2e",
     spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3),
-).to_json()
+)
+PRIVATE = OF_TRAINING.to_json()
 NOT_PRIVATE = (
     Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
     .with_payment("feedbeef", SpentOnDataset(epsilon=None, epsilon_fixed=None, epsilon_rdp=None, delta=1e-5, charges=1))

@@ -356,7 +356,7 @@ def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path) -> 
         ("datasets/csv-log.yaml:options.sorted=true", ("datasets/csv-log.yaml",)),
         ("datasets/csv-log.yaml:suggested.policy.horizon=11", ("datasets/csv-log.yaml",)),
         ("datasets/csv-log.yaml:suggested.partition.public_fraction=0.2", ()),
-        ("datasets/defaults.yaml:policy.epochs=3", ("datasets/defaults.yaml",)),
+        ("datasets/defaults.yaml:policy.discrete_target_entropy=0.4", ("datasets/defaults.yaml",)),
         ("datasets/pendulum-replay.yaml:options.episodes=7", ()),  # of a dataset that is not chosen
     ):
         before = {file: (tmp_path / file).read_text(encoding="utf-8") for file in ("params.yaml", *files)}

@@ -157,7 +157,7 @@ class Policy(SacConfig, Block):
     """SAC in the pessimistic model (PriMORL, Algorithm 4); ``seeds: null`` is one policy, of the pipeline's seed."""
 
     seeds: Seeds | None
-    uncertainty: Literal["max_pairwise_difference", "max_aleatoric"]
+    uncertainty: Literal["max_pairwise_difference", "max_aleatoric", "standardised_difference"]
     penalty: NonNegative
     starts: Literal["reset", "public", "pool", "released"]
     pool_reset_fraction: Probability

@@ -70,6 +70,10 @@ class Params(Block):
     def __post_init__(self) -> None:
         """Refuse rollouts that begin nowhere: found out after training, another model would have to be paid for."""
         starts, nowhere = self.policy.starts, None
+        if "policy.starts" in self.unfitted:
+            public = self.partition.public_fraction != 0
+            if public or self.chosen.environment is not None or self.privacy.statistics.starts:
+                return
         if self.dynamics.variant == "mopo":  # its rollouts begin at real states
             return
         if starts in ("reset", "pool") and self.chosen.environment is None:
@@ -102,19 +106,17 @@ class Params(Block):
     def fitted(self, values: Mapping[str, Any]) -> "Params":
         """The same choices with fitted values, by dotted key, in the place of what stood in for them.
 
-        Raises:
-            ValueError: a key is not one that is to be fitted.
+        Values of keys that are not to be fitted are left out.
         """
-        if not values.keys() <= self.unfitted:
-            raise ValueError(f"not to be fitted: {sorted(values.keys() - self.unfitted)}")
+        taken = {key: value for key, value in values.items() if key in self.unfitted}
         content = plain(self)
-        for key, value in values.items():
+        for key, value in taken.items():
             *path, last = key.split(".")
             block = content
             for part in path:
                 block = block[part]
             block[last] = value
-        return replace(from_plain(content), origins={**self.origins, **dict.fromkeys(values, suggestions.FIT)})
+        return replace(from_plain(content), origins={**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
         """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
@@ -293,6 +295,19 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
+
+
+def _replaced(block: Any, values: Mapping[str, Any]) -> Any:
+    """A block with other values, by dotted key inside it, that is checked again."""
+    own: dict[str, Any] = {}
+    inner: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        name, dot, rest = key.partition(".")
+        if dot:
+            inner.setdefault(name, {})[rest] = value
+        else:
+            own[name] = value
+    return replace(block, **own, **{name: _replaced(getattr(block, name), deep) for name, deep in inner.items()})
 
 
 def _value(block: Any, key: str) -> Any:

@@ -4,6 +4,8 @@ A key of ``params.yaml`` in the blocks below is either a value, which holds, or 
 file suggests, or else what ``datasets/defaults.yaml`` suggests. ``null`` means ``auto`` where it has no meaning of its
 own; where it has one (for instance ``privacy.noise_multiplier: null``, not used), it holds as any value does.
 
+A key of `FITTED` that is ``auto`` and that nobody suggests a value for is decided by the stage that needs it.
+
 Of each of `PAIRS` exactly one key is used. If one of the two has a value and the other is ``auto``, the other is not
 used, whatever is suggested; if both are ``auto``, the most specific file that suggests one of them decides both.
 """
@@ -42,6 +44,16 @@ FITTED: dict[str, Any] = {
     "dynamics.server_momentum": 0.6,
     "dynamics.server_averaging": 0.9,
     "dynamics.start": "random",
+    "policy.uncertainty": "max_pairwise_difference",
+    "policy.penalty": 0.5,
+    "policy.horizon": 30,
+    "policy.starts": "reset",
+    "policy.epochs": 25,
+    "policy.updates_per_epoch": 500,
+    "policy.rollout_batch": 256,
+    "policy.buffer_size": 200_000,
+    "policy.target_entropy": -3.0,
+    "policy.reward_scale": 0.1,
 }
 """Keys that may be fitted, each with a value of its type that stands in its place until then."""
 TO_FIT, FIT = "to be fitted", "fitted to public facts"

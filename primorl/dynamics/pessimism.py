@@ -45,9 +45,26 @@ def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
     return gaps.amax(0)
 
 
+def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
+    """u_SD(s, a) = max_i ‖(μ_i(s, a) - μ̄(s, a)) / σ‖₂, where σ is the public scale of every target.
+
+    Args:
+        mean: ``[N, B, S + 1]``, divided by σ.
+        std: ``[N, B, S + 1]``, unused.
+
+    Returns:
+        ``[B]``, without a unit.
+    """
+    del std
+    gaps: Tensor = torch.linalg.vector_norm(mean - mean.mean(0), dim=-1)
+    return gaps.amax(0)
+
+
+_WITHOUT_UNIT = "standardised_difference"
 UNCERTAINTIES: dict[str, Uncertainty] = {
     "max_aleatoric": max_aleatoric,
     "max_pairwise_difference": max_pairwise_difference,
+    _WITHOUT_UNIT: standardised_difference,
 }
 
 
@@ -70,7 +87,8 @@ class PessimisticModel:
 
     A post-processing of the released ensemble: no data enters. States and rewards are held within the
     ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away.
-    u is measured in the data's units, over (next_observation - observation, reward), as in the paper.
+    u is measured in the data's units, over (next_observation - observation, reward), as in the paper; only
+    ``standardised_difference`` has no unit, and λ is then in units of the rewards' public scale.
 
     A learned termination is drawn from the probability of the member that gives the state and the reward (over
     the draw of the member that is the members' mean); a declared rule sees the predicted state before it
@@ -80,7 +98,8 @@ class PessimisticModel:
     def __init__(self, ensemble: GaussianEnsemble, *, uncertainty: str, penalty: float) -> None:
         self._ensemble = ensemble
         self._uncertainty = UNCERTAINTIES[uncertainty]
-        self._penalty = penalty
+        self._scale = ensemble.normaliser.target_scale if uncertainty == _WITHOUT_UNIT else None
+        self._penalty = penalty if self._scale is None else penalty * float(self._scale[-1])
         self._rule = RULES.get(ensemble.termination)
         self.observation_size = ensemble.architecture.observation_size
         self.action_size = ensemble.architecture.action_size
@@ -117,7 +136,7 @@ class PessimisticModel:
         predicted = observation + drawn[:, :-1]
         following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
         reward = drawn[:, -1].clamp(bounds.reward_low, bounds.reward_high)
-        doubt = self._uncertainty(mean, std)
+        doubt = self._uncertainty(*((mean, std) if self._scale is None else (mean / self._scale, std / self._scale)))
         terminated = None
         if ends is not None:
             terminated = generators.rand(rollouts) < ends[member, row]

@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy import member_values
+from primorl.policy.member_values import Policies
 
 NOTE = (
     "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
@@ -35,17 +35,6 @@ class ModelValue:
     def over(cls, seeds: Sequence[Self]) -> Self:
         """The mean of several policies' values, and the least and the most that a member says of one of them."""
         return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
-
-
-class Policies(Protocol):
-    """P policies side by side, such as `primorl.policy.exported.DeterministicPolicy`."""
-
-    @property
-    def policies(self) -> int:
-        """P."""
-
-    def act(self, observation: Tensor) -> Tensor:
-        """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
 
 
 def values_by_member(
@@ -103,27 +92,6 @@ def returns_by_member(
     Returns:
         float64 ``[P, N, rollouts]``.
     """
-    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
     weights = torch.ones(horizon, dtype=torch.float64) if survival is None else survival
     weights = weights * discount ** torch.arange(horizon, dtype=torch.float64)
-    values = []
-    for number in range(ensemble.architecture.members):
-        # Without a penalty the uncertainty has no say; this one is defined for a single member.
-        model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        generators = SeedGenerators.of([seed] * policy.policies, begin.device)
-        observation = begin.repeat(policy.policies, 1)
-        alive = torch.ones(len(observation), dtype=torch.bool)
-        total = torch.zeros(len(observation), dtype=torch.float64)
-        for weight in weights.tolist():
-            if weight == 0:
-                break
-            action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
-            step = model.step(observation, action, generators)
-            total += torch.where(alive, weight * step.reward, 0.0)
-            if step.terminated is not None:
-                alive &= ~step.terminated
-            if not alive.any():
-                break
-            observation = step.next_observation
-        values.append(total.view(policy.policies, rollouts))
-    return torch.stack(values, dim=1)
+    return member_values.returns_by_member(ensemble, policy, starts, rollouts=rollouts, weights=weights, seed=seed)

@@ -14,6 +14,20 @@ Folder = Literal["models/policy", "models/mopo", "models/behaviour"]
 
 
 @record
+class CandidateRecord:
+    """One of the policies of a seed that were trained near a clone of the behaviour; the best one is written."""
+
+    divergence: Annotated[
+        Annotated[float, Within(gt=0)],
+        "κ, at which KL(policy‖clone) was held: per dimension of actions in a box, or in all if they are discrete.",
+    ]
+    gains: Annotated[
+        tuple[float, ...], "Mean return in each member of the ensemble, less that of the clone's mean policy there."
+    ]
+    chosen: Annotated[bool, "Whether this is the policy."]
+
+
+@record
 class PolicyConfig:
     """Sizes and facts of an exported policy that its weights do not tell; from params.yaml and the model."""
 
@@ -35,6 +49,21 @@ class PolicyConfig:
     observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
+    ends: Annotated[
+        Line | None,
+        "`none`: rollouts did not end by themselves, since public rows do not support the model's learned termination; "
+        "`null`: they ended as the model says.",
+    ] = None
+    candidates: Annotated[
+        tuple[CandidateRecord, ...],
+        "What the policy was chosen from: the one whose smallest gain is largest, if that is above `clone_error`, or "
+        "else the first; empty: there was no clone.",
+    ] = ()
+    clone_error: Annotated[
+        Annotated[float, Within(ge=0)] | None,
+        "The largest difference between a member's value of the clone and the mean return of public episodes; 0: none "
+        "is public; `null`: there was no clone.",
+    ] = None
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that it was trained in."] = None
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from primorl.dynamics.config import Variant
-from primorl.policy.config import Folder, PolicyConfig
+from primorl.policy.config import CandidateRecord, Folder, PolicyConfig
 from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 from primorl.project.files import file_sha256
 
@@ -121,6 +121,9 @@ def save(
     names: Names | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
     model_sha256: str | None = None,
+    ends: str | None = None,
+    candidates: Sequence[CandidateRecord] = (),
+    clone_error: float | None = None,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -137,6 +140,9 @@ def save(
         names: of the dimensions of observations, then of the actions; None: without names.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
         model_sha256: SHA-256 of the file of the model that they were trained in.
+        ends: how rollouts ended; None: as the model says.
+        candidates: what the policy was chosen from.
+        clone_error: what the model gets wrong of the clone; None: there was no clone.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
@@ -156,6 +162,9 @@ def save(
         observation_low=low,
         observation_high=high,
         epochs=len(epochs),
+        ends=ends,
+        candidates=tuple(candidates),
+        clone_error=clone_error,
         policy_sha256=file_sha256(folder / FINAL),
         model_sha256=model_sha256,
     ).write(folder)

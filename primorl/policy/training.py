@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -12,13 +12,16 @@ from torch import Tensor
 from primorl.dynamics.config import ModelConfig, Variant
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
-from primorl.policy.config import PolicyPointer
+from primorl.policy.choice import Contest
+from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer
+from primorl.policy.prior import Prior
 from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement
+from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, replaced_directory
-from primorl.project.logs import StageLog
+from primorl.project.logs import Log, StageLog
 from primorl.project.progress import progress_bar
 
 _TAGS = ("private", "epsilon", "delta", "unit", "dataset_fingerprint")
@@ -35,6 +38,7 @@ class Released:
         statement: the privacy statement.
         names: of the dimensions of observations, and of the actions; None if the data do not name them.
         model_sha256: SHA-256 of ``model.safetensors``.
+        ends: how rollouts end; None: as the model says.
     """
 
     folder: Path
@@ -43,6 +47,24 @@ class Released:
     statement: Statement
     names: exported.Names | None = None
     model_sha256: str | None = None
+    ends: str | None = None
+
+    def with_clone(self, folder: Path) -> "Released":
+        """The same with the statement of both, model and clone, for policies that are made from both.
+
+        Args:
+            folder: of the clone.
+
+        Raises:
+            PipelineError: a file is missing or broken, or the clone is of another variant or about other data.
+        """
+        config, statement = PolicyConfig.read(folder), Statement.read(folder)
+        if config.variant != self.variant:
+            raise PipelineError(
+                f"{folder / 'config.json'}: found variant {config.variant!r}, params.yaml asks for {self.variant!r}; "
+                "run `dvc repro clone_behaviour`"
+            )
+        return replace(self, statement=together({"models/dynamics": self.statement, "models/behaviour": statement}))
 
     @classmethod
     def read(cls, folder: Path, *, variant: Variant, environment: str | None) -> "Released":
@@ -70,6 +92,19 @@ class Released:
         return cls(folder, variant, environment, statement, names, file_sha256(file))
 
 
+@dataclass(frozen=True)
+class Near:
+    """What holds policies near the behaviour.
+
+    Attributes:
+        prior: a clone of the behaviour, on the device of the start states.
+        contest: that chooses among the candidates.
+    """
+
+    prior: Prior
+    contest: Contest
+
+
 def write_trained(
     output: Path,
     released: Released,
@@ -83,12 +118,14 @@ def write_trained(
     seeds: Sequence[int] | None,
     settings: Mapping[str, Any],
     run: StageLog,
+    near: Near | None = None,
 ) -> None:
-    """Train a policy for every seed, and write them to ``output`` with the privacy statement of the model.
+    """Train a policy for every seed, and write them to ``output`` with the statement of what they are made from.
 
     The first seed's policy lies in ``output`` itself, the others' in folders below. Each has the statement, which
     covers all of them: policies made from a released model alone are post-processing, and more of them reveal no more.
-    No policy is selected by its return.
+    No policy is selected by its return on data. Near a clone, each seed has several candidates, of which the released
+    model chooses one.
 
     Args:
         output: the folder that is replaced.
@@ -103,6 +140,7 @@ def write_trained(
         settings: all settings, for the log.
         run: gets settings, the statement as tags and every epoch's metrics: the mean over seeds. Each of several
             seeds has a run of its own inside it.
+        near: a clone of the behaviour that the policies are held near; None: there is none.
 
     Raises:
         PipelineError: if the start states do not fit the model, or training diverged.
@@ -112,7 +150,8 @@ def write_trained(
             f"{released.folder}: found observations of size {model.observation_size}, the start states "
             f"(params.yaml: policy.starts) have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
-    trained = tuple(seeds or (seed,))
+    trained, divergences = tuple(seeds or (seed,)), () if near is None else tuple(near.contest.divergences)
+    each, prior = max(1, len(divergences)), None if near is None else near.prior
     policies = []
     with ExitStack() as open_runs, progress_bar(config.epochs, output.name, "epoch") as bar:
         of_seeds = [open_runs.enter_context(run.nested(f"seed {own}")) for own in seeds or ()]
@@ -120,31 +159,57 @@ def write_trained(
             log.params({"seed": own, "policy": settings})
             for key in _TAGS:
                 log.tag(key, str(getattr(released.statement, key)))
-        for epoch in train(model, starts, config, sampler, seeds=trained, reset_fraction=reset_fraction):
-            means = {name: fmean(one[name] for one in epoch.metrics) for name in epoch.metrics[0]}
-            for log, metrics in ((run, means), *zip(of_seeds, epoch.metrics, strict=False)):
+        for epoch in train(
+            *(model, starts, config, sampler),
+            seeds=trained,
+            reset_fraction=reset_fraction,
+            prior=prior,
+            divergences=divergences,
+        ):
+            by_seed = [_means(epoch.metrics[own * each : (own + 1) * each]) for own in range(len(trained))]
+            means = _means(by_seed)
+            for log, metrics in ((run, means), *zip(of_seeds, by_seed, strict=False)):
                 for name, value in metrics.items():
                     log.metric(name, value, epoch.number)
             policies.append(epoch.policies)
             bar.set_postfix(model_reward=f"{means['model_reward']:.3f}", refresh=False)
             bar.update()
+        verdict = None if near is None else near.contest.judge(policies[-1])
+        if verdict is not None:
+            run.metric("clone_error", verdict.error)
+            for own, log in enumerate(of_seeds or [run]):
+                _log_candidates(log, verdict.records(own))
 
     with replaced_directory(output) as fresh:
         for number, folder in enumerate(exported.seed_folders(fresh, trained)):
             folder.mkdir(parents=True, exist_ok=True)
             exported.save(
                 folder,
-                [epoch.one(number) for epoch in policies],
+                [epoch.one(number if verdict is None else verdict.policy(number)) for epoch in policies],
                 variant=released.variant,
                 environment=released.environment,
                 seeds=trained if seeds and folder == fresh else None,
                 names=released.names,
                 observation_range=_public_range(model),
                 model_sha256=released.model_sha256,
+                ends=released.ends,
+                candidates=() if verdict is None else verdict.records(number),
+                clone_error=None if verdict is None else verdict.error,
             )
             released.statement.write(folder)
         for name in ("config.json", "privacy.json"):
             run.artifact(fresh / name)
+
+
+def _means(metrics: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: fmean(one[name] for one in metrics) for name in metrics[0]}
+
+
+def _log_candidates(log: Log, records: Sequence[CandidateRecord]) -> None:
+    for record in records:
+        log.metric(f"smallest_gain_{record.divergence:g}", min(record.gains))
+        if record.chosen:
+            log.metric("chosen_divergence", record.divergence)
 
 
 def write_pointer(output: Path, pointer: PolicyPointer, statement: Statement | None = None) -> None:

@@ -37,6 +37,23 @@ class QueryStatement:
 
 
 @record
+class MechanismStatement:
+    """One of several mechanisms that a release was made from, by itself."""
+
+    what: Annotated[Line, "Folder of what it released."]
+    epsilon: Annotated[_Epsilon | None, "ε of it alone, at `delta`; `null`: no guarantee."]
+    event: Annotated[dict[str, Any], "Its accounted event."]
+    sampling_probability: Annotated[
+        Annotated[float, Within(gt=0, le=1)] | None, "q, the probability with which a unit joins a round."
+    ]
+    noise_multiplier: Annotated[_Multiplier | None, "z: the noise of a round has standard deviation z times C."]
+    clipping_norm: Annotated[Annotated[float, Within(gt=0)] | None, "C; `null`: contributions are not clipped."]
+    rounds: Annotated[_Count | None, "T, the rounds that were paid for."]
+    queries: Annotated[tuple[QueryStatement, ...], "Queries over all units before the rounds."]
+    charge: Annotated[Line | None, "Id of the ledger's charge that paid for it."]
+
+
+@record
 class ProfilePoint:
     """One point of the privacy profile: (ε, δ) holds for each, all at once."""
 
@@ -88,7 +105,9 @@ class Statement:
 
     Every mechanism has the keys up to ``void``. ``clipping`` and ``termination`` describe the dynamics model, and are
     null for other mechanisms. A mechanism without rounds, such as a private selection, has no numbers of rounds; its
-    event is of pure ε-DP. The ledger adds ``charge`` and ``spent_on_dataset``.
+    event is of pure ε-DP. What was made from the releases of several mechanisms has no numbers of rounds either: its
+    event is theirs together, and ``mechanisms`` has each by itself. The ledger adds ``charge`` and
+    ``spent_on_dataset``.
 
     Raises:
         ValueError: private, yet a number that a guarantee needs is null.
@@ -152,17 +171,22 @@ class Statement:
         _Count | None, "The most trajectories of one person, as declared; `null`: not declared."
     ] = None
     charge: Annotated[Line | None, "Id of the ledger's charge that paid for the release."] = None
+    mechanisms: Annotated[
+        tuple[MechanismStatement, ...],
+        "The mechanisms whose releases this was made from, where there are several; `epsilon` is of all together.",
+    ] = ()
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
 
     def __post_init__(self) -> None:
         """Refuse a guarantee without its numbers."""
-        rounds = self.event.get("type") != _WITHOUT_ROUNDS
+        rounds = self.event.get("type") != _WITHOUT_ROUNDS and not self.mechanisms
         missing = [key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None]
         if self.private and missing:
             raise ValueError(f"private: true, yet {', '.join(missing)} is null")
         stray = [] if rounds else [key for key in _ROUNDS if getattr(self, key) is not None]
         if stray or (self.queries and not rounds):
-            raise ValueError(f"event: {_WITHOUT_ROUNDS} has no rounds, yet {', '.join(stray) or 'queries'} is given")
+            what = "mechanisms: what is made from several" if self.mechanisms else f"event: {_WITHOUT_ROUNDS}"
+            raise ValueError(f"{what} has no rounds, yet {', '.join(stray) or 'queries'} is given")
 
     @property
     def sound(self) -> bool:

@@ -1,7 +1,7 @@
 """Accounting again what a bundle states: no figure is believed, and none may be lower than the accountant makes it."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +11,7 @@ from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import Accountant, MechanismStatement, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.project.records import printable
@@ -46,33 +46,65 @@ def check_statement(path: Path, statement: Statement) -> None:
     largest = max(delta, given(path, "spent_on_dataset", statement.spent_on_dataset).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
         raise PipelineError(f"{path}: delta: {largest!r} is not below one over the units, and void does not say so")
-    for place, query in enumerate(statement.queries):
-        if query.what not in query_types():
-            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
-    multiplier = given(path, "noise_multiplier", statement.noise_multiplier)
-    q = given(path, "sampling_probability", statement.sampling_probability)
-    rounds = given(path, "rounds", statement.rounds)
-    if rounds > MOST_ROUNDS:
-        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {MOST_ROUNDS}")
-    if not statement.private:
-        expected: dp_event.DpEvent = dp_event.NonPrivateDpEvent()
-        numbers: dict[str, float | None] = {"epsilon": None, "epsilon_rdp": None}
-    else:
-        if multiplier < LEAST_NOISE:
-            raise PipelineError(f"{path}: private: true, yet without noise (≥ {LEAST_NOISE:g})")
-        queries = tuple(query.noise_multiplier for query in statement.queries)
-        if min(queries, default=LEAST_NOISE) < LEAST_NOISE:
-            raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {LEAST_NOISE:g})")
-        whole = accounting.Training(q, multiplier, rounds, queries)
-        spent, expected = whole.spent(delta), whole.event
-        numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
-        for query in statement.queries:
-            alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
-            _refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, statement)
+    expected, numbers = accounted(path, statement, statement)
     if statement.event != event_to_json(expected):
         raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
+    check_figures(path, statement, numbers)
+
+
+def accounted(
+    path: Path, mechanism: Statement | MechanismStatement, by: Statement
+) -> tuple[dp_event.DpEvent, dict[str, float | None]]:
+    """Account a mechanism again from its numbers.
+
+    Args:
+        path: of the file that states them, for messages.
+        mechanism: the numbers.
+        by: the statement that they stand in.
+
+    Returns:
+        Its event, and its ε by both accountants; None: no guarantee.
+
+    Raises:
+        PipelineError: a number is missing, or no accountant could say something of it in a bounded time.
+    """
+    for place, query in enumerate(mechanism.queries):
+        if query.what not in query_types():
+            raise PipelineError(f"{path}: not as declared: queries.{place}.what (no query of this project)")
+    multiplier = given(path, "noise_multiplier", mechanism.noise_multiplier)
+    q = given(path, "sampling_probability", mechanism.sampling_probability)
+    rounds = given(path, "rounds", mechanism.rounds)
+    if rounds > MOST_ROUNDS:
+        raise PipelineError(f"{path}: rounds: found {rounds}, allowed are up to {MOST_ROUNDS}")
+    if not by.private:
+        return dp_event.NonPrivateDpEvent(), {"epsilon": None, "epsilon_rdp": None}
+    if multiplier < LEAST_NOISE:
+        raise PipelineError(f"{path}: private: true, yet without noise (≥ {LEAST_NOISE:g})")
+    queries = tuple(query.noise_multiplier for query in mechanism.queries)
+    if min(queries, default=LEAST_NOISE) < LEAST_NOISE:
+        raise PipelineError(f"{path}: private: true, yet a query without noise (≥ {LEAST_NOISE:g})")
+    delta = given(path, "delta", by.delta)
+    whole = accounting.Training(q, multiplier, rounds, queries)
+    spent = whole.spent(delta)
+    for query in mechanism.queries:
+        alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
+        refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, by)
+    return whole.event, {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
+
+
+def check_figures(path: Path, statement: Statement, numbers: Mapping[str, float | None]) -> None:
+    """Compare a statement's figures with what the accountant makes of its event.
+
+    Args:
+        path: its file, for the message.
+        statement: whose event was checked.
+        numbers: keys and ε of that event.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
     for key, number in numbers.items():
-        _refuse_unless_equal(path, key, getattr(statement, key), number, statement)
+        refuse_unless_equal(path, key, getattr(statement, key), number, statement)
     if statement.private and (wrong := misstated(statement)) is not None:
         raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file")
 
@@ -97,12 +129,12 @@ def check_ledger(path: Path, ledger: LedgerStatement, of: Path, statement: State
         raise PipelineError(f"{path}: charges: not the number of records")
     for place, record in enumerate(ledger.records):
         alone = finite(fixed_epsilon(event_from_json(record.event), record.delta))
-        _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
+        refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)
     account = given(of, "spent_on_dataset", statement.spent_on_dataset)
     if ledger.delta != account.delta:
         raise PipelineError(f"{path}: delta: found {ledger.delta!r}, allowed is {account.delta!r}, as in {of.name}")
     for key, number in figures(_events(ledger), ledger.delta).items():
-        _refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
+        refuse_unless_equal(path, key, getattr(ledger, key), number, ledger)
     check_charge(path, ledger, of, statement)
     check_account(of, ledger, statement)
 
@@ -120,11 +152,18 @@ def check_charge(path: Path, ledger: LedgerStatement, of: Path, statement: State
         PipelineError: there is no committed charge with its id and event on this version of the data, or the account
             that the statement repeats does not count it.
     """
-    places = [place for place, record in enumerate(ledger.records) if record.id == statement.charge]
+    return find_charge(path, ledger, of, statement.charge, statement.event, statement)
+
+
+def find_charge(
+    path: Path, ledger: LedgerStatement, of: Path, charge: str | None, event: dict[str, Any], by: Statement
+) -> ChargeRecord:
+    """As `check_charge`, for the id and event of a charge that the statement ``by`` names."""
+    places = [place for place, record in enumerate(ledger.records) if record.id == charge]
     own = ledger.records[places[0]] if len(places) == 1 else None
-    if own is None or own.event != statement.event or own.state != "committed" or not own.same_version:
+    if own is None or own.event != event or own.state != "committed" or not own.same_version:
         raise PipelineError(f"{path}: found no committed charge with the id and event of {of.name}")
-    account = given(of, "spent_on_dataset", statement.spent_on_dataset)
+    account = given(of, "spent_on_dataset", by.spent_on_dataset)
     if not places[0] < account.charges <= ledger.charges:  # oldest first; its own among them
         raise PipelineError(f"{of}: spent_on_dataset: charges: not a number of charges that {LEDGER} has")
     return own
@@ -143,7 +182,7 @@ def check_account(of: Path, ledger: LedgerStatement, statement: Statement) -> No
     """
     account = given(of, "spent_on_dataset", statement.spent_on_dataset)
     for key, number in figures(_events(ledger)[: account.charges], account.delta).items():
-        _refuse_unless_equal(of, f"spent_on_dataset: {key}", getattr(account, key), number, statement)
+        refuse_unless_equal(of, f"spent_on_dataset: {key}", getattr(account, key), number, statement)
 
 
 def _events(ledger: LedgerStatement) -> list[dp_event.DpEvent]:
@@ -166,7 +205,7 @@ def _refuse_other_accountant(path: Path, found: Accountant) -> None:
         raise PipelineError(f"{path}: accountant: name: found {printable(found.name)}, allowed is {OURS.name}")
 
 
-def _refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
+def refuse_unless_equal(path: Path, key: str, stated: float | None, accounted: float | None, by: Any) -> None:
     """Refuse an ε (None: infinite) that is not what the accountant makes of the events in the same file.
 
     The same version makes the same figure. One of another version may be higher, and lower by `TOLERANCE`.

@@ -28,6 +28,7 @@ from primorl.project.files import file_sha256
 from primorl.project.records import printable, read_record, to_json
 from primorl.release import signature
 from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
+from primorl.release.both import check_policy_statement
 from primorl.release.card import is_inert
 from primorl.release.contents import (
     ANSWERS,
@@ -110,14 +111,15 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     evaluation = read(folder, EVALUATION, Evaluation)
     clone = read(folder, CLONE, Statement) if CLONE in names else None
-    of = CLONE if policy.policy == "models/behaviour" else MODEL[2]
-    if read(folder, POLICY[2], Statement) != (clone if of == CLONE else statement):
-        raise PipelineError(f"{folder / POLICY[2]}: differs from {of}, so it is not what paid for this policy")
+    whole = read(folder, POLICY[2], Statement)
+    cloned = policy.policy == "models/behaviour"
+    if cloned and whole != clone:
+        raise PipelineError(f"{folder / POLICY[2]}: differs from {CLONE}, so it is not what paid for this policy")
     answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
     _check_configs(folder, model, policy, statement)
     paid = () if answers is None else answers.statements.values()
-    cloned = [] if clone is None else [(CLONE, clone)]
-    for name, own in ((MODEL[2], statement), *cloned, *((ANSWERS, each) for each in paid)):
+    own_clone = [] if clone is None else [(CLONE, clone)]
+    for name, own in ((MODEL[2], statement), (POLICY[2], whole), *own_clone, *((ANSWERS, each) for each in paid)):
         if not own.sound and not void_ok:
             reason = "; ".join(own.void) or "nothing is guaranteed"
             raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
@@ -126,6 +128,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
     if clone is not None:
         check_clone(folder, clone, statement, ledger)
+    if not cloned:
+        check_policy_statement(folder, whole, statement, ledger, answers, candidates=bool(policy.candidates))
     check_recommendation(folder, evaluation, answers)
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)
@@ -141,7 +145,7 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
                 f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
                 f"{POLICY[2]}, or make the bundle again"
             )
-    return statement
+    return whole
 
 
 def read(folder: Path, name: str, kind: type[Content]) -> Content:
@@ -158,6 +162,8 @@ def read(folder: Path, name: str, kind: type[Content]) -> Content:
     if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
         raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
     events = {"event": found.event} if isinstance(found, Statement) else {}
+    if isinstance(found, Statement):
+        events |= {f"mechanisms.{number}.event": part.event for number, part in enumerate(found.mechanisms)}
     if isinstance(found, LedgerStatement):
         events = {f"records.{number}.event": record.event for number, record in enumerate(found.records)}
     if isinstance(found, PrivateEvaluation):

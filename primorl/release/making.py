@@ -82,7 +82,8 @@ def release(
     statement = bundle.read(MODELS, MODEL[2], Statement)
     summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
     answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, paths.BEHAVIOUR)
-    _refuse_other_summary(summary, statement, answers)
+    of_policy = bundle.read(MODELS, POLICY[2], Statement)
+    _refuse_other_summary(summary, of_policy, answers)
     if summary.model_sha256 is None:
         raise PipelineError(
             f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
@@ -121,7 +122,7 @@ def release(
         if signer is not None:
             signature.sign(fresh, signer)
         _forget_times(fresh)
-    return statement
+    return of_policy
 
 
 def _refuse_to_overwrite(target: Path) -> None:
@@ -132,12 +133,12 @@ def _refuse_to_overwrite(target: Path) -> None:
 
 
 def _refuse_other_summary(summary: Summary, statement: Statement, answers: PrivateEvaluation) -> None:
-    """Refuse a summary that repeats another statement than the model's, or other answers than the private units'."""
+    """Refuse a summary that repeats another statement than the policy's, or other answers than the private units'."""
     expected = {"recommendation": found_in(answers, paths.BEHAVIOUR, summary.env_id)}
     for key, value in (stated(statement, answers) | expected).items():
         if getattr(summary, key) != value:
             of_answers = key in expected or (answers.asked and key in _OF_ANSWERS)
-            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / MODEL[2]
+            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / POLICY[2]
             raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
 
 

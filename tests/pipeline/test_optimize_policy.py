@@ -219,6 +219,7 @@ def test_models_whose_episodes_end_are_trained_in(
 ) -> None:
     monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
     write_model(PRIVATE, termination=termination)
+    write_partition(Path("data/partitions/public"), table(episodes(5)))
     trained(tiny(small))
     assert DeterministicPolicy.load(OUTPUT).policies == 1
 

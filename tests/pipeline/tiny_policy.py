@@ -11,6 +11,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.project.files import write_json
+from primorl.setup.behaviour_files import write_nothing
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
@@ -87,6 +88,7 @@ def write_model(
     folder.mkdir(parents=True)
     ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)  # type: ignore[arg-type]
     write_json(folder / "privacy.json", statement)
+    write_nothing(Path("models/behaviour"))
     return ensemble
 
 

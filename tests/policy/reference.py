@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import Categorical, Independent, Normal, TransformedDistribution
+from torch.distributions import Categorical, Distribution, Independent, Normal, TransformedDistribution
 from torch.distributions.transforms import TanhTransform
 
+from primorl.policy.actor_critic import ActorCritic
 from primorl.policy.replay import ReplayColumns
-from primorl.policy.sac import ActorCritic
 from primorl.policy.settings import SacConfig
 
 
@@ -45,10 +45,21 @@ def gradient(parameter: Tensor) -> Tensor:
 
 
 class Networks:
-    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α."""
+    """Starts from the fast one's weights of one seed (by its place); the order of the steps, the targets and α.
 
-    def __init__(self, sac: ActorCritic, config: SacConfig, columns: ReplayColumns, seed: int = 0) -> None:
-        self.config, self.columns, self.seed = config, columns, seed
+    With a ``prior``, from standardised observations to a distribution, and κ, KL(π‖prior) is held at κ.
+    """
+
+    def __init__(
+        self,
+        sac: ActorCritic,
+        config: SacConfig,
+        columns: ReplayColumns,
+        seed: int = 0,
+        prior: Callable[[Tensor], Distribution] | None = None,
+        kappa: float = 0.0,
+    ) -> None:
+        self.config, self.columns, self.seed, self.prior, self.kappa = config, columns, seed, prior, kappa
         self.actor = module(sac.actor.layers, seed)
         self.critics = [module(sac.critic.layers, 2 * seed + i) for i in range(2)]
         self.targets = [module(sac.target.layers, 2 * seed + i) for i in range(2)]
@@ -61,6 +72,10 @@ class Networks:
 
     def target_entropy(self) -> float:
         raise NotImplementedError
+
+    def prior_density(self, observation: Tensor, action: Tensor) -> Tensor:
+        """log π_b(a|s), or nothing at all."""
+        return torch.zeros(()) if self.prior is None else self.prior(observation).log_prob(action)
 
     def split(self, rows: Tensor) -> tuple[Tensor, ...]:
         """(next_observation, observation, action, reward, continues)."""
@@ -97,6 +112,11 @@ class Networks:
         loss, log_density = actor_loss()
         loss.backward()
         self.actor_adam.step()
+        if self.prior is not None:
+            with torch.no_grad():
+                self.log_alpha -= 3e-3 * (self.kappa - log_density.mean()).clamp(-1, 1)
+                self.log_alpha.clamp_(-7, 5)
+            return
         self.alpha_adam.zero_grad()
         (-self.log_alpha * (log_density + self.target_entropy())).mean().backward()
         self.alpha_adam.step()
@@ -113,6 +133,7 @@ class Reference(Networks):
         with torch.no_grad():
             next_action, log_density = sampled(self.actor, following, noise)
             first, second = (target(torch.cat((following, next_action), 1))[:, 0] for target in self.targets)
+            log_density = log_density - self.prior_density(following, next_action)
             value = torch.minimum(first, second) - self.log_alpha.exp() * log_density
             wanted = reward + self.config.discount * continues * value
         inputs = torch.cat((observation, action), 1)
@@ -121,6 +142,7 @@ class Reference(Networks):
     def actor_loss(self, rows: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         observation = self.split(rows)[1]
         action, log_density = sampled(self.actor, observation, noise)
+        log_density = log_density - self.prior_density(observation, action)
         first, second = (critic(torch.cat((observation, action), 1))[:, 0] for critic in self.critics)
         alpha = self.log_alpha.exp().detach()
         return (alpha * log_density - torch.minimum(first, second)).mean(), log_density.detach()
@@ -146,7 +168,8 @@ class DiscreteReference(Networks):
                 policy = self.policy(following)
                 first, second = (target(following) for target in self.targets)
                 for a in range(self.columns.action_size):
-                    bonus = self.log_alpha[0].exp() * policy.log_prob(torch.tensor(a))
+                    of_prior = self.prior_density(following, torch.tensor(a))
+                    bonus = self.log_alpha[0].exp() * (policy.log_prob(torch.tensor(a)) - of_prior)
                     value = value + policy.probs[a] * (min(first[a], second[a]) - bonus)
                 wanted = reward + self.config.discount * continues * value
             chosen = int(action.argmax())
@@ -160,7 +183,7 @@ class DiscreteReference(Networks):
             policy = self.policy(observation)
             first, second = (critic(observation).detach() for critic in self.critics)
             for a in range(self.columns.action_size):
-                log_density = policy.log_prob(torch.tensor(a))
+                log_density = policy.log_prob(torch.tensor(a)) - self.prior_density(observation, torch.tensor(a))
                 losses.append(policy.probs[a] * (alpha * log_density - min(first[a], second[a])))
                 log_densities.append(policy.probs[a] * log_density)
         return torch.stack(losses).sum() / len(rows), torch.stack(log_densities).sum().detach() / len(rows)

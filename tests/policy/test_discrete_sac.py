@@ -149,5 +149,5 @@ def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.Monkey
         return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
 
     captured = last()
-    monkeypatch.setattr("primorl.policy.sac.CudaGraphStep", lambda work, generators: work)
+    monkeypatch.setattr("primorl.policy.actor_critic.CudaGraphStep", lambda work, generators: work)
     torch.testing.assert_close(captured, last())

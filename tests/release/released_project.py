@@ -94,7 +94,8 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             mock.patch.object(PublicLosses, "diverged", False),
             mock.patch.object(train_model, "write_model", _write_as_good),
         ):
-            for stage in (ingest, partition, train_model, clone_behaviour, optimize_policy, evaluate_private, evaluate):
+            before = (ingest, partition, train_model, clone_behaviour)
+            for stage in (*before, optimize_policy, evaluate_private, evaluate):
                 run = RememberingRun()
                 run.pipeline = RememberingRun()  # type: ignore[attr-defined]
                 stage.body(chosen, run)  # type: ignore[arg-type]

@@ -13,6 +13,7 @@ from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
+from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
@@ -46,6 +47,7 @@ BUGS: tuple[Bug, ...] = (
     *AUDITS,
     *BEHAVIOUR,
     *CLONING,
+    *NEAR_CLONE,
     *WEIGHTS,
     *EVALUATION_QUERIES,
     *SELECTION,

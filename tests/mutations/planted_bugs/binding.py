@@ -79,7 +79,7 @@ BINDING = [
         "release-records-believed",
         "release",
         _ACCOUNTED,
-        '        _refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)\n',
+        '        refuse_unless_equal(path, f"records.{place}.epsilon", record.epsilon, alone, ledger)\n',
         "        assert alone is not None\n",
         "the ε of single charges is not accounted again",
         (_EDITS, _RENEWED),

@@ -1,0 +1,93 @@
+"""Which of several candidates is written: the one that gains most over the behaviour in the member that likes it least.
+
+Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
+only if it is larger than what the model gets wrong of the clone itself, whose return public episodes tell.
+
+Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.policy.config import CandidateRecord
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.member_values import Policies, returns_by_member
+
+DIVERGENCES = (0.3, 1.0, 3.0)
+"""Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
+_ROLLOUTS = 512
+
+
+@dataclass(frozen=True)
+class Contest:
+    """What candidates are compared by.
+
+    Attributes:
+        ensemble: the released one, on the CPU.
+        clone: the clone's mean policy, on the CPU.
+        starts: first states in the environment's units, ``[n, S]``.
+        weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
+        seed: of the draws, which all policies share.
+        observed: mean return of public episodes; None: none is public.
+        divergences: κ of every candidate, ascending.
+    """
+
+    ensemble: GaussianEnsemble
+    clone: Policies
+    starts: Tensor
+    weights: Tensor
+    seed: int
+    observed: float | None
+    divergences: Sequence[float] = DIVERGENCES
+
+    def judge(self, candidates: DeterministicPolicy) -> "Verdict":
+        """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
+        of_clone = self._returns(self.clone)
+        gains = self._returns(candidates) - of_clone
+        error = 0.0 if self.observed is None else float((of_clone - self.observed).abs().max())
+        return Verdict(gains.view(-1, len(self.divergences), gains.shape[1]), tuple(self.divergences), error)
+
+    def _returns(self, policy: Policies) -> Tensor:
+        return returns_by_member(
+            self.ensemble, policy, self.starts, rollouts=_ROLLOUTS, weights=self.weights, seed=self.seed
+        )
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What every candidate gains over the clone, and which one is taken.
+
+    Attributes:
+        gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
+        divergences: κ of every candidate, ascending.
+        error: the largest difference between a member's value of the clone and what public episodes returned.
+    """
+
+    gains: Tensor
+    divergences: tuple[float, ...]
+    error: float
+
+    @property
+    def chosen(self) -> list[int]:
+        """Of each seed: the candidate whose smallest gain is largest, or the nearest to the clone if that is in doubt.
+
+        It is in doubt if it is not larger than ``error``.
+        """
+        smallest = torch.nan_to_num(self.gains.amin(-1), nan=-torch.inf)
+        largest, best = smallest.max(-1)
+        return [int(place) for place in torch.where(largest > self.error, best, 0)]
+
+    def policy(self, seed: int) -> int:
+        """The place of the chosen candidate of seed number ``seed`` among all policies."""
+        return seed * len(self.divergences) + self.chosen[seed]
+
+    def records(self, seed: int) -> tuple[CandidateRecord, ...]:
+        """What ``config.json`` says of the candidates of seed number ``seed``."""
+        return tuple(
+            CandidateRecord(divergence=divergence, gains=tuple(gains), chosen=place == self.chosen[seed])
+            for place, (divergence, gains) in enumerate(zip(self.divergences, self.gains[seed].tolist(), strict=True))
+        )

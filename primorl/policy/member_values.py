@@ -1,0 +1,66 @@
+"""What policies earn in each member of an ensemble alone: whole rollouts, unpenalised."""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.seed_generators import SeedGenerators
+
+
+class Policies(Protocol):
+    """P policies side by side, such as `primorl.policy.exported.DeterministicPolicy`."""
+
+    @property
+    def policies(self) -> int:
+        """P."""
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
+
+
+@torch.no_grad()
+def returns_by_member(
+    ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
+) -> Tensor:
+    """Weighted return Σ_t w_t r_t of rollouts, each in one member alone.
+
+    States and rewards are held within the ensemble's bounds, and rollouts end where the model says that the
+    episode terminates. Members and policies share their start states, and policies
+    the model's draws: what one is worth does not depend on which others are there.
+
+    Args:
+        ensemble: on the CPU.
+        policy: P policies.
+        starts: first states in the environment's units, ``[n, S]``.
+        rollouts: of each policy in each member, from starts drawn with replacement.
+        weights: w_t of every step, float64 ``[T]``; a rollout that does not terminate has T steps.
+        seed: of the draws.
+
+    Returns:
+        float64 ``[P, N, rollouts]``.
+    """
+    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    values = []
+    for number in range(ensemble.architecture.members):
+        # Without a penalty the uncertainty has no say; this one is defined for a single member.
+        model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
+        generators = SeedGenerators.of([seed] * policy.policies, begin.device)
+        observation = begin.repeat(policy.policies, 1)
+        alive = torch.ones(len(observation), dtype=torch.bool)
+        total = torch.zeros(len(observation), dtype=torch.float64)
+        for weight in weights.tolist():
+            if weight == 0:
+                break
+            action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
+            step = model.step(observation, action, generators)
+            total += torch.where(alive, weight * step.reward, 0.0)
+            if step.terminated is not None:
+                alive &= ~step.terminated
+            if not alive.any():
+                break
+            observation = step.next_observation
+        values.append(total.view(policy.policies, rollouts))
+    return torch.stack(values, dim=1)

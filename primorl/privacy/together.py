@@ -1,0 +1,109 @@
+"""The statement of what was made from the releases of several mechanisms: all of them are counted."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from dp_accounting import dp_event
+
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.accounting.figures import figures
+from primorl.privacy.statement import AttackPoint, GroupPoint, MechanismStatement, ProfilePoint, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import finite
+
+SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
+"""Keys that are the same in all statements of one version of the data."""
+
+
+def mechanism(what: str, statement: Statement) -> MechanismStatement:
+    """A mechanism by itself, from its own statement."""
+    return MechanismStatement(
+        what=what,
+        epsilon=statement.epsilon,
+        event=statement.event,
+        sampling_probability=statement.sampling_probability,
+        noise_multiplier=statement.noise_multiplier,
+        clipping_norm=statement.clipping_norm,
+        rounds=statement.rounds,
+        queries=statement.queries,
+        charge=statement.charge,
+    )
+
+
+def together(statements: Mapping[str, Statement]) -> Statement:
+    """The statement of what was made from several releases and nothing else.
+
+    Post-processing of all outputs is as private as all mechanisms one after another, so ε, profile, groups and attacks
+    are those of the composed event. Reasons to distrust one are reasons to distrust the whole.
+
+    Args:
+        statements: by folder of the release; the first one's facts about the data are taken.
+
+    Raises:
+        PipelineError: two statements are not about the same data, or not at the same δ.
+    """
+    first, *_ = statements.values()
+    for what, statement in statements.items():
+        for key in SHARED:
+            if getattr(statement, key) != getattr(first, key):
+                raise PipelineError(
+                    f"{what}/privacy.json: {key}: differs from that of the releases it is used with; run `dvc repro`"
+                )
+    event = joint_event([statement.event for statement in statements.values()])
+    spent = [statement.spent_on_dataset for statement in statements.values() if statement.spent_on_dataset is not None]
+    return replace(
+        first,
+        private=all(statement.private for statement in statements.values()),
+        **_accounted(event, first.delta),
+        sampling_probability=None,
+        noise_multiplier=None,
+        clipping_norm=None,
+        clipping=None,
+        rounds=None,
+        queries=(),
+        public_assumptions=_united(statement.public_assumptions for statement in statements.values()),
+        void=_united(statement.void for statement in statements.values()),
+        settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
+        charge=None,
+        mechanisms=tuple(mechanism(what, statement) for what, statement in statements.items()),
+        spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
+    )
+
+
+def joint_event(events: Sequence[dict[str, Any]]) -> dp_event.DpEvent:
+    """Everything that several accounted events did, one after another."""
+    parts = tuple(_flat(events))
+    if any(isinstance(part, dp_event.NonPrivateDpEvent) for part in parts):
+        return dp_event.NonPrivateDpEvent()
+    return dp_event.ComposedDpEvent(parts)
+
+
+def _flat(events: Sequence[dict[str, Any]]) -> Iterator[dp_event.DpEvent]:
+    for content in events:
+        event = event_from_json(content)
+        yield from event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
+
+
+def _accounted(event: dp_event.DpEvent, delta: float | None) -> dict[str, Any]:
+    if isinstance(event, dp_event.NonPrivateDpEvent) or delta is None:
+        return {
+            "event": event_to_json(dp_event.NonPrivateDpEvent()),
+            **dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one")),
+            **dict.fromkeys(("profile", "groups", "attacks"), ()),
+        }
+    spent, about = compose([event], delta), figures(event, delta)
+    return {
+        "event": event_to_json(event),
+        "epsilon": spent.epsilon_pld,
+        "epsilon_rdp": finite(spent.epsilon_rdp),
+        "epsilon_replace_one": about.epsilon_replace_one,
+        "profile": tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
+        "groups": tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
+        "attacks": tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks),
+    }
+
+
+def _united(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(line for own in lines for line in own))

@@ -1,0 +1,85 @@
+"""The check of a policy that was made from two releases, model and clone: its statement must count both."""
+
+from pathlib import Path
+
+from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.statement import Statement
+from primorl.privacy.together import SHARED, joint_event, mechanism
+from primorl.project.errors import PipelineError
+from primorl.project.files import finite
+from primorl.release.accounted import (
+    accounted,
+    check_account,
+    check_figures,
+    find_charge,
+    given,
+    refuse_unless_equal,
+)
+from primorl.release.contents import LEDGER, MODEL, POLICY, LedgerStatement
+
+WHAT = ("models/dynamics", "models/behaviour")
+
+
+def check_policy_statement(
+    folder: Path,
+    policy: Statement,
+    model: Statement,
+    ledger: LedgerStatement,
+    answers: PrivateEvaluation | None,
+    *,
+    candidates: bool,
+) -> None:
+    """Check the policy's statement: the model's own, or that of model and clone together, accounted again.
+
+    Args:
+        folder: of the bundle.
+        policy: what was read of the policy.
+        model: what was read of the model, which was checked.
+        ledger: every record of which was checked.
+        answers: of the private units; None: nothing was asked.
+        candidates: whether the policy was chosen among candidates near a clone.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    path = folder / POLICY[2]
+    if not policy.mechanisms:
+        if candidates:
+            raise PipelineError(f"{path}: mechanisms: found none, yet {POLICY[1]} names candidates near a clone")
+        if policy != model:
+            raise PipelineError(f"{path}: differs from {MODEL[2]}: the policy is not of this model")
+        return
+    if tuple(part.what for part in policy.mechanisms) != WHAT:
+        raise PipelineError(f"{path}: mechanisms: allowed are those of {' and '.join(WHAT)}, in this order")
+    own, part = policy.mechanisms
+    if own != mechanism(WHAT[0], model):
+        raise PipelineError(f"{path}: mechanisms.0: differs from {MODEL[2]}: the policy is not of this model")
+    _check_facts(path, policy, model)
+    if policy.private:
+        event, numbers = accounted(path, part, policy)
+        if part.event != event_to_json(event):
+            raise PipelineError(f"{path}: mechanisms.1: event: not that of the mechanism that it describes")
+        refuse_unless_equal(path, "mechanisms.1: epsilon", part.epsilon, numbers["epsilon"], policy)
+    others = {model.charge, *(each.charge for each in (answers.statements.values() if answers else ()))}
+    if part.charge in others:
+        raise PipelineError(f"{path}: mechanisms.1: charge: found a charge that paid for something else")
+    find_charge(folder / LEDGER, ledger, path, part.charge, part.event, policy)
+    check_account(path, ledger, policy)
+    joint = joint_event([own.event, part.event])
+    if policy.event != event_to_json(joint):
+        raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
+    if policy.private:
+        spent = compose([joint], given(path, "delta", policy.delta))
+        check_figures(path, policy, {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)})
+
+
+def _check_facts(path: Path, policy: Statement, model: Statement) -> None:
+    """Facts about the data are the model's, and nothing that the model's statement admits is left out."""
+    for key in (*SHARED, "private", "termination", "trajectories_per_person"):
+        if getattr(policy, key) != getattr(model, key):
+            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}: the policy is not of this model")
+    for key in ("void", "public_assumptions"):
+        if not set(getattr(policy, key)) >= set(getattr(model, key)):
+            raise PipelineError(f"{path}: {key}: leaves out what {MODEL[2]} says")

@@ -1,0 +1,202 @@
+"""What the policy stage decides by itself: from public rows where there are some, else from what is declared."""
+
+import math
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.config.params import Params
+from primorl.dynamics.ends import Evidence, evidence
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.starts import StartModel
+from primorl.dynamics.termination import LEARNED, NONE
+from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.choice import Contest
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.training import Near
+from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
+from primorl.simulators.environments import reset_states
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+
+RESETS = 4096
+_RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps
+_LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
+_EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
+_BOUNDS_IN_STD = 6.0
+
+
+@dataclass(frozen=True)
+class PublicLog:
+    """The public rows as the policy stage sees them.
+
+    Attributes:
+        store: the public split; None: nothing is public.
+    """
+
+    store: UnitStore | None
+
+    @classmethod
+    def open(cls) -> "PublicLog":
+        """Read the public split."""
+        store = UnitStore.open(PUBLIC)
+        return cls(store if store.units > 0 else None)
+
+    @cached_property
+    def lengths(self) -> Tensor | None:
+        """Steps of every public trajectory, int64 ``[n]``."""
+        if self.store is None:
+            return None
+        units = torch.arange(self.store.units)
+        of_units = self.store.lengths(units)
+        steps = torch.arange(int(of_units.max())).expand(len(units), -1)
+        begins = self.store.begins(units, steps)[steps < of_units[:, None]].nonzero()[:, 0]
+        return torch.diff(begins, append=of_units.sum()[None])
+
+    @property
+    def mean_length(self) -> float:
+        """Mean steps of a trajectory; the declared horizon where nothing is public."""
+        return (
+            Manifest.load(MANIFEST).declared_horizon() if self.lengths is None else float(self.lengths.float().mean())
+        )
+
+    @property
+    def mean_return(self) -> float | None:
+        """Mean undiscounted return of a public trajectory; None: nothing is public."""
+        if self.store is None or self.lengths is None:
+            return None
+        return float(self.store.flat()[1][:, self.store.observation_size].double().sum()) / len(self.lengths)
+
+    def going_on(self, *, by_model: bool) -> Tensor:
+        """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
+
+        Where the model ends episodes by itself, only ends that are no terminations count here (Kaplan and Meier 1958).
+        Where nothing is public: ones up to the declared horizon.
+
+        Args:
+            by_model: whether the model ends episodes.
+        """
+        if self.lengths is None or self.store is None:
+            return torch.ones(Manifest.load(MANIFEST).declared_horizon(), dtype=torch.float64)
+        counted = torch.ones(len(self.lengths), dtype=torch.bool)
+        if by_model:
+            counted = ~self.store.terminated()[self.lengths.cumsum(0) - 1]
+        longest = int(self.lengths.max())
+        cut = torch.bincount(self.lengths[counted], minlength=longest + 1).double()
+        ended = torch.bincount(self.lengths, minlength=longest + 1).double()
+        at_risk = ended.flip(0).cumsum(0).flip(0)
+        return (1 - cut / at_risk).cumprod(0)[:longest]
+
+    def reward_std(self, model: GaussianEnsemble) -> float:
+        """Standard deviation of public rewards; a sixth of their declared range where nothing is public; 1 for 0."""
+        bounds = model.bounds
+        if self.store is None:
+            spread = (bounds.reward_high - bounds.reward_low) / _BOUNDS_IN_STD
+        else:
+            spread = float(self.store.flat()[1][:, self.store.observation_size].double().std(correction=0))
+        return spread if spread > 0 else 1.0
+
+    def first_states(self, params: Params) -> Tensor:
+        """``[n, S]``: where public trajectories begin; else the released start model's; else the environment's."""
+        if self.store is not None:
+            return self.store.first_observations()
+        environment = params.chosen.environment
+        if environment is not None and not params.privacy.statistics.starts:
+            return reset_states(environment, RESETS, params.seed)
+        generator = torch.Generator().manual_seed(params.seed)
+        return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+
+    def believes(self, model: GaussianEnsemble) -> bool:
+        """Whether the public rows support how the model ends episodes; declared rules need no support. Says so if not.
+
+        A learned end that is wrong is a way out of all costs that would follow.
+        """
+        if model.termination != LEARNED:
+            return True
+        found = Evidence(0, math.nan, math.nan)
+        if self.store is not None:
+            found = evidence(model, self.store.flat()[0], self.store.terminated())
+        if not found.supports:
+            print(f"optimize_policy: the model's learned terminations are not used: {found.why}", file=sys.stderr)
+        return found.supports
+
+
+def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, device: torch.device) -> Near:
+    """The clone as what holds policies, and the contest of those.
+
+    Args:
+        params: every choice.
+        public: the public rows.
+        model: the released one, on the CPU, as rollouts use it.
+        device: where policies are trained.
+
+    Raises:
+        PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
+    """
+    clone = DeterministicPolicy.load(BEHAVIOUR)
+    bounds = model.bounds
+    same = clone.discrete_actions == bounds.discrete_actions and all(
+        torch.equal(mine, its)
+        for mine, its in ((clone.action_low, bounds.action_low), (clone.action_high, bounds.action_high))
+    )
+    if not same or clone.observation_size != model.architecture.observation_size:
+        raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
+    contest = Contest(
+        ensemble=model,
+        clone=clone,
+        starts=public.first_states(params),
+        weights=public.going_on(by_model=model.termination != NONE),
+        seed=params.seed,
+        observed=public.mean_return,
+    )
+    return Near(BehaviourPolicy.load(BEHAVIOUR, device), contest)
+
+
+def unfitted(params: Params) -> bool:
+    """Whether a key of the block ``policy`` is for the stage to decide."""
+    return any(key.startswith("policy.") for key in params.unfitted)
+
+
+def needs_public(params: Params, termination: str) -> bool:
+    """Whether the stage looks at public rows although there is no clone."""
+    return unfitted(params) or params.policy.starts == "public" or termination == LEARNED
+
+
+def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) -> dict[str, Any]:
+    """Values for all keys of the block ``policy`` that can be fitted.
+
+    Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the
+    entropy and the divergence are measured against. A batch of rollouts has about 5,000 transitions.
+
+    Args:
+        params: every choice; what params.yaml or a dataset decides is the caller's to keep.
+        public: the public rows.
+        model: the released one.
+    """
+    length = public.mean_length
+    horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))
+    held = params.policy.horizon if "policy.horizon" not in params.unfitted else horizon
+    batch = max(64, math.ceil(_TRANSITIONS / held))
+    return {
+        "policy.reward_scale": _RETURN / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
+        "policy.target_entropy": -float(model.architecture.action_size),
+        "policy.uncertainty": "standardised_difference",
+        "policy.penalty": 1.0,
+        "policy.horizon": horizon,
+        "policy.starts": _starts(params, public),
+        "policy.epochs": _EPOCHS,
+        "policy.updates_per_epoch": _UPDATES,
+        "policy.rollout_batch": batch,
+        "policy.buffer_size": max(_BUFFER, batch * held),
+    }
+
+
+def _starts(params: Params, public: PublicLog) -> str:
+    if params.chosen.environment is not None:
+        return "reset"
+    return "public" if public.store is not None else "released"

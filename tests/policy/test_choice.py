@@ -1,0 +1,92 @@
+"""The candidate that is written gains most in the member that likes it least; nothing else has a say."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.policy.choice import Contest, Verdict
+from primorl.policy.exported import DeterministicPolicy
+
+SURE = -40.0
+
+
+def ensemble(slopes: list[float]) -> GaussianEnsemble:
+    """Member i pays ``slopes[i]`` times the action, and moves the state to the action."""
+    shape = Architecture(1, 1, len(slopes), (2,), SURE - 1, SURE)
+    weights = [torch.zeros_like(weight) for weight in shape.initial_weights(0)]
+    for member, slope in enumerate(slopes):
+        weights[0][member, 1, 0] = 40.0  # swish of a large number is the number
+        weights[0][member, 1, 1] = -40.0
+        for unit, sign in enumerate((1.0, -1.0)):
+            weights[2][member, unit, 1] = sign * slope / 40
+    box = torch.full((1,), 5.0)
+    bounds = Bounds(-box, box, -box, box, -50.0, 50.0)
+    normaliser = Normaliser(torch.zeros(2), torch.ones(2), torch.zeros(2), torch.ones(2))
+    return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
+
+
+def constant(*actions: float) -> DeterministicPolicy:
+    """P policies that always do the same; actions lie in [-5, 5]."""
+    layers = (torch.zeros(len(actions), 1, 1), torch.atanh(torch.tensor(actions) / 5).view(-1, 1, 1))
+    box = torch.full((1,), 5.0)
+    return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), -box, box)
+
+
+def judged(slopes: list[float], weights: Tensor, *actions: float, observed: float | None = None) -> Verdict:
+    return Contest(
+        ensemble=ensemble(slopes),
+        clone=constant(1.0),
+        starts=torch.zeros(4, 1),
+        weights=weights,
+        seed=0,
+        observed=observed,
+        divergences=(0.3, 1.0, 3.0),
+    ).judge(constant(*actions))
+
+
+WEIGHTS = torch.tensor([1.0, 0.5, 0.25], dtype=torch.float64)
+
+
+def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
+    """Two seeds with three candidates each; 1.75 steps are expected, and each pays slope times (action - clone's)."""
+    actions = torch.tensor([[1.0, 2.0, 3.0], [-1.0, 0.0, 4.0]])
+    verdict = judged([2.0, -1.0], WEIGHTS, *actions.flatten().tolist())
+    expected = 1.75 * (actions - 1).unsqueeze(-1) * torch.tensor([2.0, -1.0])
+    torch.testing.assert_close(verdict.gains, expected.double(), atol=2e-3, rtol=1e-3)
+
+
+def test_the_largest_smallest_gain_is_chosen() -> None:
+    """The mean over members would take the boldest candidate; one member warns of it."""
+    verdict = judged([5.0, -1.0], WEIGHTS, 1.0, 2.0, 4.0, 2.0, 0.9, 4.0)
+    assert verdict.gains.mean(-1).argmax(-1).tolist() == [2, 2]
+    assert verdict.chosen == [0, 0]
+    verdict = replace(verdict, error=-9.0)
+    assert verdict.chosen == [0, 1]
+    assert [verdict.policy(seed) for seed in (0, 1)] == [0, 4]
+    assert [record.chosen for record in verdict.records(0)] == [True, False, False]
+    assert [record.divergence for record in verdict.records(1)] == [0.3, 1.0, 3.0]
+    assert verdict.records(1)[2].gains == tuple(verdict.gains[1, 2].tolist())
+
+
+def test_a_candidate_whose_value_is_no_number_is_not_chosen() -> None:
+    gains = torch.tensor([[[torch.nan, 9.0], [-3.0, -1.0], [-2.0, torch.nan]]])
+    assert Verdict(gains, (0.3, 1.0, 3.0), -9.0).chosen == [1]
+
+
+def test_what_is_chosen_does_not_depend_on_the_other_seeds() -> None:
+    """All policies share their first states and draws."""
+    alone = judged([2.0, 1.0], WEIGHTS, 1.0, 2.0, 3.0)
+    together = judged([2.0, 1.0], WEIGHTS, 3.0, 2.0, 1.0, 1.0, 2.0, 3.0)
+    assert torch.equal(alone.gains[0], together.gains[1])
+
+
+@pytest.mark.parametrize(("observed", "chosen"), [(1.75, 2), (0.5, 2), (-3.0, 0), (9.0, 0), (None, 2)])
+def test_a_gain_counts_above_what_the_model_gets_wrong_of_the_clone(observed: float | None, chosen: int) -> None:
+    """The clone returns 1.75 in one member and 3.5 in the other; the boldest candidate gains 3.5 at least."""
+    verdict = judged([1.0, 2.0], WEIGHTS, 1.0, 2.0, 3.0, observed=observed)
+    assert verdict.chosen == [chosen]
+    expected = 0.0 if observed is None else max(abs(1.75 - observed), abs(3.5 - observed))
+    assert verdict.error == pytest.approx(expected, abs=1e-2)

@@ -1,0 +1,121 @@
+"""Settings that follow public rows, and how long recordings go on."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from primorl.config import params as params_module
+from primorl.config.params import Params, parse
+from primorl.config.suggestions import FITTED, leaves
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.project.errors import PipelineError
+from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
+from primorl.trajectories.storage.store import UnitStore
+from tests.pipeline.tiny_policy import write_partition
+from tests.projects import ROOT
+from tests.trajectories.builders import episode, table
+
+SHAPE = Architecture(3, 1, 1, (2,), -10.0, 0.5)
+BOX, ONE = torch.full((3,), 9.0), torch.ones(1)
+MODEL = GaussianEnsemble(
+    SHAPE,
+    SHAPE.initial_weights(0),
+    Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4)),
+    Bounds(-BOX, BOX, -ONE, ONE, -12.0, 0.0),
+)
+
+
+@pytest.fixture
+def public(tmp_path: Path) -> PublicLog:
+    """Two people, of whom one has two trajectories: 3, 5 and 10 steps."""
+    lengths = (3, 5, 10)
+    content = table([episode(n, seed=n) for n in lengths], units=["a", "a", "b"], names=["a0", "a1", "b0"])
+    write_partition(tmp_path / "public", content)
+    return PublicLog(UnitStore.open(tmp_path / "public"))
+
+
+def auto(tmp_path: Path, **starts: object) -> Params:
+    """The repository's params.yaml, whose dataset suggests nothing for the policy."""
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    (tmp_path / "datasets").mkdir(exist_ok=True)
+    for name in ("defaults", "pendulum-replay"):
+        entry = yaml.safe_load((ROOT / f"datasets/{name}.yaml").read_text(encoding="utf-8"))
+        if name != "defaults":
+            entry["suggested"]["policy"] = starts
+        (tmp_path / f"datasets/{name}.yaml").write_text(yaml.safe_dump(entry), encoding="utf-8")
+    return parse(raw, tmp_path / "params.yaml")
+
+
+def test_lengths_are_of_trajectories_and_not_of_people(public: PublicLog) -> None:
+    assert public.lengths is not None
+    assert sorted(public.lengths.tolist()) == [3, 5, 10]
+    assert public.mean_length == 6.0
+
+
+def test_recordings_go_on_as_long_as_public_ones(public: PublicLog) -> None:
+    shares = public.going_on(by_model=False)
+    assert shares.tolist() == pytest.approx([1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
+    assert float(shares.sum()) == pytest.approx(public.mean_length)
+
+
+def test_ends_that_the_model_makes_are_not_counted_twice(public: PublicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One trajectory of five steps terminated: of what is left, only the one of three was cut."""
+    assert public.lengths is not None
+    ended = torch.zeros(18, dtype=torch.bool)
+    ended[int(public.lengths.cumsum(0)[public.lengths.tolist().index(5)]) - 1] = True
+    monkeypatch.setattr(UnitStore, "terminated", lambda self: ended)
+    assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
+    assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
+
+
+def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> None:
+    assert public.store is not None
+    params = auto(tmp_path)
+    assert unfitted(params)
+    found = fitted_policy(params, public, MODEL)
+    assert set(found) == {key for key in FITTED if key.startswith("policy.")}
+    spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
+    assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
+    assert (found["policy.horizon"], found["policy.target_entropy"]) == (6, -1.0)
+    assert found["policy.horizon"] * found["policy.rollout_batch"] == pytest.approx(5000, abs=6)
+    assert 5000 <= found["policy.epochs"] * found["policy.updates_per_epoch"] <= 8000
+    assert found["policy.starts"] == "reset"
+    done = params.fitted(found)
+    assert done.policy.horizon == 6
+    assert not unfitted(done)
+    assert done.suggested()["policy.horizon"] == 6
+
+
+def test_what_somebody_decided_stays(public: PublicLog, tmp_path: Path) -> None:
+    params = auto(tmp_path, horizon=3)
+    found = fitted_policy(params, public, MODEL)
+    assert params.fitted(found).policy.horizon == 3
+    assert found["policy.rollout_batch"] == 1667
+
+
+def test_where_nothing_is_public_declared_bounds_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PublicLog, "mean_length", 50.0)
+    found = fitted_policy(auto(tmp_path), PublicLog(None), MODEL)
+    assert found["policy.reward_scale"] == pytest.approx(10 / (2.0 * 50))
+    assert PublicLog(None).reward_std(replace(MODEL, bounds=replace(MODEL.bounds, reward_low=0.0))) == 1.0
+
+
+def test_every_stand_in_is_of_its_keys_type() -> None:
+    assert set(FITTED) <= set(leaves())
+    for key, value in FITTED.items():
+        params_module.suggestions._adapter(key).validate_python(value)
+
+
+def test_rollouts_that_could_begin_nowhere_are_refused_before_training(tmp_path: Path) -> None:
+    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
+    auto(tmp_path)
+    path = tmp_path / "datasets/pendulum-replay.yaml"
+    entry = yaml.safe_load(path.read_text(encoding="utf-8"))
+    entry |= {"environment": None, "horizon": 200}
+    entry["suggested"]["partition"] = {"public_fraction": 0.0}
+    path.write_text(yaml.safe_dump(entry), encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"policy.starts: found .*environment: null"):
+        parse(raw, tmp_path / "params.yaml")
