@@ -26,6 +26,7 @@ from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import project_ledger
+from primorl.setup.policy_fitting import PublicLog
 from primorl.training import rounds
 from primorl.training.settings import Execution
 from primorl.trajectories.storage.store import UnitStore
@@ -139,16 +140,16 @@ def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> 
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
     raw = params_module.plain(with_statistics(data, PRIVATE))
     raw["policy"] |= {"starts": "released"}
-    states = optimize_policy._start_states(params_module.from_plain(raw), None)
+    states = optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), None)
     assert states.shape[1:] == (3,)
     assert bool((states >= starts.low).all() & (states <= starts.high).all())
     trained(with_statistics(data, QUIET))
     assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
     with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true"):
-        optimize_policy._start_states(params_module.from_plain(raw), None)
+        optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), None)
     raw["policy"] |= {"starts": "public"}
     with pytest.raises(PipelineError, match=r"policy.starts: found public, and no unit is public"):
-        optimize_policy._start_states(params_module.from_plain(raw), "Pendulum-v1")
+        optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), "Pendulum-v1")
 
 
 def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:
