@@ -1,7 +1,8 @@
 """Which of several candidates is written: the one that gains most over the behaviour in the member that likes it least.
 
 Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
-only if it is larger than what the model gets wrong of the clone itself, whose return public episodes tell.
+only if it is larger than half of what the model gets wrong of the clone itself, whose return public episodes tell
+within their own sampling error.
 
 Candidates, clone and ensemble are released or made from what is released, so that the choice costs no privacy.
 """
@@ -20,6 +21,7 @@ from primorl.policy.member_values import Policies, returns_by_member
 DIVERGENCES = (0.3, 1.0, 3.0)
 """Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
 _ROLLOUTS = 512
+_SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
 
 
 @dataclass(frozen=True)
@@ -32,7 +34,7 @@ class Contest:
         starts: first states in the environment's units, ``[n, S]``.
         weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
         seed: of the draws, which all policies share.
-        observed: mean return of public episodes; None: none is public.
+        observed: mean return of public episodes and its standard error; None: fewer than two are public.
         divergences: κ of every candidate, ascending.
     """
 
@@ -41,14 +43,17 @@ class Contest:
     starts: Tensor
     weights: Tensor
     seed: int
-    observed: float | None
+    observed: tuple[float, float] | None
     divergences: Sequence[float] = DIVERGENCES
 
     def judge(self, candidates: DeterministicPolicy) -> "Verdict":
         """Roll the clone and all candidates out in every member: ``G = seeds · candidates`` policies side by side."""
         of_clone = self._returns(self.clone)
-        gains = self._returns(candidates) - of_clone
-        error = 0.0 if self.observed is None else float((of_clone - self.observed).abs().max())
+        gains = (self._returns(candidates) - of_clone).mean(-1)
+        error = 0.0
+        if self.observed is not None:
+            mean, sampling = self.observed
+            error = max(0.0, abs(float(of_clone.mean()) - mean) - _SAMPLING_ERRORS * sampling)
         return Verdict(gains.view(-1, len(self.divergences), gains.shape[1]), tuple(self.divergences), error)
 
     def _returns(self, policy: Policies) -> Tensor:
@@ -64,7 +69,8 @@ class Verdict:
     Attributes:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
         divergences: κ of every candidate, ascending.
-        error: the largest difference between a member's value of the clone and what public episodes returned.
+        error: the difference between the model's value of the clone and what public episodes returned, less what their
+            sampling explains.
     """
 
     gains: Tensor
@@ -75,11 +81,11 @@ class Verdict:
     def chosen(self) -> list[int]:
         """Of each seed: the candidate whose smallest gain is largest, or the nearest to the clone if that is in doubt.
 
-        It is in doubt if it is not larger than ``error``.
+        It is in doubt if it is not larger than half of ``error``.
         """
         smallest = torch.nan_to_num(self.gains.amin(-1), nan=-torch.inf)
         largest, best = smallest.max(-1)
-        return [int(place) for place in torch.where(largest > self.error, best, 0)]
+        return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
 
     def policy(self, seed: int) -> int:
         """The place of the chosen candidate of seed number ``seed`` among all policies."""

@@ -56,13 +56,13 @@ class PolicyConfig:
     ] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
-        "What the policy was chosen from: the one whose smallest gain is largest, if that is above `clone_error`, or "
-        "else the first; empty: there was no clone.",
+        "What the policy was chosen from: the one whose smallest gain is largest, if that is above half of "
+        "`clone_error`, or else the first; empty: there was no clone.",
     ] = ()
     clone_error: Annotated[
         Annotated[float, Within(ge=0)] | None,
-        "The largest difference between a member's value of the clone and the mean return of public episodes; 0: none "
-        "is public; `null`: there was no clone.",
+        "The difference between the model's value of the clone and the mean return of public episodes, less what their "
+        "sampling explains; 0: none is public; `null`: there was no clone.",
     ] = None
     policy_sha256: Annotated[Hexadecimal | None, "SHA-256 of `policy.safetensors`."] = None
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that it was trained in."] = None

@@ -66,11 +66,13 @@ class PublicLog:
         )
 
     @property
-    def mean_return(self) -> float | None:
-        """Mean undiscounted return of a public trajectory; None: nothing is public."""
-        if self.store is None or self.lengths is None:
+    def mean_return(self) -> tuple[float, float] | None:
+        """Mean undiscounted return of a public trajectory and its standard error; None: fewer than two are public."""
+        if self.store is None or self.lengths is None or len(self.lengths) < 2:
             return None
-        return float(self.store.flat()[1][:, self.store.observation_size].double().sum()) / len(self.lengths)
+        sums = self.store.flat()[1][:, self.store.observation_size].double().cumsum(0)[self.lengths.cumsum(0) - 1]
+        returns = torch.diff(sums, prepend=sums.new_zeros(1))
+        return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
 
     def going_on(self, *, by_model: bool) -> Tensor:
         """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
