@@ -116,7 +116,7 @@ class Params(Block):
             for part in path:
                 block = block[part]
             block[last] = value
-        return replace(from_plain(content), origins={**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
+        return from_plain(content, {**self.origins, **dict.fromkeys(taken, suggestions.FIT)})
 
     def estimators(self, epsilon: float | None) -> Estimators:
         """What is asked of the private units beside a model of this ε; None: the model has no guarantee."""
@@ -253,14 +253,18 @@ def plain(block: Any) -> dict[str, Any]:
     return content
 
 
-def from_plain(content: Mapping[str, Any]) -> Params:
+def from_plain(content: Mapping[str, Any], origins: Mapping[str, str] | None = None) -> Params:
     """Check values as `plain` gives them: every key decided, the dataset's under ``chosen``.
+
+    Args:
+        content: the values.
+        origins: see `Params`; None: nothing is known of them.
 
     Raises:
         PipelineError: as `parse`.
     """
     own = Path(DATASETS) / f"{content.get('dataset')}.yaml"
-    return _checked(dict(content), PARAMS, own, {PARAMS: [], own: []})
+    return _checked({**content, "origins": dict(origins or {})}, PARAMS, own, {PARAMS: [], own: []})
 
 
 def _block(raw: Any, path: Path, *, keys: bool = True) -> dict[str, Any]:
