@@ -253,6 +253,11 @@ def _of_training(settings: Settings) -> Asked:
     assert params is not None
     assert manifest is not None
     check_choices(params, manifest, UnitStore.open(PUBLIC))
+    if settings.fit is None and params.unfitted:
+        raise PipelineError(
+            f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "
+            f"{manifest.info.dataset}; run `dvc repro partition`"
+        )
     plan = make_plan(params if settings.fit is None else settings.fit[0], manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Asked(plan.sampling_probability, plan.noise_multiplier, plan.rounds, plan.delta, queries)

@@ -210,7 +210,9 @@ def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project
     fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
     assert (fitted.dynamics.learning_rate, fitted.privacy.clipping_norm) == (0.02, 0.7)
     assert (fitted.privacy.rounds, fitted.dynamics.hidden) == (9, (7,))
-    assert fitted.fitted_keys == {"dynamics.learning_rate", "privacy.clipping_norm"} == checked.unfitted - fitted.unfitted
+    assert (
+        fitted.fitted_keys == {"dynamics.learning_rate", "privacy.clipping_norm"} == checked.unfitted - fitted.unfitted
+    )
     for key in ("privacy.rounds", "dynamics.hidden", "policy.epochs", "dynamics.batch_size"):
         with pytest.raises(ValueError, match="not to be fitted"):
             checked.fitted({key: 3})
@@ -230,7 +232,9 @@ def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> 
     assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
 
 
-@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"])
+@pytest.mark.parametrize(
+    "key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"]
+)
 def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> None:
     assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 
