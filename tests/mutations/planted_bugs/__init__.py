@@ -12,6 +12,7 @@ from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
+from tests.mutations.planted_bugs.fitting import FITTING
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
@@ -51,4 +52,5 @@ BUGS: tuple[Bug, ...] = (
     *DPTD,
     *TRAINED_EVALUATION,
     *ZOO,
+    *FITTING,
 )
