@@ -10,10 +10,33 @@ from primorl.config import params
 ROOT = Path(__file__).resolve().parents[1]
 
 
+PRIVACY: dict[str, Any] = {"sampling_probability": 0.1, "rounds": 150, "clipping_norm": 0.35}
+DYNAMICS: dict[str, Any] = {
+    "train_anyway": True,
+    "start": "random",
+    "ensemble_size": 3,
+    "log_variance_bounds": [-10.0, 0.5],
+    "hidden": [64, 64],
+    "learning_rate": 0.005,
+    "max_transitions_per_unit": None,
+    "server_momentum": 0.6,
+    "server_averaging": 0.9,
+}
+"""What a run has where nothing is fitted. Tests train on a few units, where no settings could learn."""
+
+
 def project_settings(dataset: str = "pendulum-replay") -> dict[str, Any]:
-    """The repository's own settings with every ``auto`` decided, and what the dataset's file says as ``chosen``."""
+    """The repository's own settings with every ``auto`` decided, and what the dataset's file says as ``chosen``.
+
+    What a run would fit to its data has the value of `PRIVACY` and `DYNAMICS`, or else the dataset's own.
+    """
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    return params.plain(params.parse(raw | {"dataset": dataset}, ROOT / "params.yaml"))
+    checked = params.parse(raw | {"dataset": dataset}, ROOT / "params.yaml")
+    content = params.plain(checked)
+    for name, block in (("privacy", PRIVACY), ("dynamics", DYNAMICS)):
+        content[name] |= {key: value for key, value in block.items() if f"{name}.{key}" in checked.unfitted}
+    content["dynamics"]["train_anyway"] = True
+    return content
 
 
 def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Params:

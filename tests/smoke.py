@@ -24,8 +24,18 @@ TINY_DATASET: dict[str, Any] = {
 }
 TINY: dict[str, Any] = {
     "partition": {"public_fraction": 0.2},
-    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 25},
-    "dynamics": {"hidden": [16]},
+    "privacy": {"target_epsilon": 5.0, "sampling_probability": 0.2, "rounds": 25, "clipping_norm": 0.35},
+    "dynamics": {
+        "train_anyway": True,
+        "start": "random",
+        "ensemble_size": 3,
+        "log_variance_bounds": [-10.0, 0.5],
+        "hidden": [16],
+        "learning_rate": 0.005,
+        "max_transitions_per_unit": None,
+        "server_momentum": 0.6,
+        "server_averaging": 0.9,
+    },
     "policy": {
         "epochs": 2,
         "updates_per_epoch": 10,

@@ -53,7 +53,7 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
         delta=DELTA,
         queries=(),
     )
-    settings: Any = SimpleNamespace(units=lambda: None, params=None, manifest=None)
+    settings: Any = SimpleNamespace(units=lambda: None, params=None, manifest=None, is_a_run=False)
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
     made = card(

@@ -58,24 +58,23 @@ class Settings:
         """The project's choices; None where there is no ``params.yaml``."""
         from primorl.config.params import load
 
-        if not PARAMS.exists():
-            return None
-        params, target = load(PARAMS), self.given("target_epsilon")
-        if target is None:
-            return params
-        return replace(params, privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None))
+        return load(PARAMS) if PARAMS.exists() else None
 
     @cached_property
     def fit(self) -> "tuple[Params, Fit] | None":
-        """The project's choices fitted to the data, and what is to be expected of them; None: no data are here."""
+        """The project's choices fitted to the data, and what is to be expected of them; None: no data are here.
+
+        They are fitted to a target ε that an option gives, but where the noise is that of ``params.yaml``.
+        """
         from primorl.setup.fitting import fitted
         from primorl.trajectories.storage.store import UnitStore
 
-        if self.params is None or self.manifest is None or not PUBLIC.is_dir():
+        params, manifest, target = self.params, self.manifest, self.given("target_epsilon")
+        if params is None or manifest is None or manifest.info.dataset != params.dataset or not PUBLIC.is_dir():
             return None
-        if self.manifest.info.dataset != self.params.dataset:
-            return None
-        return fitted(self.params, self.manifest, UnitStore.open(PUBLIC))
+        if target is not None and self.options.solve != "rounds":
+            params = replace(params, privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None))
+        return fitted(params, manifest, UnitStore.open(PUBLIC))
 
     @cached_property
     def manifest(self) -> "Manifest | None":
@@ -113,19 +112,27 @@ class Settings:
         if number is None and self.params is None:
             raise PipelineError(f"{_option(name)}: not given, and there is no {PARAMS} here to take it from; give it")
         if number is None:
-            params = self.params
-            assert params is not None
-            if f"privacy.{name}" in params.unfitted:
-                if self.fit is None:
-                    raise PipelineError(
-                        f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is fitted to the data, which are "
-                        "not here; give it, or run `dvc repro partition`"
-                    )
-                params = self.fit[0]
-            number = getattr(params.privacy, name)
+            number = self.in_use(name)
         if number is None:
             raise PipelineError(f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is null; give it")
         return number
+
+    def in_use(self, name: str) -> Any:
+        """The number of a key in ``params.yaml``'s block ``privacy``, or what is fitted in its place.
+
+        Raises:
+            PipelineError: if it is to be fitted, and there are no data.
+        """
+        params = self.params
+        assert params is not None
+        if f"privacy.{name}" in params.unfitted:
+            if self.fit is None:
+                raise PipelineError(
+                    f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is fitted to the data, which are "
+                    "not here; give it, or run `dvc repro partition`"
+                )
+            params = self.fit[0]
+        return getattr(params.privacy, name)
 
     def queries(self) -> tuple[float, ...]:
         """Noise multipliers of the queries before the rounds.
@@ -246,6 +253,11 @@ def _of_training(settings: Settings) -> Asked:
     assert params is not None
     assert manifest is not None
     check_choices(params, manifest, UnitStore.open(PUBLIC))
+    if settings.fit is None and params.unfitted:
+        raise PipelineError(
+            f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "
+            f"{manifest.info.dataset}; run `dvc repro partition`"
+        )
     plan = make_plan(params if settings.fit is None else settings.fit[0], manifest)
     queries = tuple(query.noise_multiplier for query in plan.queries)
     return Asked(plan.sampling_probability, plan.noise_multiplier, plan.rounds, plan.delta, queries)
@@ -257,7 +269,11 @@ def _multiplier_in_use(settings: Settings) -> float:
     if privacy is None or privacy.target_epsilon is None:
         return float(settings.needed("noise_multiplier"))
     return _multiplier_for(
-        privacy.target_epsilon, privacy.delta, privacy.sampling_probability, privacy.rounds, settings.queries()
+        privacy.target_epsilon,
+        privacy.delta,
+        settings.in_use("sampling_probability"),
+        settings.in_use("rounds"),
+        settings.queries(),
     )
 
 

@@ -74,7 +74,7 @@ class Fit:
     noise: Annotated[float, "s, the noise norm of all rounds over the most that all rounds can move."]
     learned: Annotated[float | None, "Share of what could be learned that is; `null`: there was no dry run."]
     start: Annotated[float | None, "Loss of the weights that the rounds begin with, in the dry run."]
-    loss: Annotated[float | None, "Loss at the end of the dry run; `null`: it diverged, or there was none."]
+    loss: Annotated[float | None, "Loss at the end of the dry run; `null`: there was none."]
     constant: Annotated[float | None, "Loss of a constant prediction in the dry run."]
     helps: Annotated[float | None, "So many times the people, or ε, would do; `null`: not needed, or not enough."]
 
@@ -183,7 +183,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     ceiling = outcome.constant - min(outcome.loss, outcome.start, chosen.outcome(dry_run, noise=0.0).loss)
 
     def learned(loss: float) -> float:
-        return (outcome.constant - loss) / ceiling if ceiling > 0 and math.isfinite(loss) else 0.0
+        return (outcome.constant - loss) / ceiling if ceiling > 0 else 0.0
 
     share = learned(outcome.loss)
     answer: CanLearn = "yes" if share >= _LEARNED_YES else "marginal" if share >= _LEARNED_NO else "no"
@@ -194,7 +194,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         noise=noise_share(chosen.setup),
         learned=share,
         start=outcome.start,
-        loss=outcome.loss if math.isfinite(outcome.loss) else None,
+        loss=outcome.loss,
         constant=outcome.constant,
         helps=None if answer == "yes" else next(enough, None),
     )

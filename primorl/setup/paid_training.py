@@ -7,8 +7,10 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from dp_accounting import dp_event
+from torch import Tensor
 
 import primorl
 from primorl.config.params import Params
@@ -17,7 +19,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, home
-from primorl.project.paths import CHECKPOINTS, SECRET
+from primorl.project.paths import CHECKPOINTS, FITS, SECRET
 from primorl.setup import accounts
 from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
@@ -117,7 +119,8 @@ def paid_training(
         event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
         identity=stage.identity(params, setup, partitions),
     )
-    begin = None if baseline or not setup.plan.is_private else TrainingState.begin(setup.first_weights())
+    kept = setup.plan.is_private and not baseline
+    begin = TrainingState.begin(setup.first_weights(), setup.digest) if kept else None
     with (
         closing(accounts.project_ledger(params)) as ledger,
         pay_or_resume(
@@ -126,7 +129,7 @@ def paid_training(
             accounts.budget(params, partitions.manifest),
             accounts.checkpoints(),
             begin,
-            partial(TrainingState.restore, setup.architecture),
+            partial(_restored, setup),
         ) as payment,
     ):
         run.tag("charge", payment.charge.id)
@@ -169,10 +172,10 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
             )
         partitions = Partitions.open(folder)
         setup = stage.setup(params, partitions.manifest, partitions.public, place)
-        if _agreed(stage.identity(params, setup, partitions)) != granted:
+        if _agreed(stage.identity(params, setup, partitions), setup) != granted:
             raise PipelineError(
-                "params.yaml, data/partitions or the project's code differ from those of the first process; give all "
-                "processes the same"
+                f"params.yaml, data/partitions, {FITS} or the project's code differ from those of the first process; "
+                "give all processes the same"
             )
         if setup.plan.is_private:
             check_setup(setup)
@@ -218,7 +221,7 @@ def _granted(
     """Open the private units in all processes, now that the ledger has granted the charge."""
     if group is None:
         return _open_private(params, setup, partitions, place)
-    announce_grant(group, _agreed(payment.charge.identity))
+    announce_grant(group, _agreed(payment.charge.identity, setup))
     private = _open_private(params, setup, partitions, place)
     check_coverage(group, setup.plan.units, private.numbers)
     return private
@@ -234,9 +237,25 @@ def _open_private(
     )
 
 
-def _agreed(identity: str) -> str:
-    """What all processes must agree on: the model's identity, and the very code of the library."""
-    agreed = hashlib.sha256(identity.encode())
+def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
+    """The state of a checkpoint, whose rounds must follow what these do: the charge paid for no others.
+
+    Raises:
+        PipelineError: settings that are fitted to the data came out otherwise when the charge was reserved.
+        ValueError, KeyError, TypeError: see `TrainingState.restore`.
+    """
+    if facts.get("settings") not in (None, setup.digest):
+        raise PipelineError(
+            f"{FITS}: the settings that are fitted to the data came out otherwise when this result was paid for; bring "
+            "the folder back from where it was paid for; to pay for another draw with the new ones, set privacy.draw "
+            "in params.yaml to a new number"
+        )
+    return TrainingState.restore(setup.architecture, tensors, facts)
+
+
+def _agreed(identity: str, setup: TrainingSetup) -> str:
+    """What all processes must agree on: the model's identity, what is fitted, and the very code of the library."""
+    agreed = hashlib.sha256(f"{identity} {setup.digest}".encode())
     for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
         agreed.update(hashlib.sha256(file.read_bytes()).digest())
     return agreed.hexdigest()

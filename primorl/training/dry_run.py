@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.local_update import ensemble_clip, updates_of_units
-from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
 from primorl.training.public_start import Units, public_start, shuffled
 from primorl.training.settings import EarlyStopping, Execution
@@ -29,16 +28,17 @@ LEAST_UNITS = 2 * LEAST_OF_A_START
 _MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
+_WORST = 5.0  # nats of a row beyond a constant's loss
 _UNCLIPPED = 1e6
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a training comes to, in nats per transition of the units that judge, as `PublicLosses` has them.
+    """Mean losses of the transitions that judge; of each, at most `_WORST` more than a constant's mean loss.
 
     Attributes:
         start: of the weights that it begins from.
-        loss: at its end; infinite where it diverged.
+        loss: at its end.
         constant: of the best constant prediction.
     """
 
@@ -97,11 +97,18 @@ class DryRun:
             server=replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)),
         )
         result = train(once, self._second, self._rows)
-        loss = result.public_loss
-        assert loss is not None, "there are rows that judge"
-        final = loss.final if result.finite and math.isfinite(loss.final) else math.inf
-        judge = PublicEvaluator(setup.architecture, self._normaliser, *self._rows)
-        return Outcome(judge(weights, 0).loss, final, loss.constant)
+        assert result.public_loss is not None, "there are rows that judge"
+        constant = result.public_loss.constant
+        start, final = (self._loss(setup, w, constant + _WORST) for w in (weights, result.weights))
+        return Outcome(start, final, constant)
+
+    @torch.no_grad()
+    def _loss(self, setup: TrainingSetup, weights: Weights, most: float) -> float:
+        """Mean loss of rows, of each at most ``most``: a row unlike all of the first half decides little."""
+        shape, (inputs, targets) = setup.ensemble, (self._normaliser.inputs, self._normaliser.targets)
+        standardised = inputs(self._rows[0]).expand(shape.members, -1, -1)
+        losses, _ = row_losses(shape, weights, standardised, targets(self._rows[1]))
+        return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The median norm of one unit's unclipped update of the whole ensemble; infinite where updates diverge."""

@@ -1,5 +1,6 @@
 """Everything that determines a private training but the private data, in one frozen object."""
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
@@ -112,3 +113,14 @@ class TrainingSetup:
     def first_weights(self) -> Weights:
         """The weights that the rounds begin with: those made of the public split, or else the initial ones."""
         return self.initial_weights() if self.start is None else self.start
+
+    @property
+    def digest(self) -> str:
+        """Of what the rounds follow, where it may be fitted: the same in all processes and after a resumption."""
+        plan, local, server = self.plan, self.local, self.server
+        content = (
+            *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
+            *(local.learning_rate, local.max_transitions_per_unit, server.server_momentum, server.server_averaging),
+            self.start is None,
+        )
+        return hashlib.sha256(repr(content).encode()).hexdigest()

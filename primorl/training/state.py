@@ -38,6 +38,7 @@ class TrainingState:
         asked: the plan's queries were asked, or may have been. They count as spent from here on.
         engine: version of the engine that began the training.
         answers: to the queries, by name; empty before they are known.
+        settings: digest of what the rounds follow (`TrainingSetup.digest`); None: it was not written down.
     """
 
     weights: Weights
@@ -54,6 +55,7 @@ class TrainingState:
     asked: bool = False
     engine: int = ENGINE_VERSION
     answers: Mapping[str, Tensor] = field(default_factory=dict)
+    settings: str | None = None
 
     @property
     def lost(self) -> bool:
@@ -90,10 +92,10 @@ class TrainingState:
         return cls(**facts | parts | rest)
 
     @classmethod
-    def begin(cls, weights: Weights) -> "TrainingState":
+    def begin(cls, weights: Weights, settings: str | None = None) -> "TrainingState":
         """The state before the first round."""
         zeros = tuple(torch.zeros_like(w) for w in weights)
-        return cls(weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, ())
+        return cls(weights, zeros, zeros, 0.0, weights, math.inf, 0, 0, 0, False, (), settings=settings)
 
     def to(self, device: torch.device) -> "TrainingState":
         """The same state on ``device``."""

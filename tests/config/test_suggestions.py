@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from primorl.config import params
-from primorl.config.suggestions import leaves
+from primorl.config.suggestions import FITTED, TO_FIT, leaves
 from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
@@ -63,9 +63,9 @@ def refusal(raw: dict[str, Any]) -> str:
 def test_the_default_settings_are_those_that_the_figures_were_made_with(project: Path) -> None:
     checked = params.parse(AUTO)
     privacy = checked.privacy
-    assert (privacy.target_epsilon, privacy.noise_multiplier, privacy.sampling_probability) == (0.5, None, 0.1)
-    assert (privacy.rounds, privacy.clipping_norm, checked.partition.public_fraction) == (150, 0.35, 0.02)
+    assert (privacy.target_epsilon, privacy.noise_multiplier, checked.partition.public_fraction) == (0.5, None, 0.02)
     assert (checked.policy.hidden, checked.evaluation.episodes) == ((64, 64), 100)
+    assert checked.unfitted == FITTED.keys()
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,25 @@ def test_the_default_settings_are_those_that_the_figures_were_made_with(project:
     [
         ("cartpole-swingup", (1.4, 0.1, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
-        ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
-        ("propofol", (1.0, 0.06, 150, 0.35, 0.005, None, (64, 64), 50)),
-        ("csv-log", (0.8, 0.3, 100, 0.2, 0.005, None, (64, 64), 100)),
+        ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, TO_FIT, (64, 64), 10_000)),
+        ("propofol", (1.0, 0.06, 150, TO_FIT, TO_FIT, TO_FIT, (64, 64), 50)),
+        ("csv-log", (0.8, 0.3, 100, 0.2, TO_FIT, TO_FIT, (64, 64), 100)),
     ],
 )
 def test_a_dataset_brings_the_settings_that_it_was_measured_with(
     project: Path, name: str, expected: tuple[Any, ...]
 ) -> None:
     checked = params.parse(with_keys(dataset=name))
-    privacy, dynamics = checked.privacy, checked.dynamics
-    assert expected == (
-        *(privacy.target_epsilon, privacy.sampling_probability, privacy.rounds, privacy.clipping_norm),
-        *(dynamics.learning_rate, dynamics.max_transitions_per_unit, checked.policy.hidden),
-        checked.evaluation.episodes,
-    )
+    keys = {
+        "privacy": ("target_epsilon", "sampling_probability", "rounds", "clipping_norm"),
+        "dynamics": ("learning_rate", "max_transitions_per_unit"),
+    }
+    found = [
+        TO_FIT if f"{block}.{key}" in checked.unfitted else getattr(getattr(checked, block), key)
+        for block, own in keys.items()
+        for key in own
+    ]
+    assert expected == (*found, checked.policy.hidden, checked.evaluation.episodes)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -176,12 +180,14 @@ def test_what_was_taken_from_where_is_known(project: Path) -> None:
     assert checked.origins["policy.penalty"] == "params.yaml"
     assert checked.origins["policy.horizon"] == "datasets/csv-log.yaml"
     assert checked.origins["privacy.delta"] == "params.yaml"
-    assert checked.origins["dynamics.learning_rate"] == "datasets/defaults.yaml"
+    assert checked.origins["dynamics.early_stopping.every"] == "datasets/defaults.yaml"
+    assert checked.origins["dynamics.learning_rate"] == TO_FIT
     assert set(checked.origins) == set(leaves())
     suggested = checked.suggested()
     assert suggested["policy.horizon"] == 12
     assert suggested["policy.hidden"] == [64, 64]
     assert "policy.penalty" not in suggested
+    assert "dynamics.learning_rate" not in suggested, "nobody suggests what is to be fitted"
     line = checked.suggestions_line()
     assert line is not None
     assert "\n" not in line
@@ -195,6 +201,21 @@ def test_a_file_that_decides_everything_takes_nothing(project: Path) -> None:
     checked = params.parse(decided)
     assert (checked.suggested(), checked.suggestions_line()) == ({}, None)
     assert checked == params.parse(AUTO)
+
+
+def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project: Path) -> None:
+    suggest("pendulum-replay", {"privacy": {"rounds": 9}})
+    checked = params.parse(with_keys(dynamics__hidden=[7]))
+    assert checked.unfitted == FITTED.keys() - {"privacy.rounds", "dynamics.hidden"}
+    fitted = checked.fitted({"dynamics.learning_rate": 0.02, "privacy.clipping_norm": 0.7})
+    assert (fitted.dynamics.learning_rate, fitted.privacy.clipping_norm) == (0.02, 0.7)
+    assert (fitted.privacy.rounds, fitted.dynamics.hidden) == (9, (7,))
+    assert (
+        fitted.fitted_keys == {"dynamics.learning_rate", "privacy.clipping_norm"} == checked.unfitted - fitted.unfitted
+    )
+    for key in ("privacy.rounds", "dynamics.hidden", "policy.epochs", "dynamics.batch_size"):
+        with pytest.raises(ValueError, match="not to be fitted"):
+            checked.fitted({key: 3})
 
 
 def test_another_datasets_suggestions_change_nothing(project: Path) -> None:
@@ -211,7 +232,9 @@ def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> 
     assert "dynamics.batch_size: found null, and neither" in refusal(with_keys(dynamics__batch_size=None))
 
 
-@pytest.mark.parametrize("key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw"])
+@pytest.mark.parametrize(
+    "key", ["privacy__budget__epsilon", "dynamics__variant", "privacy__draw", "dynamics__train_anyway"]
+)
 def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> None:
     assert f"{key.replace('__', '.')}: found auto; " in refusal(with_keys(**{key: "auto"}))
 
@@ -227,6 +250,7 @@ def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> 
         ({"policy": {"horizon": 0}}, "suggested.policy.horizon: found 0; input should be greater than 0"),
         ({"policy": {"horizon": "auto"}}, "suggested.policy.horizon: found auto; a suggestion is a value"),
         ({"privacy": {"budget": {"epsilon": 3}}}, "suggested.privacy.budget.epsilon: all runs share it; it is set in"),
+        ({"dynamics": {"train_anyway": True}}, "suggested.dynamics.train_anyway: it must be said in so many words"),
         ({"dynamics": {"variant": "no_privacy"}}, "suggested.dynamics.variant: whether a run is private must be seen"),
         ({"privacy": {"target_epsilon": 1, "noise_multiplier": 4}}, "found both; suggest one of the two"),
         ({"ledger": {}}, "suggested.ledger: unknown key"),
@@ -247,8 +271,8 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not(
 
 def test_a_wrong_default_is_named_in_its_file(project: Path) -> None:
     path = Path("datasets/defaults.yaml")
-    path.write_text(path.read_text(encoding="utf-8").replace("rounds: 150", "rounds: 0"), encoding="utf-8")
-    assert "datasets/defaults.yaml: privacy.rounds: found 0; input should be greater than 0" in refusal(AUTO)
+    path.write_text(path.read_text(encoding="utf-8").replace("epochs: 25", "epochs: 0"), encoding="utf-8")
+    assert "datasets/defaults.yaml: policy.epochs: found 0; input should be greater than 0" in refusal(AUTO)
 
 
 def test_old_settings_are_told_their_new_name(project: Path) -> None:

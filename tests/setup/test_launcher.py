@@ -114,7 +114,7 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     with pytest.raises(PipelineError, match="train_model: process 1 of 2 failed; a round"):
         trained(data)
     told = capfd.readouterr().err
-    assert "error: process 1: params.yaml, data/partitions or the project's code differ from those of the first" in told
+    assert "error: process 1: params.yaml, data/partitions, .primorl/fits or the project's code differ" in told
 
 
 def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:

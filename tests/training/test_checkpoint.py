@@ -82,6 +82,7 @@ def test_it_holds_what_was_released_and_nothing_else(shape: Architecture, state:
         "evaluations",
         "asked",
         "engine",
+        "settings",
     }
 
 

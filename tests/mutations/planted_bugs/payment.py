@@ -257,8 +257,8 @@ CRASHES = [
         "checkpoint-of-an-unprotected-run",
         "crash safety",
         "primorl/setup/paid_training.py",
-        "begin = None if baseline or not setup.plan.is_private else",
-        "begin = None if baseline else",
+        "kept = setup.plan.is_private and not baseline",
+        "kept = not baseline",
         "weights without a guarantee are kept and restored",
         (
             _PAID,

@@ -1,0 +1,88 @@
+"""``primorl plan`` says what is fitted to the data, and whether it can learn."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from primorl.commands import main as cli
+from primorl.config.params import Params
+from primorl.project.paths import MANIFEST
+from primorl.setup.training import make_plan
+from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.test_plan import answered, said
+from tests.pipeline.training_project import watch_private
+from tests.setup.conftest import small
+from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
+
+__all__ = ["small"]
+
+
+@pytest.fixture
+def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """Nine private units and ten public ones; quick to fit and to account."""
+    write_data()
+    quick(monkeypatch)
+    watch_private(monkeypatch, lambda: pytest.fail("private rows were opened"))
+    return automatic(small, privacy__sampling_probability=1.0)
+
+
+def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
+    data: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What training would take, to the last digit, although its verdict is no: to ask costs nothing."""
+    lines, answer = said(capsys).splitlines(), answered(capsys)
+    chosen, found = fit(data)
+    assert (answer["can_learn"], answer["why"], answer["fitted"]) == (found.answer, found.reason, found.values)
+    assert answer["rounds"] == chosen.privacy.rounds == make_plan(chosen, Manifest.load(MANIFEST)).rounds
+    (values,) = (line for line in lines if "fitted to public facts of the data: " in line)
+    assert f"dynamics.learning_rate {chosen.dynamics.learning_rate}, " in values
+    assert "privacy.sampling_probability" not in values, "it is given"
+    assert f"  can it learn? no: {found.reason}" in lines
+
+
+def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
+    data: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen, _ = fit(data)
+    solved = answered(capsys, "--target-epsilon", "2")
+    assert solved["rounds"] == chosen.privacy.rounds
+    assert solved["noise_multiplier"] > 1.0
+    assert "can_learn" not in solved, "it is not the run that params.yaml describes"
+    assert len(fits()) == 2
+    assert answered(capsys, "--target-epsilon", "30", "--solve", "rounds")["noise_multiplier"] == 1.0
+
+
+def test_without_partitions_a_key_that_is_to_be_fitted_is_one_error(
+    data: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: given, it is answered."""
+    shutil.rmtree("data/partitions")
+    assert cli.main(["plan"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line == (
+        "error: --rounds: not given, and privacy.rounds in params.yaml is fitted to the data, which are not here; give "
+        "it, or run `dvc repro partition`"
+    )
+    assert cli.main(["plan", "--rounds", "4", "--json"]) == 0
+    assert "can_learn" not in json.loads(capsys.readouterr().out)
+
+
+def test_partitions_of_another_dataset_are_one_error(data: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    file = Path("params.yaml")
+    file.write_text(file.read_text(encoding="utf-8").replace("dataset: small", "dataset: other"), encoding="utf-8")
+    shutil.copy("datasets/small.yaml", "datasets/other.yaml")
+    assert cli.main(["plan"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("error: params.yaml: dataset: found other, to which settings are to be fitted")
+    assert line.endswith("data/partitions holds small; run `dvc repro partition`")
+
+
+def test_settings_that_are_given_are_judged_too(data: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing is fitted, and the verdict stands."""
+    raw = {key.replace(".", "__"): value for key, value in fit(data)[1].values.items()}
+    automatic(data, **{"privacy__sampling_probability": 1.0} | raw)
+    answer = answered(capsys)
+    assert (answer["fitted"], answer["can_learn"]) == ({}, "no")
+    assert "fitted to public facts" not in said(capsys)

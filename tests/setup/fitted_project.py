@@ -1,0 +1,72 @@
+"""A project whose params.yaml leaves to the data what can be fitted, with candidates that are rehearsed in a moment."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primorl.config import params as params_module
+from primorl.config.params import Params
+from primorl.config.suggestions import FITTED
+from primorl.project.paths import MANIFEST, PUBLIC
+from primorl.setup import fitting
+from primorl.setup.fitting import Fit
+from primorl.training import public_start
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.store import UnitStore
+from tests.pipeline.training_project import write_partitions
+from tests.projects import write_settings
+from tests.trajectories.builders import INFO, episode
+
+PRIVACY = {"target_epsilon": None, "noise_multiplier": 1.0, "delta": 1e-3}
+QUICK = {"HIDDEN": ((8,),), "LEARNING_RATES": (0.001, 0.003), "ROUNDS": (4,)}
+COMMON = {
+    "dynamics.ensemble_size": 2,
+    "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.server_momentum": 0.6,
+    "dynamics.server_averaging": 0.9,
+}
+
+
+def write_data(public: int = 10) -> None:
+    """Nine private units and so many public ones."""
+    write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(public)])
+
+
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two candidates, and a start of a few steps."""
+    for name, value in QUICK.items():
+        monkeypatch.setattr(fitting, name, value)
+    monkeypatch.setattr(fitting, "_COMMON", COMMON)
+    monkeypatch.setattr(fitting, "_HELPS", (2.0, 100.0))
+    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+
+
+def automatic(small: Params, **given: Any) -> Params:
+    """The settings with everything ``auto`` that may be fitted but what is ``given``, ``__`` for a dot."""
+    raw = params_module.plain(small) | {"dataset": INFO.dataset}
+    raw["privacy"] |= PRIVACY
+    raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
+    changes = dict.fromkeys(FITTED, "auto") | {key.replace("__", "."): value for key, value in given.items()}
+    for key, value in changes.items():
+        block, name = key.split(".")
+        raw[block][name] = value
+    own = {key: value for key, value in raw.items() if key != "chosen"}
+    write_settings(params_module.plain(small) | {"dataset": INFO.dataset})
+    Path("params.yaml").write_text(yaml.safe_dump(own), encoding="utf-8")
+    return params_module.load(Path("params.yaml"))
+
+
+def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
+    """Fit to what `write_data` wrote, as if there were so many private ``units``."""
+    manifest = Manifest.load(MANIFEST)
+    if units is not None:
+        manifest = dataclasses.replace(manifest, private_units=units)
+    return fitting.fitted(params, manifest, UnitStore.open(PUBLIC))
+
+
+def fits() -> list[str]:
+    """Names of the fits that are kept."""
+    return sorted(file.name for file in Path(".primorl/fits").glob("*.json"))

@@ -1,0 +1,133 @@
+"""A dry run on public units tells what noise leaves of what settings learn."""
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from primorl.dynamics.ensemble import Architecture
+from primorl.training import dry_run as module
+from primorl.training import public_start
+from primorl.training.dry_run import LEAST_UNITS, DryRun
+from primorl.training.setup import TrainingSetup
+from tests.plans import ensemble_plan
+from tests.units import Ragged, local_training, make_units, server_training, training_setup
+
+
+@pytest.fixture
+def small(shape: Architecture) -> Architecture:
+    return dataclasses.replace(shape, members=2, hidden=(8,), log_variance_low=-4.0)
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few and large steps from the public split."""
+    few = dataclasses.replace(public_start._POOLED, max_epochs=8, learning_rate=0.02)
+    monkeypatch.setattr(public_start, "_POOLED", few)
+
+
+def with_flags(shape: Architecture, count: int = 24) -> Ragged:
+    """Units as a store has them: the last column of a target is the flag of a termination."""
+    units = make_units(shape, [30] * count)
+    return dataclasses.replace(units, targets=[torch.cat([t, torch.zeros(len(t), 1)], dim=1) for t in units.targets])
+
+
+@pytest.fixture
+def dry_run(small: Architecture) -> DryRun:
+    return DryRun(with_flags(small), flag=False)
+
+
+def setup_for(small: Architecture, units: int = 500, rate: float = 0.05, **changes: Any) -> TrainingSetup:
+    plan = ensemble_plan(
+        units=units,
+        unit="trajectory",
+        sampling_probability=0.5,
+        clipping_norm=2.0,
+        members=small.members,
+        layers=len(small.layers),
+        noise_multiplier=4.0,
+        rounds=25,
+        delta=1e-3,
+    )
+    return training_setup(
+        dataclasses.replace(plan, **changes), small, local=local_training(rate), server=server_training(0.6, 0.9)
+    )
+
+
+def test_more_noise_is_worse_and_none_is_what_the_settings_could_learn(small: Architecture, dry_run: DryRun) -> None:
+    """From random weights and from the public split."""
+    for from_public in (False, True):
+        losses = [
+            dry_run.outcome(setup_for(small), from_public=from_public, noise=noise).loss for noise in (0.0, 2.0, 20.0)
+        ]
+        assert losses == sorted(losses)
+        assert losses[2] > losses[0] + 0.5
+    outcome = dry_run.outcome(setup_for(small), from_public=False, noise=0.0)
+    assert outcome.loss < outcome.constant < outcome.start
+
+
+def test_the_noise_is_that_of_the_private_mean(
+    small: Architecture, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Per coordinate z C / (qK), as the private training has; so twice the people are half the noise."""
+    rehearsed, train = [], module.train
+
+    def spied(setup: TrainingSetup, *arguments: Any) -> Any:
+        rehearsed.append(setup)
+        return train(setup, *arguments)
+
+    monkeypatch.setattr(module, "train", spied)
+    setup = setup_for(small)
+    dry_run.outcome(setup, from_public=False)
+    dry_run.outcome(setup_for(small, units=1000), from_public=False)
+    dry_run.outcome(setup, from_public=False, noise=0.5)
+    shares = [once.plan.noise_multiplier / once.plan.expected_cohort for once in rehearsed]
+    whole = setup.plan.noise_multiplier / setup.plan.expected_cohort
+    assert shares == pytest.approx([whole, whole / 2, whole / 2])
+    assert {once.plan.clip for once in rehearsed} == {setup.plan.clip}
+    assert {(once.plan.rounds, once.plan.units) for once in rehearsed} == {(setup.plan.rounds, 12)}
+
+
+def test_the_units_that_judge_made_no_start(small: Architecture) -> None:
+    """Targets of the first half are spoilt: a start made of it is worse than a constant for the second half."""
+    units = with_flags(small)
+    first = module.shuffled(units)[::2].tolist()
+    targets = [-t if unit in first else t for unit, t in enumerate(units.targets)]
+    spoilt = DryRun(dataclasses.replace(units, targets=targets), flag=False)
+    outcome = spoilt.outcome(setup_for(small), from_public=True)
+    assert outcome.start > outcome.constant + 0.5
+    whole = DryRun(units, flag=False).outcome(setup_for(small), from_public=True)
+    assert whole.start < whole.constant - 0.5
+
+
+def test_it_comes_out_the_same_twice_and_leaves_the_global_generator_alone(
+    small: Architecture, dry_run: DryRun
+) -> None:
+    before = torch.get_rng_state()
+    once = dry_run.outcome(setup_for(small), from_public=True)
+    again = DryRun(with_flags(small), flag=False).outcome(setup_for(small), from_public=True)
+    assert once == again
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_what_diverges_is_infinite(small: Architecture, dry_run: DryRun) -> None:
+    diverging = setup_for(small, rate=1e6)
+    assert math.isinf(dry_run.usual_norm(diverging, from_public=False))
+    assert 0 < dry_run.usual_norm(setup_for(small), from_public=False) < 10
+    wild = setup_for(small, noise_multiplier=1e12)
+    assert math.isinf(dry_run.outcome(wild, from_public=False).loss)
+
+
+def test_the_usual_norm_is_that_of_whole_updates_without_a_clip(small: Architecture, dry_run: DryRun) -> None:
+    """Of a bound that the plan has, nothing is seen; of steps twice as long, nearly twice the norm."""
+    clip = dataclasses.replace(setup_for(small).plan.clip, clipping_norm=1e-3)  # type: ignore[type-var]
+    norm = dry_run.usual_norm(setup_for(small, rate=0.001), from_public=False)
+    assert dry_run.usual_norm(setup_for(small, rate=0.001, clip=clip), from_public=False) == norm > 1e-3
+    assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
+
+
+def test_too_few_units_are_refused(small: Architecture) -> None:
+    with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} public units, found {LEAST_UNITS - 1}"):
+        DryRun(with_flags(small, LEAST_UNITS - 1), flag=False)
