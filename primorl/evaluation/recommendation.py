@@ -1,17 +1,19 @@
 """Whether to try the policy, to keep today's practice, or to get more data; from released numbers alone.
 
-The rule compares the policy with the clone member by member, where errors that both share cancel, and asks for a gain
-that is larger than a share of the model's known error: how far it is from the people's own returns when it acts as they
-do. Its constants were fitted on logs with a known truth (docs/evaluation-results.md).
+The rule compares the policy with the clone member by member, where errors that both share cancel, and with the people's
+own return. It asks for a gain that is larger than what is known to be wrong: how far the model is from the people's
+returns when it acts as they do, and how much more uncertain it is where the policy goes. Its constants were fitted on
+logs with a known truth (docs/evaluation-results.md).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Annotated, Literal
 
 from primorl.dynamics.config import PublicLosses
-from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.project.records import Line, record
@@ -20,6 +22,10 @@ MISFIT_SHARE = 0.5
 """A gain counts if it is larger than this share of the misfit."""
 ERRORS = 2.0
 """A gain counts if it is larger than so many standard errors of the simulated episodes."""
+DOUBT_SHARE = 3.0
+"""A gain counts if it is larger than so many times the uncertainty that the policy has beyond the clone."""
+MOST_LOSS = 0.05
+"""The clone is released if the model says that it loses at most this share of the scale of returns."""
 MOST_MISFIT = 0.5
 """The clone is believed while the misfit is at most this share of the scale of returns."""
 MOST_MISFIT_OF_A_CONSTANT = 0.1
@@ -39,7 +45,10 @@ class Recommendation:
     policy: Annotated[Released | None, "Folder of the policy that is recommended; `null`: none is."]
     reason: Annotated[Line, "Why, in a sentence or two."]
     gain: Annotated[
-        float | None, "The least that a member of the model says the policy gains over the clone; `null`: no clone."
+        float | None,
+        "The least that a member of the model says the policy gains, over the clone and over the upper end of the "
+        "interval of the people's own return; "
+        "`null`: no clone.",
     ]
     margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
     misfit: Annotated[
@@ -64,13 +73,19 @@ class Clone:
 
     Attributes:
         as_drawn: value by each member, actions being drawn as the people's are.
-        gains: what the policy gains over it (its likeliest action), by each member.
+        likeliest: value by each member, actions being the likeliest: what is released.
+        policy: the policy's value by each member.
+        gains: what the policy gains over the likeliest actions, by each member.
+        doubt: how much more uncertain the model is where the policy goes, in units of the return.
         error: standard error of the least gain, from the luck of simulated episodes.
         learned: whether it predicts public actions better than a constant; None: nothing public tells.
     """
 
     as_drawn: Sequence[float]
+    likeliest: Sequence[float]
+    policy: Sequence[float]
     gains: Sequence[float]
+    doubt: float
     error: float
     learned: bool | None
 
@@ -87,15 +102,16 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
         return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
     if clone is None:
         return _more("no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare")
-    today, gain = sum(clone.as_drawn) / len(clone.as_drawn), min(clone.gains)
-    misfit = max(0.0, abs(today - behaviour.value) - (behaviour.high - behaviour.low) / 2)
-    margin = MISFIT_SHARE * misfit + ERRORS * clone.error
+    today, gain = fmean(clone.as_drawn), min(*clone.gains, min(clone.policy) - behaviour.high)
+    half = (behaviour.high - behaviour.low) / 2
+    misfit = max(0.0, abs(today - behaviour.value) - half)
+    margin = MISFIT_SHARE * misfit + ERRORS * clone.error + DOUBT_SHARE * max(0.0, clone.doubt)
     figures = {"gain": gain, "margin": margin, "misfit": misfit}
     told = (
         f"people get {behaviour.value:.4g} [{behaviour.low:.4g}, {behaviour.high:.4g}] today, of which the model makes "
         f"{today:.4g}"
     )
-    compared = f"the policy gains {gain:.3g} over the clone by its worst judge in the model"
+    compared = f"the policy gains {gain:.3g} over today's practice by its worst judge in the model"
     if model is None and gain > margin:
         reason = f"{compared}, more than the {margin:.3g} that the model's error asks for; {told}"
         return Recommendation(answer="trial", policy="models/policy", reason=_sentence(reason), **figures)
@@ -106,6 +122,8 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
     )
     if clone.learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * behaviour.scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
+    if fmean(clone.likeliest) < behaviour.value - half - MOST_LOSS * behaviour.scale:
+        return _more(f"{why}; {told}, and of the clone's likeliest actions {fmean(clone.likeliest):.4g}", **figures)
     if misfit > MOST_MISFIT * behaviour.scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
@@ -134,12 +152,15 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None, *, l
         learned: whether training's own verdict is that the model can have learned.
     """
     said = answers.answer("behaviour", MEAN_RETURN)
-    drawn, gain = answers.answer("clone", AS_DRAWN), answers.answer("policy", GAIN)
-    clone = None
-    if drawn is not None and gain is not None and drawn.members and gain.members and gain.ci95 is not None:
+    drawn, likeliest = answers.answer("clone", AS_DRAWN), answers.answer("clone", MEAN_RETURN)
+    gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
+    policy, clone = answers.answer("policy", MEAN_RETURN, "model"), None
+    members = [answer.members if answer is not None else None for answer in (drawn, likeliest, policy, gain)]
+    if all(members) and gain is not None and gain.ci95 is not None and doubt is not None:
         error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
         better = None if clone_loss is None else clone_loss.final < clone_loss.constant
-        clone = Clone(drawn.members, gain.members, error, better)
+        of_drawn, of_likeliest, of_policy, gains = (each or () for each in members)
+        clone = Clone(of_drawn, of_likeliest, of_policy, gains, doubt.value, error, better)
     wrong = not learned or answers.disbelieved
     return recommend(None if said is None else _behaviour(answers, said), clone, "no" if wrong else None)
 

@@ -64,3 +64,40 @@ def returns_by_member(
             observation = step.next_observation
         values.append(total.view(policy.policies, rollouts))
     return torch.stack(values, dim=1)
+
+
+@torch.no_grad()
+def uncertainty_of(
+    ensemble: GaussianEnsemble, policy: Policies, starts: Tensor, *, rollouts: int, weights: Tensor, seed: int
+) -> Tensor:
+    """Summed uncertainty σ_r Σ_t w_t u_t of rollouts, in units of rewards; σ_r is the rewards' public scale.
+
+    The uncertainty is `primorl.dynamics.pessimism.standardised_difference`. A member is drawn anew at every step.
+
+    Args:
+        ensemble: on the CPU; of one member the uncertainty is 0.
+        policy: P policies.
+        starts: first states in the environment's units, ``[n, S]``.
+        rollouts: of each policy, from starts drawn with replacement.
+        weights: w_t of every step, float64 ``[T]``.
+        seed: of the draws.
+
+    Returns:
+        float64 ``[P, rollouts]``.
+    """
+    model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
+    generators = SeedGenerators.of([seed] * policy.policies, starts.device)
+    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    observation = begin.repeat(policy.policies, 1)
+    alive = torch.ones(len(observation), dtype=torch.bool)
+    total = torch.zeros(len(observation), dtype=torch.float64)
+    for weight in weights.tolist():
+        if weight == 0 or not alive.any():
+            break
+        action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
+        step = model.step(observation, action, generators)
+        total += torch.where(alive, weight * step.uncertainty, 0.0)
+        if step.terminated is not None:
+            alive &= ~step.terminated
+        observation = step.next_observation
+    return total.view(policy.policies, rollouts) * float(ensemble.normaliser.target_scale[-1])

@@ -12,8 +12,9 @@ from torch.nn.functional import one_hot
 from primorl.evaluation.model_value import returns_by_member
 from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
-from primorl.evaluation.private.results import AS_DRAWN, GAIN, MEAN_RETURN
+from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN
 from primorl.evaluation.statistics import NORMAL_QUANTILE
+from primorl.policy.member_values import uncertainty_of
 from primorl.project.values import Steps
 
 
@@ -66,6 +67,7 @@ class ModelBased:
                 self._value(problem, "clone", likeliest),
                 self._value(problem, "clone", self._returns(problem, clone.drawn), AS_DRAWN),
                 self._gain(policy - likeliest),
+                self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.likeliest)),
             ]
         baselines: list[tuple[Of, Act]] = [("random", uniform_random(problem))]
         if not problem.discrete_actions:
@@ -84,6 +86,30 @@ class ModelBased:
             discount=problem.discount,
             survival=problem.survival,
         )[0]
+
+    def _uncertainty(self, problem: Problem, act: Act) -> float:
+        weights = problem.discount ** torch.arange(problem.rollout_steps, dtype=torch.float64)
+        return float(
+            uncertainty_of(
+                problem.ensemble,
+                _One(lambda observation: act(observation).float()),
+                problem.starts.float(),
+                rollouts=self.rollouts,
+                weights=weights if problem.survival is None else weights * problem.survival,
+                seed=problem.seed,
+            ).mean()
+        )
+
+    def _doubt(self, policy: float, clone: float) -> Estimate:
+        return Estimate(
+            estimator=self.name,
+            of="policy",
+            what=DOUBT,
+            value=policy - clone,
+            ci95=None,
+            covers=f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes",
+            bias="members that were trained on the same rows may be wrong alike",
+        )
 
     def _value(self, problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Estimate:
         members = returns.mean(1).clamp(problem.return_low, problem.return_high)

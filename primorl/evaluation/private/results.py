@@ -17,6 +17,8 @@ AS_DRAWN = "mean return, actions drawn as the people's are"
 """`Answer.what` of the value of the clone as a stochastic policy: what the model makes of today's practice."""
 GAIN = "gain over the clone"
 """`Answer.what` of how much more the policy is worth than the clone; its value is the least that a member says."""
+DOUBT = "uncertainty beyond the clone's"
+"""`Answer.what` of how much more uncertain the model is where the policy goes, in units of the return."""
 BELIEVE = {
     "yes": "The model can be believed",
     "doubtful": "The model is doubtful",
@@ -93,9 +95,11 @@ class PrivateEvaluation:
         """The estimates of a value."""
         return tuple(answer for answer in self.estimates if answer.what == MEAN_RETURN)
 
-    def answer(self, of: str, what: str) -> Answer | None:
-        """The first answer of its kind; None: there is none."""
-        return next((answer for answer in self.estimates if (answer.of, answer.what) == (of, what)), None)
+    def answer(self, of: str, what: str, estimator: str | None = None) -> Answer | None:
+        """The first answer of its kind, or of one estimator; None: there is none."""
+        kind = (of, what)
+        found = (answer for answer in self.estimates if (answer.of, answer.what) == kind)
+        return next((answer for answer in found if estimator in (None, answer.estimator)), None)
 
     def digest(self, estimator: str) -> str:
         """SHA-256 of one estimator's answers, its statement and their subject; the ledger keeps it.
