@@ -18,7 +18,7 @@ from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.project.records import Line, record
 
-MISFIT_SHARE = 0.5
+MISFIT_SHARE = 1.0
 """A gain counts if it is larger than this share of the misfit."""
 ERRORS = 2.0
 """A gain counts if it is larger than so many standard errors of the simulated episodes."""

@@ -7,11 +7,19 @@ import pytest
 
 from primorl.dynamics.config import PublicLosses
 from primorl.evaluation import recommendation
-from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
+from primorl.evaluation.private.results import AS_DRAWN, BELIEVE, DOUBT, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
 from primorl.evaluation.recommendation import Behaviour, Clone, of_answers, recommend
 
 TODAY = Behaviour(value=-80.0, low=-84.0, high=-76.0, scale=80.0)
-CLONE = Clone(as_drawn=(-81.0, -79.0, -82.0), gains=(6.0, 9.0, 7.0), error=0.5, learned=True)
+CLONE = Clone(
+    as_drawn=(-81.0, -79.0, -82.0),
+    likeliest=(-76.0, -78.0, -77.0),
+    policy=(-70.0, -69.0, -70.0),
+    gains=(6.0, 9.0, 7.0),
+    doubt=0.0,
+    error=0.5,
+    learned=True,
+)
 
 
 def answer(of: str, what: str, value: float, **more: Any) -> Answer:
@@ -29,7 +37,9 @@ ANSWERS = PrivateEvaluation(
         answer("behaviour", MEAN_RETURN, -80.0, ci95=(-84.0, -76.0)),
         answer("clone", MEAN_RETURN, -75.0, members=(-75.0, -75.0)),
         answer("clone", AS_DRAWN, -80.5, members=(-81.0, -80.0)),
-        answer("policy", MEAN_RETURN, -70.0, members=(-70.0, -70.0)),
+        answer("policy", MEAN_RETURN, -75.0),
+        answer("policy", MEAN_RETURN, -70.0, members=(-70.0, -70.0), estimator="model"),
+        answer("policy", DOUBT, -1.0),
         answer("policy", GAIN, 5.0, ci95=(4.0, 6.0), members=(6.0, 5.0)),
     ),
     histograms=(),
@@ -50,17 +60,41 @@ def test_a_gain_beyond_the_error_is_worth_a_trial() -> None:
     assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), None).answer == "keep", "two standard errors are 1"
 
 
+def test_a_gain_must_beat_the_people_s_own_return_too() -> None:
+    """A clone worse than the people would make any policy look good."""
+    found = recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), None)
+    assert (found.answer, found.gain) == ("keep", 0.5)
+
+
+def test_a_gain_where_the_model_is_less_sure_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twin is the rule that does not look at where the policy goes; a surer model earns nothing."""
+    doubted = replace(CLONE, doubt=2.0)
+    assert recommend(TODAY, doubted, None).margin == pytest.approx(7.0)
+    assert recommend(TODAY, doubted, None).answer == "keep"
+    assert recommend(TODAY, replace(CLONE, doubt=-9.0), None).margin == pytest.approx(1.0)
+    monkeypatch.setattr(recommendation, "DOUBT_SHARE", 0.0)
+    assert recommend(TODAY, doubted, None).answer == "trial"
+
+
+def test_a_clone_that_loses_is_not_released() -> None:
+    """Its likeliest actions may be worth less than the actions that it draws."""
+    poor = replace(CLONE, gains=(0.5, 0.5), likeliest=(-90.0, -90.0))
+    found = recommend(TODAY, poor, None)
+    assert found.answer == "more_data"
+    assert "likeliest actions -90" in found.reason
+
+
 def far(distance: float) -> Clone:
     return replace(CLONE, as_drawn=(TODAY.high + distance,))
 
 
 def test_a_gain_that_the_model_s_misfit_explains_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the misfit counts against it, on either side; the twin is the rule that ignores it."""
+    """The misfit counts against it, on either side; the twin is the rule that ignores it."""
     for clone in (far(20.0), replace(CLONE, as_drawn=(TODAY.low - 20.0,))):
         found = recommend(TODAY, clone, None)
         assert (found.answer, found.policy) == ("keep", "models/behaviour")
         assert found.misfit == pytest.approx(20.0)
-        assert found.margin == pytest.approx(11.0)
+        assert found.margin == pytest.approx(21.0)
     monkeypatch.setattr(recommendation, "MISFIT_SHARE", 0.0)
     assert recommend(TODAY, far(20.0), None).answer == "trial"
 
