@@ -3,10 +3,13 @@
 import hashlib
 import json
 import math
+from dataclasses import replace
+from typing import Literal
 
 from dp_accounting import dp_event
 
 from primorl.config.params import Params, plain
+from primorl.dynamics.ensemble import Weights
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -20,6 +23,7 @@ from primorl.setup.paid_training import PrivateStage
 from primorl.setup.partitions import Partitions
 from primorl.training.cloning import CloningSetup
 from primorl.training.policy_network import PolicyNetwork
+from primorl.training.public_start import LEAST_UNITS, public_start
 from primorl.training.settings import EarlyStopping, LocalTraining, ServerTraining
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import Trained
@@ -31,13 +35,15 @@ HIDDEN = (32,)
 LOG_VARIANCE = (-5.0, 1.0)
 """Bounds, of actions scaled to [-1, 1]: standard deviations from 0.08 to 1.65."""
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
-_LARGEST_NORM, _LARGEST_WALK = 0.2, 5.0
-"""Of an update, and of what the noise of all rounds adds up to; see `clipping_norm`."""
+_LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
+"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
+see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
     learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS
 )
+LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
     server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
 )
@@ -84,8 +90,8 @@ def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
     return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
 
 
-def clipping_norm(parameters: int, units: int, noise_multiplier: float) -> float:
-    """C: the largest at which the noise of all rounds moves the weights by 5 at most, and no more than 0.2.
+def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK) -> float:
+    """C: the largest at which the noise of all rounds moves the weights by ``walk`` at most, and no more than 0.2.
 
     T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
     they began. K, the number of units, is public.
@@ -94,17 +100,24 @@ def clipping_norm(parameters: int, units: int, noise_multiplier: float) -> float
         parameters: d, of the network.
         units: K.
         noise_multiplier: z.
+        walk: the norm of the noise of all rounds.
     """
     carried = 1 / (1 - SERVER.server_momentum)
-    walk = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
-    return float(f"{min(_LARGEST_NORM, _LARGEST_WALK / walk if walk else math.inf):.4g}")
+    of_one = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    return float(f"{min(_LARGEST_NORM, walk / of_one if of_one else math.inf):.4g}")
 
 
-def clone_plan(manifest: Manifest, noise_multiplier: float, delta: float, norm: float | None = None) -> Plan:
+def clone_plan(
+    manifest: Manifest,
+    noise_multiplier: float,
+    delta: float,
+    norm: float | None = None,
+    walk: float = _LARGEST_WALK,
+) -> Plan:
     """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given."""
     shape = policy_network(manifest)
     if norm is None:
-        norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier)
+        norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
@@ -132,25 +145,36 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
     check_declared(params, manifest)
     _check_actions(params, manifest)
     device = chosen_device(params.compute, place)
-    return CloningSetup(
-        plan=_plan(params, manifest).of_process(place.process, place.processes),
+    # A normaliser from private rows would be one more query. The declared bounds cost nothing.
+    normaliser: Literal["public", "bounds"] = "public" if params.privacy.statistics.normaliser == "public" else "bounds"
+    begun = normaliser == "public" and public.units >= LEAST_UNITS
+    setup = CloningSetup(
+        plan=_plan(params, manifest, _WALK_FROM_PUBLIC if begun else _LARGEST_WALK).of_process(
+            place.process, place.processes
+        ),
         architecture=policy_network(manifest),
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
-        # A normaliser from private rows would be one more query. The declared bounds cost nothing.
-        normaliser="public" if params.privacy.statistics.normaliser == "public" else "bounds",
-        local=LOCAL,
+        normaliser=normaliser,
+        local=LOCAL_FROM_PUBLIC if begun else LOCAL,
         server=SERVER,
         seed=params.seed,
         execution=execution(params.compute, device, place),
     )
+    return replace(setup, start=_public_start(setup, public)) if begun else setup
 
 
-def _plan(params: Params, manifest: Manifest) -> Plan:
+def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
+    """Weights that the public split makes; see `primorl.training.public_start`."""
+    normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
+    return public_start(setup.architecture, normaliser, setup.source_of(public), setup.seed)
+
+
+def _plan(params: Params, manifest: Manifest, walk: float) -> Plan:
     epsilon, delta, variant = params.behaviour.target_epsilon, params.privacy.delta, params.dynamics.variant
     assert epsilon is not None, "no clone is asked for"
     multiplier = noise_for(epsilon, delta) if variant == "private" else 0.0
-    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else None)
+    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else None, walk)
 
 
 def _check_actions(params: Params, manifest: Manifest) -> None:
@@ -165,16 +189,21 @@ def _check_actions(params: Params, manifest: Manifest) -> None:
 
 
 def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
-    """A digest of everything that determines a clone but chance and code; see `model_training.model_identity`."""
-    plan = setup.plan
+    """A digest of everything that determines a clone but chance and code; see `model_training.model_identity`.
+
+    Where the rounds begin, and the steps that suit it, are left out: they follow from the public split, which ``data``
+    names. So another way to begin does not charge the same people again.
+    """
+    plan, unclipped = setup.plan, math.inf if params.dynamics.variant == "no_clip" else None
+    from_random = clone_plan(partitions.manifest, plan.noise_multiplier, plan.delta, unclipped)
     content = {
         "stage": STAGE,
         "data": partitions.identity,
         "seed": params.seed,
         "network": vars(setup.architecture),
-        "local": vars(setup.local),
+        "local": vars(LOCAL),
         "server": [setup.server.server_momentum, setup.server.server_averaging],
-        "plan": [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds],
+        "plan": [plan.sampling_probability, plan.noise_multiplier, str(from_random.clip), plan.rounds],
         "normaliser": setup.normaliser,
         "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
         "draw": params.privacy.draw,

@@ -1,4 +1,4 @@
-"""NOT PRIVATE. The MOPO baseline's ensemble: plain mini-batches over pooled transitions, no clip, no noise."""
+"""NOT PRIVATE. Plain mini-batches over pooled transitions, no clip, no noise: the MOPO baseline, and public starts."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,14 +6,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Normaliser, row_losses
-from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
+from primorl.dynamics.ensemble import Normaliser
+from primorl.training.networks import Network
+from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator, losses_of_rows
 from primorl.training.settings import PooledTraining
 from primorl.training.training import Trained
 
 
 def train_pooled(
-    architecture: Architecture,
+    architecture: Network,
     private: tuple[Tensor, Tensor],
     public: tuple[Tensor, Tensor] | None,
     *,
@@ -26,8 +27,8 @@ def train_pooled(
     """Train by maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
 
     Args:
-        architecture: sizes of the ensemble.
-        private: inputs ``[R, S + A]`` and targets ``[R, >= columns]`` of every private transition.
+        architecture: sizes of the network.
+        private: inputs ``[R, inputs]`` and targets ``[R, >= columns]`` of every private transition.
         public: the same of the public split, for evaluation; None: there is none.
         normaliser: of inputs and targets.
         pooled: batches, step size, epochs.
@@ -39,7 +40,7 @@ def train_pooled(
         The weights with the best public loss; without a public split, those after the last epoch. ``rounds`` counts
         epochs.
     """
-    normaliser = replace(normaliser, flag=architecture.learned_termination)
+    normaliser = replace(normaliser, flag=architecture.columns > architecture.targets)
     maps = normaliser.to(device)
     evaluate = None
     if public is not None:
@@ -57,7 +58,7 @@ def train_pooled(
         for _ in range(max(1, len(inputs) // pooled.batch_size)):
             size = (architecture.members, pooled.batch_size)
             rows = torch.randint(len(inputs), size, generator=generator, device=device)
-            losses, _ = row_losses(architecture, weights, inputs[rows], targets[rows])
+            losses, _ = losses_of_rows(architecture, weights, inputs[rows], targets[rows])
             loss = losses.mean(1).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

@@ -63,9 +63,7 @@ class PublicEvaluator:
 
     def _rows(self, weights: Weights) -> tuple[Tensor, Tensor]:
         inputs = self._inputs.expand(self._architecture.members, -1, -1)
-        if isinstance(self._architecture, PolicyNetwork):
-            return policy_row_losses(self._architecture, weights, inputs, self._targets)
-        return row_losses(_ensemble(self._architecture), weights, inputs, self._targets)
+        return losses_of_rows(self._architecture, weights, inputs, self._targets)
 
     def _constant_loss(self) -> float:
         """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
@@ -80,6 +78,23 @@ class PublicEvaluator:
             share = float(self._targets[:, -1].mean())
             loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
         return loss
+
+
+def losses_of_rows(network: Network, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """What each member loses on every row, and what it expects: `row_losses` or `policy_row_losses`.
+
+    Args:
+        network: an ensemble or a policy.
+        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
+        inputs: standardised, ``[N, B, inputs]``.
+        targets: standardised, ``[.., B, columns]``.
+
+    Returns:
+        Losses ``[N, B]``; means or probabilities ``[N, B, columns]``.
+    """
+    if isinstance(network, PolicyNetwork):
+        return policy_row_losses(network, weights, inputs, targets)
+    return row_losses(_ensemble(network), weights, inputs, targets)
 
 
 def _ensemble(network: Network) -> Architecture:

@@ -5,8 +5,9 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Normaliser, Weights
+from primorl.dynamics.ensemble import Normaliser, Weights
 from primorl.training.cohort import CohortSource
+from primorl.training.networks import Network
 from primorl.training.normaliser_query import all_rows
 from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
@@ -42,7 +43,7 @@ class Units:
         return self._source.transitions(self._chosen[units], steps)
 
     def rows(self, most: int | None = None) -> tuple[Tensor, Tensor]:
-        """Inputs ``[R, S + A]`` and targets ``[R, >= S + 1]``, evenly thinned to at most ``most`` rows."""
+        """Inputs ``[R, inputs]`` and targets ``[R, >= columns]``, evenly thinned to at most ``most`` rows."""
         parts = [(inputs[own], targets[own]) for inputs, targets, own in all_rows(self, 0, 1)]
         inputs, targets = (torch.cat(same) for same in zip(*parts, strict=True))
         stride = 1 if most is None else -(-len(inputs) // most)
@@ -54,15 +55,15 @@ def shuffled(source: CohortSource) -> Tensor:
     return torch.randperm(source.units, generator=torch.Generator().manual_seed(_ORDER_SEED))
 
 
-def public_start(architecture: Architecture, normaliser: Normaliser, public: CohortSource, seed: int) -> Weights:
+def public_start(architecture: Network, normaliser: Normaliser, public: CohortSource, seed: int) -> Weights:
     """Maximum likelihood on public units, stopped when units that are held out no longer gain from it.
 
     The number of epochs is found with one unit in four held out. Then all units are trained on for as many.
 
     Args:
-        architecture: sizes of the ensemble.
+        architecture: sizes of the network, an ensemble or a policy.
         normaliser: of inputs and targets.
-        public: the public units.
+        public: the public units, as training sees them (`TrainingSetup.source_of`).
         seed: of the initial weights and the batches.
 
     Raises:

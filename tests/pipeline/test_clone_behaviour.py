@@ -1,5 +1,6 @@
 """How `clone_behaviour` pays, clones and writes; it is idle unless an ε is given, and nothing is paid twice."""
 
+import dataclasses
 import json
 import math
 import shutil
@@ -20,11 +21,16 @@ from primorl.project.errors import PipelineError
 from primorl.setup import cloning
 from primorl.setup.accounts import project_ledger
 from primorl.setup.losses import losses
+from primorl.setup.partitions import Partitions
+from primorl.training import public_start
+from primorl.training.cloning import CloningSetup
 from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.public_evaluation import PublicEvaluator
+from primorl.training.public_start import LEAST_UNITS
 from tests.pipeline.test_train_model_resumption import KilledError, dying
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import charged, trained, watch_private, with_changes
-from tests.trajectories.builders import INFO, snapshot
+from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
+from tests.trajectories.builders import INFO, episode, snapshot
 
 FOLDER = Path("models/behaviour")
 EPSILON, DELTA = 2.0, 1e-3
@@ -37,6 +43,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(cloning, "ROUNDS", 4)
     monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
+    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 
@@ -186,3 +193,38 @@ def test_the_clip_shrinks_where_noise_would_carry_the_weights_away(units: int, e
     assert walk <= 5.001
     assert norm == expected
     assert cloning.clipping_norm(2457, units, 0.0) == 0.2
+
+
+def setup_of(params: Params) -> tuple[CloningSetup, Partitions]:
+    partitions = Partitions.open(Path("data/partitions"))
+    return cloning.cloning_setup(params, partitions.manifest, partitions.public), partitions
+
+
+def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
+    """They fit public actions better than random weights. They name no other work, so nothing is paid again."""
+    setup, partitions = setup_of(asked)
+    public = setup.public_of(partitions.public.flat())
+    judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
+    losses = judge.compare(setup.initial_weights(), setup.first_weights())
+    assert losses.final < losses.initial - 0.01
+    assert setup.local == cloning.LOCAL_FROM_PUBLIC
+    assert setup.plan.clip == cloning.clone_plan(partitions.manifest, 1.0, DELTA, walk=0.3).clip
+    other = dataclasses.replace(setup, start=None, local=cloning.LOCAL)
+    assert cloning.CLONING.identity(asked, setup, partitions) == cloning.CLONING.identity(asked, other, partitions)
+
+
+@pytest.mark.parametrize(("public", "normaliser"), [(LEAST_UNITS - 1, "public"), (LEAST_UNITS, "bounds")])
+def test_rounds_begin_with_random_weights_where_no_start_can_be_made(
+    asked: Params, public: int, normaliser: str
+) -> None:
+    """Of too few public units, or without a normaliser of theirs."""
+    shutil.rmtree("data/partitions")
+    write_partitions([episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(public)])
+    setup, partitions = setup_of(
+        with_changes(
+            asked, privacy={"statistics": {"normaliser": normaliser, "starts": False, "noise_multiplier": 14.0}}
+        )
+    )
+    assert setup.start is None
+    assert setup.local == cloning.LOCAL
+    assert setup.plan.clip == cloning.clone_plan(partitions.manifest, 1.0, DELTA).clip

@@ -43,6 +43,15 @@ CLONING = [
         (_STAGE,),
     ),
     Bug(
+        "cloning-random-start",
+        "data flow",
+        _SETUP,
+        "return replace(setup, start=_public_start(setup, public)) if begun else setup",
+        "return setup",
+        "a clone begins with random weights and takes the small steps that suit weights of the public split",
+        (_STAGE,),
+    ),
+    Bug(
         "cloning-loss-unnoticed",
         "ledger",
         "primorl/setup/losses.py",
