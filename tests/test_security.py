@@ -1,6 +1,7 @@
 """The house is safe to live in: nothing from outside runs, nothing leaves by a side door, no password is told."""
 
 import ast
+import io
 import json
 import pickle
 import shutil
@@ -140,8 +141,6 @@ class ForbiddenError(Exception):
 
 class NothingAllowed(pickle.Unpickler):
     def __init__(self, content: bytes):
-        import io
-
         super().__init__(io.BytesIO(content))
 
     def find_class(self, module: str, name: str) -> Any:

@@ -252,16 +252,18 @@ def _expert(
         "unit": statement["unit"],
         "neighbouring data": _relation(statement),
         "accountant": f"{accountant['name']} {accountant['version']}",
-        **({} if statement.get("mechanisms") else _numbers(statement)),
+        "sampling probability": json.dumps(statement["sampling_probability"]),
+        "noise multiplier": json.dumps(statement["noise_multiplier"]),
+        "clipping": f"{json.dumps(statement['clipping_norm'])}, {statement['clipping']}",
+        "rounds reserved": json.dumps(statement["rounds"]),
+        "queries before the rounds": "; ".join(map(_query, statement["queries"])) or "none",
         "how episodes end": statement["termination"],
         "variant": policy["variant"],
-        "charge": statement.get("charge") or ", ".join(part["charge"] for part in statement["mechanisms"]),
+        "charge": statement["charge"],
         "keyed fingerprint of the data": statement["dataset_fingerprint"],
     }
     files = "privacy.json, config.json, evaluation.json"
     points = [f"Printed from {files} and ledger-statement.json; no number was typed."]
-    for part in statement.get("mechanisms", ()):
-        rows |= _mechanism(part)
     if answers is not None:
         points = [
             f"Printed from {files}, private-evaluation.json and ledger-statement.json; no number was typed.",
@@ -269,23 +271,6 @@ def _expert(
         ]
     rows |= expert_rows(clone, answers)
     return Section("For the expert", tuple(points), tuple(rows.items()))
-
-
-def _numbers(mechanism: Mapping[str, Any], of: str = "") -> dict[str, str]:
-    clipping = json.dumps(mechanism["clipping_norm"])
-    return {
-        f"{of}sampling probability": json.dumps(mechanism["sampling_probability"]),
-        f"{of}noise multiplier": json.dumps(mechanism["noise_multiplier"]),
-        f"{of}clipping": f"{clipping}, {mechanism['clipping']}" if "clipping" in mechanism else clipping,
-        f"{of}rounds reserved": json.dumps(mechanism["rounds"]),
-        f"{of}queries before the rounds": "; ".join(map(_query, mechanism["queries"])) or "none",
-    }
-
-
-def _mechanism(part: Mapping[str, Any]) -> dict[str, str]:
-    """One of the mechanisms that the policy was made from."""
-    what = f"{part['what'].removeprefix('models/')}: "
-    return {f"{what}ε alone": json.dumps(part["epsilon"]), **_numbers(part, what)}
 
 
 def _relation(statement: Mapping[str, Any]) -> str:

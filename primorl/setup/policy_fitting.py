@@ -2,7 +2,7 @@
 
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from primorl.dynamics.ends import Evidence, evidence
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
+from primorl.evaluation.survival import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.choice import Contest
 from primorl.policy.exported import DeterministicPolicy
@@ -48,51 +49,42 @@ class PublicLog:
         return cls(store if store.units > 0 else None)
 
     @cached_property
-    def lengths(self) -> Tensor | None:
-        """Steps of every public trajectory, int64 ``[n]``."""
+    def recorded(self) -> PublicTrajectories | None:
+        """Every public trajectory, whose unit may have several; each counts once. None: nothing is public."""
         if self.store is None:
             return None
-        units = torch.arange(self.store.units)
-        of_units = self.store.lengths(units)
-        steps = torch.arange(int(of_units.max())).expand(len(units), -1)
-        begins = self.store.begins(units, steps)[steps < of_units[:, None]].nonzero()[:, 0]
-        return torch.diff(begins, append=of_units.sum()[None])
+        found = PublicTrajectories.of(self.store)
+        return replace(found, weight=torch.ones_like(found.weight))
 
     @property
     def mean_length(self) -> float:
         """Mean steps of a trajectory; the declared horizon where nothing is public."""
-        return (
-            Manifest.load(MANIFEST).declared_horizon() if self.lengths is None else float(self.lengths.float().mean())
-        )
+        if self.recorded is None:
+            return Manifest.load(MANIFEST).declared_horizon()
+        return float(self.recorded.length.double().mean())
 
     @property
     def mean_return(self) -> tuple[float, float] | None:
         """Mean undiscounted return of a public trajectory and its standard error; None: fewer than two are public."""
-        if self.store is None or self.lengths is None or len(self.lengths) < 2:
+        if self.recorded is None or len(self.recorded.length) < 2:
             return None
-        sums = self.store.flat()[1][:, self.store.observation_size].double().cumsum(0)[self.lengths.cumsum(0) - 1]
-        returns = torch.diff(sums, prepend=sums.new_zeros(1))
+        returns = self.recorded.reward.sum(1)
         return float(returns.mean()), float(returns.std()) / math.sqrt(len(returns))
 
     def going_on(self, *, by_model: bool) -> Tensor:
         """S(t) for t = 0, 1, …: the share of recordings that go on for more than t steps, float64 ``[T]``.
 
-        Where the model ends episodes by itself, only ends that are no terminations count here (Kaplan and Meier 1958).
         Where nothing is public: ones up to the declared horizon.
 
         Args:
-            by_model: whether the model ends episodes.
+            by_model: whether the model ends episodes, so that terminations are its own business and no end here.
         """
-        if self.lengths is None or self.store is None:
+        if self.recorded is None:
             return torch.ones(Manifest.load(MANIFEST).declared_horizon(), dtype=torch.float64)
-        counted = torch.ones(len(self.lengths), dtype=torch.bool)
-        if by_model:
-            counted = ~self.store.terminated()[self.lengths.cumsum(0) - 1]
-        longest = int(self.lengths.max())
-        cut = torch.bincount(self.lengths[counted], minlength=longest + 1).double()
-        ended = torch.bincount(self.lengths, minlength=longest + 1).double()
-        at_risk = ended.flip(0).cumsum(0).flip(0)
-        return (1 - cut / at_risk).cumprod(0)[:longest]
+        recorded = self.recorded
+        if not by_model:
+            recorded = replace(recorded, terminated=torch.zeros_like(recorded.terminated))
+        return recorded.survival(int(recorded.length.max()))
 
     def reward_std(self, model: GaussianEnsemble) -> float:
         """Standard deviation of public rewards; a sixth of their declared range where nothing is public; 1 for 0."""

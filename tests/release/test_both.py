@@ -55,7 +55,7 @@ def test_the_policy_states_more_than_either_mechanism(near: Path) -> None:
     assert bundle.check(near / "out", void_ok=False) == policy
     assert f"{policy.epsilon:.4g}"[:3] in promised(near / "out")
     card = (near / "out/card.md").read_text(encoding="utf-8")
-    assert f"behaviour: ε alone | {clone.epsilon!r}" in card
+    assert f"clone of the behaviour | ε {clone.epsilon!r}; " in card
     candidates = read_json(near / "out" / POLICY[1])["candidates"]
     assert [each["divergence"] for each in candidates] == [0.3, 1.0, 3.0]
     assert sum(each["chosen"] for each in candidates) == 1

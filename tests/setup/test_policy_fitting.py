@@ -50,8 +50,8 @@ def auto(tmp_path: Path, **starts: object) -> Params:
 
 
 def test_lengths_are_of_trajectories_and_not_of_people(public: PublicLog) -> None:
-    assert public.lengths is not None
-    assert sorted(public.lengths.tolist()) == [3, 5, 10]
+    assert public.recorded is not None
+    assert sorted(public.recorded.length.tolist()) == [3, 5, 10]
     assert public.mean_length == 6.0
 
 
@@ -61,12 +61,10 @@ def test_recordings_go_on_as_long_as_public_ones(public: PublicLog) -> None:
     assert float(shares.sum()) == pytest.approx(public.mean_length)
 
 
-def test_ends_that_the_model_makes_are_not_counted_twice(public: PublicLog, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ends_that_the_model_makes_are_not_counted_twice(public: PublicLog) -> None:
     """One trajectory of five steps terminated: of what is left, only the one of three was cut."""
-    assert public.lengths is not None
-    ended = torch.zeros(18, dtype=torch.bool)
-    ended[int(public.lengths.cumsum(0)[public.lengths.tolist().index(5)]) - 1] = True
-    monkeypatch.setattr(UnitStore, "terminated", lambda self: ended)
+    assert public.recorded is not None
+    public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
     assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])
     assert public.going_on(by_model=False)[5] == pytest.approx(1 / 3)
 

@@ -112,12 +112,17 @@ def test_it_comes_out_the_same_twice_and_leaves_the_global_generator_alone(
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_what_diverges_is_infinite(small: Architecture, dry_run: DryRun) -> None:
-    diverging = setup_for(small, rate=1e6)
-    assert math.isinf(dry_run.usual_norm(diverging, from_public=False))
+def test_the_usual_norm_of_what_diverges_is_infinite(small: Architecture, dry_run: DryRun) -> None:
+    assert math.isinf(dry_run.usual_norm(setup_for(small, rate=1e6), from_public=False))
     assert 0 < dry_run.usual_norm(setup_for(small), from_public=False) < 10
-    wild = setup_for(small, noise_multiplier=1e12)
-    assert math.isinf(dry_run.outcome(wild, from_public=False).loss)
+
+
+def test_the_loss_of_what_diverges_is_held(small: Architecture, dry_run: DryRun) -> None:
+    """It is the most that any row may lose, whether losses are huge or no numbers."""
+    for multiplier in (1e12, 1e30):
+        outcome = dry_run.outcome(setup_for(small, noise_multiplier=multiplier), from_public=False)
+        assert outcome.loss == pytest.approx(outcome.constant + module._WORST)
+        assert outcome.start < outcome.loss
 
 
 def test_the_usual_norm_is_that_of_whole_updates_without_a_clip(small: Architecture, dry_run: DryRun) -> None:
