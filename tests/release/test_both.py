@@ -1,5 +1,6 @@
 """A bundle whose policy was made from model and clone: both are counted, whatever somebody writes instead."""
 
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
-from primorl.release.contents import LEDGER, MODEL, POLICY
+from primorl.release.contents import CLONE, LEDGER, MODEL, POLICY
 from primorl.release.pages import promised, render
 from primorl.setup import cloning
 from tests.release.bundles import made, relist
@@ -55,6 +56,8 @@ def test_the_policy_states_more_than_either_mechanism(near: Path) -> None:
     assert bundle.check(near / "out", void_ok=False) == policy
     assert f"{policy.epsilon:.4g}"[:3] in promised(near / "out")
     card = (near / "out/card.md").read_text(encoding="utf-8")
+    assert "clone of the behaviour included" in promised(near / "out")
+    assert "clone of the behaviour included" in card
     assert f"clone of the behaviour | ε {clone.epsilon!r}; " in card
     candidates = read_json(near / "out" / POLICY[1])["candidates"]
     assert [each["divergence"] for each in candidates] == [0.3, 1.0, 3.0]
@@ -66,6 +69,10 @@ def lie(folder: Path, change: Callable[[Content], None], name: str = POLICY[2]) 
     content = read_json(folder / name)
     change(content)
     write_json(folder / name, content)
+    return refused_anew(folder)
+
+
+def refused_anew(folder: Path) -> str:
     for card, text in render(folder).items():
         (folder / card).write_text(text, encoding="utf-8")
     relist(folder)
@@ -114,3 +121,9 @@ def test_a_clone_that_nobody_paid_for_is_found(received: Path) -> None:
         record["state"] = "reserved"
 
     assert "found no committed charge" in lie(received, unpaid, LEDGER)
+
+
+def test_a_clone_s_statement_that_is_not_its_charge_s_is_refused(received: Path) -> None:
+    assert re.search("charge .* made", lie(received, lambda own: own.update(public_units=1), CLONE))
+    shutil.rmtree(received / "behaviour")
+    assert "allowed only there" in refused_anew(received)

@@ -67,6 +67,6 @@ RECOMMENDATION = (
         "        if file_sha256(folder / name) != made.get(own):\n",
         "        if False:\n",
         "any clone, and any statement of one, is in a bundle",
-        ("tests/release/test_cloned_bundle.py",),
+        ("tests/release/test_both.py",),
     ),
 )
