@@ -27,6 +27,7 @@ from primorl.trajectories.storage.store import UnitStore
 
 RESETS = 4096
 _RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps
+_ALONE = 3.0  # times as large, and _EPOCHS twice as many, without a clone: entropy starts high and falls slowly
 _LONGEST_ROLLOUT, _TRANSITIONS = 20, 5_000
 _EPOCHS, _UPDATES, _BUFFER = 24, 250, 100_000
 _BOUNDS_IN_STD = 6.0
@@ -176,14 +177,16 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) ->
     horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))
     held = params.policy.horizon if "policy.horizon" not in params.unfitted else horizon
     batch = max(64, math.ceil(_TRANSITIONS / held))
+    alone = params.behaviour.target_epsilon is None
+    scaled = _RETURN * (_ALONE if alone else 1.0)
     return {
-        "policy.reward_scale": _RETURN / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
+        "policy.reward_scale": scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
         "policy.target_entropy": -float(model.architecture.action_size),
         "policy.uncertainty": "standardised_difference",
         "policy.penalty": 1.0,
         "policy.horizon": horizon,
         "policy.starts": _starts(params, public),
-        "policy.epochs": _EPOCHS,
+        "policy.epochs": 2 * _EPOCHS if alone else _EPOCHS,
         "policy.updates_per_epoch": _UPDATES,
         "policy.rollout_batch": batch,
         "policy.buffer_size": max(_BUFFER, batch * held),
@@ -191,6 +194,6 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) ->
 
 
 def _starts(params: Params, public: PublicLog) -> str:
-    if params.chosen.environment is not None:
-        return "reset"
-    return "public" if public.store is not None else "released"
+    if public.store is not None:
+        return "public"
+    return "released" if params.chosen.environment is None else "reset"
