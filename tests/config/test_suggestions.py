@@ -270,8 +270,8 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not(
 
 def test_a_wrong_default_is_named_in_its_file(project: Path) -> None:
     path = Path("datasets/defaults.yaml")
-    path.write_text(path.read_text(encoding="utf-8").replace("", "local_epochs: 0"), encoding="utf-8")
-    assert "datasets/defaults.yaml: dynamics.local_epochs: found 0; input should be greater than 0" in refusal(AUTO)
+    path.write_text(path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"), encoding="utf-8")
+    assert "datasets/defaults.yaml: dynamics.mopo.max_epochs: found 0; input should be greater than 0" in refusal(AUTO)
 
 
 def test_old_settings_are_told_their_new_name(project: Path) -> None:
