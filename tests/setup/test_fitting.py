@@ -17,7 +17,7 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
-from primorl.setup.fitting import DryRun, Fit, check_verdict
+from primorl.setup.fitting import TRAINING_KEYS, DryRun, Fit, check_verdict
 from primorl.setup.model_training import MODEL_TRAINING, model_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.training import make_plan, training_setup
@@ -49,12 +49,12 @@ def identity(params: Params) -> str:
 def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:
     params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
     chosen, found = fit(params)
-    assert found.values.keys() == params.unfitted == chosen.fitted_keys
+    assert found.values.keys() == params.unfitted & TRAINING_KEYS == chosen.fitted_keys
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
     assert chosen.dynamics.learning_rate in (0.001, 0.003)
     assert (chosen.dynamics.ensemble_size, chosen.privacy.clipping_norm > 0) == (2, True)
-    assert chosen.unfitted == frozenset()
+    assert not chosen.unfitted & TRAINING_KEYS
     assert make_plan(chosen, Manifest.load(MANIFEST)).rounds == 3
     with pytest.raises(ValueError, match="fit these first"):
         make_plan(params, Manifest.load(MANIFEST))
@@ -199,7 +199,7 @@ def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data:
 def test_the_baseline_is_neither_judged_nor_kept(data: Params) -> None:
     chosen, found = fit(automatic(data, dynamics__variant="mopo"))
     assert (found.answer, found.values, fits()) == ("yes", {}, [])
-    assert (chosen.dynamics.start, chosen.unfitted) == ("random", frozenset())
+    assert (chosen.dynamics.start, chosen.unfitted & TRAINING_KEYS) == ("random", frozenset())
 
 
 def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
