@@ -162,7 +162,7 @@ def needs_public(params: Params, termination: str) -> bool:
     return unfitted(params) or params.policy.starts == "public" or termination == LEARNED
 
 
-def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) -> dict[str, Any]:
+def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble, *, near_clone: bool) -> dict[str, Any]:
     """Values for all keys of the block ``policy`` that can be fitted.
 
     Rewards are scaled so that the return of a trajectory (of at most 100 steps) spreads over about 10, which the
@@ -172,13 +172,13 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) ->
         params: every choice; what params.yaml or a dataset decides is the caller's to keep.
         public: the public rows.
         model: the released one.
+        near_clone: whether there is a clone that holds the policies.
     """
     length = public.mean_length
     horizon = max(1, min(_LONGEST_ROLLOUT, round(length)))
     held = params.policy.horizon if "policy.horizon" not in params.unfitted else horizon
     batch = max(64, math.ceil(_TRANSITIONS / held))
-    alone = params.behaviour.target_epsilon is None
-    scaled = _RETURN * (_ALONE if alone else 1.0)
+    scaled = _RETURN * (1.0 if near_clone else _ALONE)
     return {
         "policy.reward_scale": scaled / (public.reward_std(model) * min(length, _LONGEST_RETURN)),
         "policy.target_entropy": -float(model.architecture.action_size),
@@ -186,7 +186,7 @@ def fitted_policy(params: Params, public: PublicLog, model: GaussianEnsemble) ->
         "policy.penalty": 1.0,
         "policy.horizon": horizon,
         "policy.starts": _starts(params, public),
-        "policy.epochs": 2 * _EPOCHS if alone else _EPOCHS,
+        "policy.epochs": _EPOCHS if near_clone else 2 * _EPOCHS,
         "policy.updates_per_epoch": _UPDATES,
         "policy.rollout_batch": batch,
         "policy.buffer_size": max(_BUFFER, batch * held),

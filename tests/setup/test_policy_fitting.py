@@ -73,14 +73,17 @@ def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> Non
     assert public.store is not None
     params = auto(tmp_path)
     assert unfitted(params)
-    found = fitted_policy(params, public, MODEL)
+    found = fitted_policy(params, public, MODEL, near_clone=True)
     assert set(found) == {key for key in FITTED if key.startswith("policy.")}
     spread = float(public.store.flat()[1][:, 3].double().std(correction=0))
     assert found["policy.reward_scale"] == pytest.approx(10 / (spread * 6))
     assert (found["policy.horizon"], found["policy.target_entropy"]) == (6, -1.0)
     assert found["policy.horizon"] * found["policy.rollout_batch"] == pytest.approx(5000, abs=6)
     assert 5000 <= found["policy.epochs"] * found["policy.updates_per_epoch"] <= 8000
-    assert found["policy.starts"] == "reset"
+    assert found["policy.starts"] == "public"
+    alone = fitted_policy(params, public, MODEL, near_clone=False)
+    assert alone["policy.reward_scale"] == pytest.approx(3 * found["policy.reward_scale"])
+    assert alone["policy.epochs"] == 2 * found["policy.epochs"]
     done = params.fitted(found)
     assert done.policy.horizon == 6
     assert not unfitted(done)
@@ -89,14 +92,15 @@ def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> Non
 
 def test_what_somebody_decided_stays(public: PublicLog, tmp_path: Path) -> None:
     params = auto(tmp_path, horizon=3)
-    found = fitted_policy(params, public, MODEL)
+    found = fitted_policy(params, public, MODEL, near_clone=True)
     assert params.fitted(found).policy.horizon == 3
     assert found["policy.rollout_batch"] == 1667
 
 
 def test_where_nothing_is_public_declared_bounds_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicLog, "mean_length", 50.0)
-    found = fitted_policy(auto(tmp_path), PublicLog(None), MODEL)
+    found = fitted_policy(auto(tmp_path), PublicLog(None), MODEL, near_clone=True)
+    assert found["policy.starts"] == "reset"
     assert found["policy.reward_scale"] == pytest.approx(10 / (2.0 * 50))
     assert PublicLog(None).reward_std(replace(MODEL, bounds=replace(MODEL.bounds, reward_low=0.0))) == 1.0
 
