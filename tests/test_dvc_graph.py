@@ -320,7 +320,7 @@ TINY = """stages:
     - policy
     - datasets/${dataset}.yaml:
       - options
-      - suggested.policy
+      - suggested.privacy
     - datasets/defaults.yaml:
       - policy
     outs:
@@ -354,7 +354,7 @@ def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path) -> 
         ("policy.discount=0.98", ("params.yaml",)),
         ("dataset=csv-log", ("params.yaml",)),
         ("datasets/csv-log.yaml:options.sorted=true", ("datasets/csv-log.yaml",)),
-        ("datasets/csv-log.yaml:suggested.policy.horizon=11", ("datasets/csv-log.yaml",)),
+        ("datasets/csv-log.yaml:suggested.privacy.target_epsilon=0.7", ("datasets/csv-log.yaml",)),
         ("datasets/csv-log.yaml:suggested.partition.public_fraction=0.2", ()),
         ("datasets/defaults.yaml:policy.discrete_target_entropy=0.4", ("datasets/defaults.yaml",)),
         ("datasets/pendulum-replay.yaml:options.episodes=7", ()),  # of a dataset that is not chosen
