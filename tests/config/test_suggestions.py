@@ -73,9 +73,9 @@ def test_the_default_settings_are_those_that_the_figures_were_made_with(project:
     [
         ("cartpole-swingup", (1.4, 0.1, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
-        ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, TO_FIT, (64, 64), 10_000)),
-        ("propofol", (1.0, 0.06, 150, TO_FIT, TO_FIT, TO_FIT, (64, 64), 50)),
-        ("csv-log", (0.8, 0.3, 100, 0.2, TO_FIT, TO_FIT, (64, 64), 100)),
+        ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
+        ("propofol", (1.0, 0.06, 150, 0.35, 0.005, None, (64, 64), 50)),
+        ("csv-log", (0.8, TO_FIT, TO_FIT, TO_FIT, TO_FIT, TO_FIT, (64, 64), 100)),
     ],
 )
 def test_a_dataset_brings_the_settings_that_it_was_measured_with(
@@ -178,20 +178,20 @@ def test_null_holds_where_it_means_something_and_asks_for_a_suggestion_elsewhere
 def test_what_was_taken_from_where_is_known(project: Path) -> None:
     checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9))
     assert checked.origins["policy.penalty"] == "params.yaml"
-    assert checked.origins["policy.horizon"] == "datasets/csv-log.yaml"
+    assert checked.origins["privacy.target_epsilon"] == "datasets/csv-log.yaml"
     assert checked.origins["privacy.delta"] == "params.yaml"
     assert checked.origins["dynamics.early_stopping.every"] == "datasets/defaults.yaml"
     assert checked.origins["dynamics.learning_rate"] == TO_FIT
     assert set(checked.origins) == set(leaves())
     suggested = checked.suggested()
-    assert suggested["policy.horizon"] == 12
+    assert suggested["privacy.target_epsilon"] == 0.8
     assert suggested["policy.hidden"] == [64, 64]
     assert "policy.penalty" not in suggested
     assert "dynamics.learning_rate" not in suggested, "nobody suggests what is to be fitted"
     line = checked.suggestions_line()
     assert line is not None
     assert "\n" not in line
-    for taken in ("partition.public_fraction 0.1", "policy.horizon 12", "policy.starts public"):
+    for taken in ("partition.public_fraction 0.1", "privacy.target_epsilon 0.8"):
         assert taken in line.partition("datasets/csv-log.yaml: ")[2].partition("datasets/defaults")[0]
     assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
 
