@@ -16,6 +16,9 @@ from primorl.project.files import finite
 SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
 """Keys that are the same in all statements of one version of the data."""
 
+BEFOREHAND = "that the settings of all mechanisms were fixed before any result was seen; else spent_on_dataset holds"
+"""What the ε of several mechanisms together takes for granted; `Statement.spent_on_dataset` does not."""
+
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
     """A mechanism by itself, from its own statement."""
@@ -63,7 +66,7 @@ def together(statements: Mapping[str, Statement]) -> Statement:
         clipping=None,
         rounds=None,
         queries=(),
-        public_assumptions=_united(statement.public_assumptions for statement in statements.values()),
+        public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), BEFOREHAND),
         void=_united(statement.void for statement in statements.values()),
         settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
         charge=None,

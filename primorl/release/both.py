@@ -6,7 +6,7 @@ from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
-from primorl.privacy.together import SHARED, joint_event, mechanism
+from primorl.privacy.together import BEFOREHAND, SHARED, joint_event, mechanism
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.release.accounted import (
@@ -17,7 +17,7 @@ from primorl.release.accounted import (
     given,
     refuse_unless_equal,
 )
-from primorl.release.contents import LEDGER, MODEL, POLICY, LedgerStatement
+from primorl.release.contents import CLONE, LEDGER, MODEL, POLICY, LedgerStatement
 
 WHAT = ("models/dynamics", "models/behaviour")
 
@@ -29,6 +29,7 @@ def check_policy_statement(
     ledger: LedgerStatement,
     answers: PrivateEvaluation | None,
     *,
+    clone: Statement | None,
     candidates: bool,
 ) -> None:
     """Check the policy's statement: the model's own, or that of model and clone together, accounted again.
@@ -39,6 +40,7 @@ def check_policy_statement(
         model: what was read of the model, which was checked.
         ledger: every record of which was checked.
         answers: of the private units; None: nothing was asked.
+        clone: its own statement; None: the bundle has none.
         candidates: whether the policy was chosen among candidates near a clone.
 
     Raises:
@@ -74,6 +76,11 @@ def check_policy_statement(
         spent = compose([joint], given(path, "delta", policy.delta))
         check_figures(path, policy, {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)})
 
+    if clone is None:
+        raise PipelineError(f"{path}: mechanisms: found {WHAT[1]}, and the bundle has no {CLONE}; `dvc repro`")
+    if part != mechanism(WHAT[1], clone):
+        raise PipelineError(f"{path}: mechanisms.1: differs from {CLONE}: the policy is not of this clone")
+
 
 def _check_facts(path: Path, policy: Statement, model: Statement) -> None:
     """Facts about the data are the model's, and nothing that the model's statement admits is left out."""
@@ -81,5 +88,6 @@ def _check_facts(path: Path, policy: Statement, model: Statement) -> None:
         if getattr(policy, key) != getattr(model, key):
             raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}: the policy is not of this model")
     for key in ("void", "public_assumptions"):
-        if not set(getattr(policy, key)) >= set(getattr(model, key)):
+        own = (BEFOREHAND,) if key == "public_assumptions" else ()
+        if not set(getattr(policy, key)) >= {*getattr(model, key), *own}:
             raise PipelineError(f"{path}: {key}: leaves out what {MODEL[2]} says")

@@ -129,7 +129,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     if clone is not None:
         check_clone(folder, clone, statement, ledger)
     if not cloned:
-        check_policy_statement(folder, whole, statement, ledger, answers, candidates=bool(policy.candidates))
+        near = bool(policy.candidates)
+        check_policy_statement(folder, whole, statement, ledger, answers, clone=clone, candidates=near)
     check_recommendation(folder, evaluation, answers)
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)

@@ -267,7 +267,7 @@ def _expert(
     if answers is not None:
         points = [
             f"Printed from {files}, private-evaluation.json and ledger-statement.json; no number was typed.",
-            "The first rows are of model and policy alone, the last ones of the private evaluation.",
+            "The first rows are of the model alone; clone and private evaluation follow.",
         ]
     rows |= expert_rows(clone, answers)
     return Section("For the expert", tuple(points), tuple(rows.items()))

@@ -7,7 +7,7 @@ import pytest
 from primorl.privacy.accounting.epsilon import compose, training_event
 from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import SpentOnDataset, Statement
-from primorl.privacy.together import joint_event, together
+from primorl.privacy.together import BEFOREHAND, joint_event, together
 from primorl.project.errors import PipelineError
 from tests.statements import NOT_PRIVATE, OF_TRAINING
 
@@ -64,7 +64,7 @@ def test_what_voids_one_voids_the_whole() -> None:
     whole = together({"a": statement(9.0), "b": doubtful})
     assert not whole.sound
     assert whole.void == ("noise is seeded",)
-    assert set(whole.public_assumptions) == {*statement(9.0).public_assumptions, "the moon"}
+    assert set(whole.public_assumptions) == {*statement(9.0).public_assumptions, "the moon", BEFOREHAND}
 
 
 def test_without_a_guarantee_of_one_there_is_none_of_the_whole() -> None:

@@ -126,4 +126,4 @@ def test_a_clone_that_nobody_paid_for_is_found(received: Path) -> None:
 def test_a_clone_s_statement_that_is_not_its_charge_s_is_refused(received: Path) -> None:
     assert re.search("charge .* made", lie(received, lambda own: own.update(public_units=1), CLONE))
     shutil.rmtree(received / "behaviour")
-    assert "allowed only there" in refused_anew(received)
+    assert "the bundle has no behaviour/privacy.json" in refused_anew(received)
