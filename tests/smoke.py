@@ -143,7 +143,11 @@ def another_dataset_and_back(clone: Path) -> None:
     expect(summary["return_mean"] is None, "nothing was measured without a simulator")
     expect(isinstance(summary["model_value"], float), "the value in the released model is there")
     expect(statement["unit"] == "patient", "the unit is the person")
-    expect(len(statement["queries"]) == 2 and summary["epsilon"] <= 5.0, "both queries are within ε")
+    model = read(clone / "models/dynamics/privacy.json")
+    expect(len(model["queries"]) == 2 and model["epsilon"] <= 5.0, "both queries are within ε")
+    parts = [part["what"] for part in statement["mechanisms"]]
+    expect(parts == ["models/dynamics", "models/behaviour"], "the policy is made from model and clone")
+    expect(model["epsilon"] < summary["epsilon"] == statement["epsilon"], "the policy's ε is of both")
     (clone / "params.yaml").write_bytes(before)
     for name, source, options in made_here(clone):
         entry = yaml.safe_load((clone / "datasets/pendulum-replay.yaml").read_text(encoding="utf-8"))
