@@ -11,6 +11,8 @@ from torch import Tensor
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
+from primorl.dynamics.ends import with_ends
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.figure import draw_returns
 from primorl.evaluation.private.results import PrivateEvaluation
@@ -66,8 +68,9 @@ def body(params: Params, run: StageRun) -> None:
     if environment is None:
         horizon = manifest.declared_horizon()
         counts = {"rollouts": sizes.episodes, "epoch_rollouts": sizes.epoch_episodes}
-        starts, survival = _public(seed, horizon)
-        evaluation = in_model(MODEL, folders, starts, **counts, seed=seed, horizon=horizon, survival=survival)
+        starts, survival = _public(seed, horizon, config.ends)
+        model = with_ends(GaussianEnsemble.load(MODEL, torch.device("cpu")), config.ends)
+        evaluation = in_model(model, folders, starts, **counts, seed=seed, horizon=horizon, survival=survival)
     else:
         counts = {"episodes": sizes.episodes, "epoch_episodes": sizes.epoch_episodes}
         evaluation = in_environment(environment, folders, **counts, seed=seed, horizon=manifest.info.horizon)
@@ -105,14 +108,14 @@ def body(params: Params, run: StageRun) -> None:
     )
 
 
-def _public(seed: int, horizon: int) -> tuple[Tensor, Tensor | None]:
+def _public(seed: int, horizon: int, ends: str | None) -> tuple[Tensor, Tensor | None]:
     """First states ``[n, S]`` and survival ``[horizon]`` of the public split.
 
     If nothing is public, first states are drawn from the released start model, and survival is None.
     """
     public = UnitStore.open(PUBLIC)
     if public.units > 0:
-        return public.first_observations(), PublicTrajectories.of(public).survival(horizon)
+        return public.first_observations(), PublicTrajectories.of(public).in_rollouts(ends).survival(horizon)
     starts = StartModel.load(MODEL, torch.device("cpu"))
     return starts.sample(_STARTS, torch.Generator().manual_seed(seed)), None
 

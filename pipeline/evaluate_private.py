@@ -4,6 +4,7 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256
@@ -47,6 +48,7 @@ def body(params: Params, run: StageRun) -> None:
         discount=chosen.discount,
         return_bounds=chosen.return_bounds,
         seed=params.seed,
+        ends=PolicyConfig.read(POLICY).ends,
     )
     clone = clone_of(BEHAVIOUR, params.seed)
     subject = Subject(

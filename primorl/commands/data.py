@@ -89,8 +89,25 @@ def _text(about: dict[str, Any]) -> str:
         f"  return     {quantiles['return']} (5 / 50 / 95%), mean {public['return']['mean']:.4g}",
         f"  length     {quantiles['length']}",
         f"  terminated {public['terminated_share']:.1%} of trajectories",
+        *_ends(about["termination"], public),
     ]
     return "\n".join(lines)
+
+
+def _ends(termination: str, public: dict[str, Any]) -> list[str]:
+    """What tells terminated from truncated, where the model is to learn when episodes end."""
+    from primorl.dynamics.termination import LEARNED
+
+    if termination != LEARNED or public["terminated_share"] == 0:
+        return []
+    said = [
+        "  Terminated means that nothing could be earned or lost after it: death, a crash, a goal that ends the task.",
+        "  A discharge, a cut or a time limit is truncated: only the recording stops. If it is declared as terminated,",
+        "  policies learn to bring it about. For such ends set columns.terminated: null and end: last_row.",
+    ]
+    if public["terminated_share"] == 1:
+        said.append("  Here every public trajectory terminates, as if the recording's own ends were meant. Are they?")
+    return said
 
 
 def _numbers(count: int) -> str:

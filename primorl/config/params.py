@@ -6,7 +6,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -97,11 +97,6 @@ class Params(Block):
     def unfitted(self) -> frozenset[str]:
         """Keys whose values stand in for those that are still to be fitted to the data."""
         return frozenset(key for key, origin in self.origins.items() if origin == suggestions.TO_FIT)
-
-    @property
-    def fitted_keys(self) -> frozenset[str]:
-        """Keys whose values were fitted to public facts of the data."""
-        return frozenset(key for key, origin in self.origins.items() if origin == suggestions.FIT)
 
     def fitted(self, values: Mapping[str, Any]) -> "Params":
         """The same choices with fitted values, by dotted key, in the place of what stood in for them.
@@ -299,19 +294,6 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
-
-
-def _replaced(block: Any, values: Mapping[str, Any]) -> Any:
-    """A block with other values, by dotted key inside it, that is checked again."""
-    own: dict[str, Any] = {}
-    inner: dict[str, dict[str, Any]] = {}
-    for key, value in values.items():
-        name, dot, rest = key.partition(".")
-        if dot:
-            inner.setdefault(name, {})[rest] = value
-        else:
-            own[name] = value
-    return replace(block, **own, **{name: _replaced(getattr(block, name), deep) for name, deep in inner.items()})
 
 
 def _value(block: Any, key: str) -> Any:

@@ -59,6 +59,16 @@ def evidence(ensemble: GaussianEnsemble, inputs: Tensor, terminated: Tensor) -> 
     return Evidence(int(terminated.sum()), loss, constant)
 
 
+def with_ends(ensemble: GaussianEnsemble, ends: str | None) -> GaussianEnsemble:
+    """The model as a policy's rollouts used it.
+
+    Args:
+        ensemble: the released model.
+        ends: as the policy's ``config.json`` says: ``none``, or None for how the model says.
+    """
+    return without_head(ensemble) if ends == NONE else ensemble
+
+
 def without_head(ensemble: GaussianEnsemble) -> GaussianEnsemble:
     """The same model without its learned termination: its episodes never end by themselves."""
     if ensemble.termination != LEARNED:

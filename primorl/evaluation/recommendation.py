@@ -47,8 +47,7 @@ class Recommendation:
     gain: Annotated[
         float | None,
         "The least that a member of the model says the policy gains, over the clone and over the upper end of the "
-        "interval of the people's own return; "
-        "`null`: no clone.",
+        "interval of the people's own return; `null`: no clone.",
     ]
     margin: Annotated[float | None, "What the gain must exceed; `null`: nothing tells."]
     misfit: Annotated[
@@ -96,7 +95,7 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
     Args:
         behaviour: by private evaluation; None: it was not asked.
         clone: None: none was made.
-        model: ``no``: the model check says not to believe the model, or training that it cannot have learned.
+        model: ``no``: the model check says not to believe the model.
     """
     if behaviour is None:
         return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
@@ -143,13 +142,12 @@ def found_in(answers: PrivateEvaluation, clone: Path, environment: str | None) -
     return None if environment is not None else of_answers(answers, BehaviourConfig.read(clone).public_loss)
 
 
-def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None, *, learned: bool = True) -> Recommendation:
+def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> Recommendation:
     """The recommendation from what private evaluation found.
 
     Args:
         answers: of the private units, about the model, the policy and the clone.
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
-        learned: whether training's own verdict is that the model can have learned.
     """
     said = answers.answer("behaviour", MEAN_RETURN)
     drawn, likeliest = answers.answer("clone", AS_DRAWN), answers.answer("clone", MEAN_RETURN)
@@ -161,8 +159,8 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None, *, l
         better = None if clone_loss is None else clone_loss.final < clone_loss.constant
         of_drawn, of_likeliest, of_policy, gains = (each or () for each in members)
         clone = Clone(of_drawn, of_likeliest, of_policy, gains, doubt.value, error, better)
-    wrong = not learned or answers.disbelieved
-    return recommend(None if said is None else _behaviour(answers, said), clone, "no" if wrong else None)
+    model: Literal["no"] | None = "no" if answers.disbelieved else None
+    return recommend(None if said is None else _behaviour(answers, said), clone, model)
 
 
 def _behaviour(answers: PrivateEvaluation, said: Answer) -> Behaviour:

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.evaluation.model_value import NOTE, ModelValue, values_by_member
+from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError
 
 Estimate = MeanInterval | ModelValue
@@ -89,7 +89,7 @@ def in_environment(
 
 
 def in_model(
-    model: Path,
+    ensemble: GaussianEnsemble,
     folders: Sequence[Path],
     starts: Tensor,
     *,
@@ -102,7 +102,7 @@ def in_model(
     """Compute the policies' values in the released model, where no environment can measure them.
 
     Args:
-        model: folder of the released model.
+        ensemble: the released model, on the CPU.
         folders: of the policies, one a seed.
         starts: first states in the environment's units, ``[n, S]``.
         rollouts: of each final policy in each member.
@@ -114,18 +114,17 @@ def in_model(
     Raises:
         PipelineError: if the start states are not the model's, or a file is missing or broken.
     """
-    ensemble = GaussianEnsemble.load(model, torch.device("cpu"))
     if starts.shape[1:] != (ensemble.architecture.observation_size,):
         raise PipelineError(
-            f"{model}: found observations of size {ensemble.architecture.observation_size}, the first states of "
-            f"data/partitions have shape {tuple(starts.shape[1:])}; run `dvc repro`"
+            f"models/dynamics: found observations of size {ensemble.architecture.observation_size}, the first states "
+            f"of data/partitions have shape {tuple(starts.shape[1:])}; run `dvc repro`"
         )
 
+    weights = step_weights(horizon, survival=survival)
+
     def values(policy: DeterministicPolicy, count: int) -> list[ModelValue]:
-        found = values_by_member(
-            ensemble, policy, starts, rollouts=count, horizon=horizon, seed=seed, survival=survival
-        )
-        return [ModelValue.of(by_member) for by_member in found]
+        found = returns_by_member(ensemble, policy, starts, rollouts=count, weights=weights, seed=seed)
+        return [ModelValue.of(by_member) for by_member in found.mean(-1)]
 
     final, epochs = _policies(folders)
     of_epochs = values(epochs, epoch_rollouts)

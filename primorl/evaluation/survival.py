@@ -6,12 +6,13 @@ terminate has more than t steps. Terminations are the model's own business, so t
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
 
+from primorl.dynamics.termination import NONE
 from primorl.evaluation.private.episodes import Episodes, EpisodeSource
 from primorl.evaluation.private.problem import Problem
 
@@ -45,6 +46,14 @@ class PublicTrajectories:
         begin = (last + 1 - length)[:, None]
         reward = rows.reward[unit[:, None], (begin + place).clamp(max=rows.own.shape[1] - 1)].where(mine, 0.0)
         return cls(length, rows.terminated[unit, last], 1 / rows.trajectories[unit].double(), reward)
+
+    def in_rollouts(self, ends: str | None) -> Self:
+        """As rollouts see them: where nothing terminates there, a recorded termination is an end like all others.
+
+        Args:
+            ends: ``none``: rollouts do not end by themselves; None: they end as the model says.
+        """
+        return replace(self, terminated=torch.zeros_like(self.terminated)) if ends == NONE else self
 
     def survival(self, horizon: int) -> Tensor:
         """S(t) for t below the horizon, float64 ``[horizon]``; the product-limit estimate (Kaplan and Meier 1958).

@@ -1,12 +1,13 @@
 """What policies earn in each member of an ensemble alone: whole rollouts, unpenalised."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.pessimism import PessimisticModel, Step
 from primorl.dynamics.seed_generators import SeedGenerators
 
 
@@ -19,6 +20,18 @@ class Policies(Protocol):
 
     def act(self, observation: Tensor) -> Tensor:
         """Actions ``[P, B, A]`` for observations ``[P, B, S]``."""
+
+
+def step_weights(horizon: int, *, discount: float = 1.0, survival: Tensor | None = None) -> Tensor:
+    """How much the reward of every step counts: S(t) γ^t, float64 ``[horizon]``.
+
+    Args:
+        horizon: steps of a rollout that does not terminate.
+        discount: γ.
+        survival: S(t), ``[horizon]``, see `primorl.evaluation.survival`; None: 1, every rollout has all its steps.
+    """
+    weights = discount ** torch.arange(horizon, dtype=torch.float64)
+    return weights if survival is None else weights * survival
 
 
 @torch.no_grad()
@@ -42,28 +55,13 @@ def returns_by_member(
     Returns:
         float64 ``[P, N, rollouts]``.
     """
-    begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
-    values = []
-    for number in range(ensemble.architecture.members):
-        # Without a penalty the uncertainty has no say; this one is defined for a single member.
-        model = PessimisticModel(ensemble.member(number), uncertainty="max_aleatoric", penalty=0.0)
-        generators = SeedGenerators.of([seed] * policy.policies, begin.device)
-        observation = begin.repeat(policy.policies, 1)
-        alive = torch.ones(len(observation), dtype=torch.bool)
-        total = torch.zeros(len(observation), dtype=torch.float64)
-        for weight in weights.tolist():
-            if weight == 0:
-                break
-            action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
-            step = model.step(observation, action, generators)
-            total += torch.where(alive, weight * step.reward, 0.0)
-            if step.terminated is not None:
-                alive &= ~step.terminated
-            if not alive.any():
-                break
-            observation = step.next_observation
-        values.append(total.view(policy.policies, rollouts))
-    return torch.stack(values, dim=1)
+    members = range(ensemble.architecture.members)
+    # Without a penalty the uncertainty has no say; this one is defined for a single member.
+    models = (PessimisticModel(ensemble.member(n), uncertainty="max_aleatoric", penalty=0.0) for n in members)
+    return torch.stack(
+        [_rolled_out(model, policy, starts, rollouts, weights, seed, lambda step: step.reward) for model in models],
+        dim=1,
+    )
 
 
 @torch.no_grad()
@@ -86,8 +84,22 @@ def uncertainty_of(
         float64 ``[P, rollouts]``.
     """
     model = PessimisticModel(ensemble, uncertainty="standardised_difference", penalty=0.0)
-    generators = SeedGenerators.of([seed] * policy.policies, starts.device)
+    total = _rolled_out(model, policy, starts, rollouts, weights, seed, lambda step: step.uncertainty)
+    return total * float(ensemble.normaliser.target_scale[-1])
+
+
+def _rolled_out(
+    model: PessimisticModel,
+    policy: Policies,
+    starts: Tensor,
+    rollouts: int,
+    weights: Tensor,
+    seed: int,
+    term: Callable[[Step], Tensor],
+) -> Tensor:
+    """Σ_t w_t x_t of rollouts until they terminate, where ``term`` takes x from a step; float64 ``[P, rollouts]``."""
     begin = starts[torch.randint(len(starts), (rollouts,), generator=torch.Generator().manual_seed(seed))]
+    generators = SeedGenerators.of([seed] * policy.policies, begin.device)
     observation = begin.repeat(policy.policies, 1)
     alive = torch.ones(len(observation), dtype=torch.bool)
     total = torch.zeros(len(observation), dtype=torch.float64)
@@ -96,8 +108,8 @@ def uncertainty_of(
             break
         action = policy.act(observation.view(policy.policies, rollouts, -1)).flatten(0, 1)
         step = model.step(observation, action, generators)
-        total += torch.where(alive, weight * step.uncertainty, 0.0)
+        total += torch.where(alive, weight * term(step), 0.0)
         if step.terminated is not None:
             alive &= ~step.terminated
         observation = step.next_observation
-    return total.view(policy.policies, rollouts) * float(ensemble.normaliser.target_scale[-1])
+    return total.view(policy.policies, rollouts)

@@ -8,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
@@ -34,6 +35,7 @@ def evaluation_problem(
     discount: float,
     return_bounds: Sequence[float] | Literal["public"] | None,
     seed: int,
+    ends: str | None = None,
 ) -> Problem:
     """The question that the estimators answer.
 
@@ -47,6 +49,7 @@ def evaluation_problem(
         return_bounds: declared bounds of a trajectory's return, or from the public returns, if there are any; None:
             what the rewards' bounds allow.
         seed: of features and initial weights.
+        ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the model says.
 
     Raises:
         PipelineError: neither a horizon nor a discount bounds the return, or the model is missing or broken.
@@ -57,7 +60,7 @@ def evaluation_problem(
             f"datasets/{info.dataset}.yaml: horizon: not declared, while evaluation.private.discount is 1, so nothing "
             "bounds a return; declare a horizon, or set a discount below 1"
         )
-    ensemble = GaussianEnsemble.load(model, torch.device("cpu"))
+    ensemble = with_ends(GaussianEnsemble.load(model, torch.device("cpu")), ends)
     bounds, size = ensemble.bounds, ensemble.architecture.observation_size
     problem = Problem(
         units=manifest.private_units,
@@ -84,7 +87,7 @@ def evaluation_problem(
     problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
     if public.units == 0:
         return problem
-    trajectories = PublicTrajectories.of(public)
+    trajectories = PublicTrajectories.of(public).in_rollouts(ends)
     if return_bounds == "public":
         problem = problem.with_return_bounds(public_return_bounds(trajectories, problem))
     if info.horizon is None:

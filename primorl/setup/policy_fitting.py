@@ -82,9 +82,7 @@ class PublicLog:
         """
         if self.recorded is None:
             return torch.ones(Manifest.load(MANIFEST).declared_horizon(), dtype=torch.float64)
-        recorded = self.recorded
-        if not by_model:
-            recorded = replace(recorded, terminated=torch.zeros_like(recorded.terminated))
+        recorded = self.recorded.in_rollouts(None if by_model else NONE)
         return recorded.survival(int(recorded.length.max()))
 
     def reward_std(self, model: GaussianEnsemble) -> float:

@@ -24,9 +24,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def partitioned(public_fraction: float) -> None:
-    write_raw(Path("raw"), [episode(4 + i % 3, seed=i) for i in range(20)])
-    ingest(Path("raw"), Path("data/trajectories"), "small", entry(termination="none"))
+def partitioned(public_fraction: float, termination: str = "none") -> None:
+    write_raw(Path("raw"), [episode(4 + i % 3, seed=i, terminated=termination == "learned") for i in range(20)])
+    ingest(Path("raw"), Path("data/trajectories"), "small", entry(termination=termination))
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
@@ -50,6 +50,18 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(
     assert [row[0] for row in rows[header + 1 : header + 5]] == [*about["observation_names"], *about["action_names"]]
     assert f"{about['public']['observation']['max'][0]:.4g}" in rows[header + 1]
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(("termination", "said"), [("none", False), ("learned", True)])
+def test_it_helps_to_tell_terminated_from_truncated(
+    project: Path, capsys: pytest.CaptureFixture[str], termination: str, said: bool
+) -> None:
+    """Only where the model is to learn when episodes end, and more so if all of them terminate."""
+    partitioned(0.4, termination)
+    assert cli.main(["data", "describe"]) == 0
+    text = capsys.readouterr().out
+    assert ("A discharge, a cut or a time limit is truncated" in text) is said
+    assert ("every public trajectory terminates" in text) is said
 
 
 def test_nothing_private_is_opened(project: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ends import Evidence, evidence, without_head
+from primorl.dynamics.ends import Evidence, evidence, with_ends, without_head
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
@@ -61,6 +61,8 @@ def test_without_its_head_a_model_moves_and_pays_as_before_and_never_ends() -> N
     steps = PessimisticModel(bare, uncertainty="max_aleatoric", penalty=0.0)
     assert steps.step(inputs[:, :1], inputs[:, 1:], SeedGenerators.of([0], CPU)).terminated is None
     assert without_head(bare) is bare
+    assert with_ends(model, None) is model
+    assert with_ends(model, "none").termination == "none", "as the policy's rollouts used it"
 
 
 def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:

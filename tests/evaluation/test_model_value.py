@@ -8,7 +8,8 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
 from primorl.dynamics.termination import RULES, Rule
-from primorl.evaluation.model_value import ModelValue, values_by_member
+from primorl.evaluation.model_value import ModelValue
+from primorl.policy.member_values import returns_by_member, step_weights
 from tests.evaluation.conftest import random_policy
 
 SURE = -40.0  # logarithm of a variance so small that a rollout is as good as deterministic
@@ -29,7 +30,8 @@ def ensemble(changes: list[float], termination: str = "none") -> GaussianEnsembl
 
 
 def values(model: GaussianEnsemble, starts: Tensor, horizon: int = 10) -> Tensor:
-    return values_by_member(model, random_policy(2, 2, 1.0), starts, rollouts=6, horizon=horizon, seed=0)
+    weights = step_weights(horizon)
+    return returns_by_member(model, random_policy(2, 2, 1.0), starts, rollouts=6, weights=weights, seed=0).mean(-1)
 
 
 def test_every_member_is_rolled_out_alone_undiscounted_and_unpenalised() -> None:

@@ -126,7 +126,6 @@ def test_the_answers_are_read_as_they_are() -> None:
     assert found.margin == pytest.approx(2 * 1.0 / 1.96, rel=1e-3)
     assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['no']}: x"), None).answer == "keep"
     assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['doubtful']}: x"), None).answer == "trial"
-    assert of_answers(ANSWERS, None, learned=False).answer == "keep"
     worse = PublicLosses(initial=2.0, constant=1.0, final=1.5)
     assert of_answers(ANSWERS, worse).answer == "trial", "the model makes of it what people get"
     assert of_answers(replace(ANSWERS, estimates=ANSWERS.estimates[1:]), None).answer == "more_data"

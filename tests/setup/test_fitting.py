@@ -49,7 +49,7 @@ def identity(params: Params) -> str:
 def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:
     params = automatic(data, privacy__rounds=3, dynamics__hidden=[5])
     chosen, found = fit(params)
-    assert found.values.keys() == params.unfitted & TRAINING_KEYS == chosen.fitted_keys
+    assert found.values.keys() == params.unfitted & TRAINING_KEYS == params.unfitted - chosen.unfitted
     assert (chosen.privacy.rounds, chosen.dynamics.hidden) == (3, (5,))
     assert chosen.dynamics.start == "public"
     assert chosen.dynamics.learning_rate in (0.001, 0.003)

@@ -1,32 +1,30 @@
 """Values of the policy and of simple baselines in the released model. Reads nothing private and costs nothing."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.evaluation.model_value import returns_by_member
 from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN
 from primorl.evaluation.statistics import NORMAL_QUANTILE
-from primorl.policy.member_values import uncertainty_of
+from primorl.policy.member_values import returns_by_member, step_weights, uncertainty_of
 from primorl.project.values import Steps
 
 
 @dataclass(frozen=True)
 class _One:
-    """One policy as `values_by_member` takes it."""
+    """One policy as `returns_by_member` takes it."""
 
-    one: Callable[[Tensor], Tensor]
+    one: Act
     policies: int = 1
 
     def act(self, observation: Tensor) -> Tensor:
-        return self.one(observation[0])[None]
+        return self.one(observation[0]).float()[None]
 
 
 @dataclass(frozen=True)
@@ -76,29 +74,18 @@ class ModelBased:
 
     def _returns(self, problem: Problem, act: Act) -> Tensor:
         """Of one policy, ``[N, rollouts]``."""
-        return returns_by_member(
-            problem.ensemble,
-            _One(lambda observation: act(observation).float()),
-            problem.starts.float(),
-            rollouts=self.rollouts,
-            horizon=problem.rollout_steps,
-            seed=problem.seed,
-            discount=problem.discount,
-            survival=problem.survival,
-        )[0]
+        return returns_by_member(problem.ensemble, _One(act), **self._rollouts(problem))[0]
 
     def _uncertainty(self, problem: Problem, act: Act) -> float:
-        weights = problem.discount ** torch.arange(problem.rollout_steps, dtype=torch.float64)
-        return float(
-            uncertainty_of(
-                problem.ensemble,
-                _One(lambda observation: act(observation).float()),
-                problem.starts.float(),
-                rollouts=self.rollouts,
-                weights=weights if problem.survival is None else weights * problem.survival,
-                seed=problem.seed,
-            ).mean()
-        )
+        return float(uncertainty_of(problem.ensemble, _One(act), **self._rollouts(problem)).mean())
+
+    def _rollouts(self, problem: Problem) -> dict[str, Any]:
+        return {
+            "starts": problem.starts.float(),
+            "rollouts": self.rollouts,
+            "weights": step_weights(problem.rollout_steps, discount=problem.discount, survival=problem.survival),
+            "seed": problem.seed,
+        }
 
     def _doubt(self, policy: float, clone: float) -> Estimate:
         return Estimate(
