@@ -31,6 +31,7 @@ TINY: dict[str, Any] = {
         "ensemble_size": 3,
         "log_variance_bounds": [-10.0, 0.5],
         "hidden": [16],
+        "beta_nll": 0.0,
         "learning_rate": 0.005,
         "max_transitions_per_unit": None,
         "server_momentum": 0.6,

@@ -50,7 +50,12 @@ def make_units(shape: Architecture, lengths: Sequence[int], seed: int = 0) -> Ra
 
 def local_training(learning_rate: float = 0.05, batch_size: int = 16, **changes: Any) -> LocalTraining:
     """One epoch of local steps without weight decay."""
-    settings: dict[str, Any] = {"local_epochs": 1, "weight_decay": 0.0, "max_transitions_per_unit": None}
+    settings: dict[str, Any] = {
+        "local_epochs": 1,
+        "weight_decay": 0.0,
+        "max_transitions_per_unit": None,
+        "beta_nll": 0.0,
+    }
     return LocalTraining(learning_rate=learning_rate, batch_size=batch_size, **(settings | changes))
 
 

@@ -61,7 +61,12 @@ def recipe(variant: Variant, epsilon: float | None = None) -> Recipe:
         columns=ObservationColumns(OBSERVATION_SIZE, (), discrete_actions=False),
         normaliser="public",
         local=LocalTraining(
-            learning_rate=0.02, batch_size=5, local_epochs=2, weight_decay=0.0, max_transitions_per_unit=None
+            learning_rate=0.02,
+            batch_size=5,
+            local_epochs=2,
+            weight_decay=0.0,
+            max_transitions_per_unit=None,
+            beta_nll=0.0,
         ),
         server=ServerTraining(
             server_momentum=0.8, server_averaging=0.0, early_stopping=EarlyStopping(every=_ROUNDS, patience=None)

@@ -39,6 +39,7 @@ FITTED: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.hidden": [32, 32],
     "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.beta_nll": 0.0,
     "dynamics.learning_rate": 0.01,
     "dynamics.max_transitions_per_unit": None,
     "dynamics.server_momentum": 0.6,

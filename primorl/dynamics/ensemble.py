@@ -22,6 +22,7 @@ _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, Recur
 
 TERMINATION_GAIN = 10.0
 """Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
+_STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
 _HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare large values
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
@@ -142,23 +143,26 @@ def forward(weights: Weights, inputs: Tensor, low: float, high: float) -> tuple[
     return gaussian(outputs(weights, inputs), low, high)
 
 
-def row_losses(shape: Architecture, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def row_losses(
+    shape: Architecture, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """What every member loses on every row, and what it predicts.
 
-    The Gaussian's negative log-likelihood; with a learned termination plus -log P(flag), its binary cross-entropy.
+    The Gaussian's `negative_log_likelihood`; with a learned termination plus -log P(flag), its binary cross-entropy.
 
     Args:
         shape: sizes of the ensemble.
         weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
         inputs: standardised, ``[N, B, S + A]``.
         targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
+        beta_nll: β of the loss that is trained on; losses that are reported have 0.
 
     Returns:
         Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
     """
     output = outputs(weights, inputs)
     mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
-    loss = negative_log_likelihood(mean, log_variance, targets[..., : shape.targets])
+    loss = negative_log_likelihood(mean, log_variance, targets[..., : shape.targets], beta_nll)
     if not shape.learned_termination:
         return loss, mean
     logit = TERMINATION_GAIN * output[..., -1]
@@ -172,9 +176,15 @@ def soft_bounded(raw: Tensor, low: float, high: float) -> Tensor:
     return low + softplus(below_high - low)
 
 
-def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor) -> Tensor:
-    """Gaussian negative log-likelihood, summed over the last axis, without its constant."""
-    return 0.5 * ((mean - targets).square() * torch.exp(-log_variance) + log_variance).sum(-1)
+def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor, beta_nll: float = 0.0) -> Tensor:
+    """Gaussian negative log-likelihood, summed over the last axis, without its constant.
+
+    With β = ``beta_nll`` each term counts variance^β, whose gradient is not taken (Seitzer et al. 2022).
+    """
+    terms = (mean - targets).square() * torch.exp(-log_variance) + log_variance
+    if beta_nll > 0:
+        terms = terms * torch.exp(beta_nll * log_variance.detach())
+    return 0.5 * terms.sum(-1)
 
 
 @dataclass(frozen=True)
@@ -204,7 +214,11 @@ class Normaliser:
         # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none may be far outside.
         spread = torch.where(spread > 0, spread, deviation := targets.std(dim=0))
         spread[-1] = deviation[-1] if deviation[-1] > _HEAVY * spread[-1] else spread[-1]
-        return cls(inputs.mean(0), _positive(inputs.std(0)), centre, _positive(spread), flag)
+        scale = _positive(inputs.std(0))
+        # A counter or a trait of the person moves alike in every step. Its noise must be small beside its own range.
+        steady = _STEADY * scale[: len(spread) - 1]
+        spread[:-1] = torch.where(spread[:-1] > 1e-6, spread[:-1], steady)
+        return cls(inputs.mean(0), scale, centre, _positive(spread), flag)
 
     def inputs(self, raw: Tensor) -> Tensor:
         """Standardise ``[..., S + A]``."""

@@ -135,7 +135,7 @@ class PessimisticModel:
         bounds = self._ensemble.bounds
         predicted = observation + drawn[:, :-1]
         following = torch.clamp(predicted, bounds.observation_low, bounds.observation_high)
-        reward = drawn[:, -1].clamp(bounds.reward_low, bounds.reward_high)
+        reward = mean[member, row, -1].nan_to_num(nan=0.0).clamp(bounds.reward_low, bounds.reward_high)
         doubt = self._uncertainty(*((mean, std) if self._scale is None else (mean / self._scale, std / self._scale)))
         terminated = None
         if ends is not None:

@@ -27,6 +27,7 @@ Type                      Allowed               Used for
 ``Probability``           1e-9 to 1             q and other probabilities that are not zero
 ``Share``                 above 0 and below 1   discount and shares
 ``Fraction``              0 to below 1          momentum, averaging, the public fraction
+``Portion``               0 to 1                β of the loss
 ========================  ====================  ==============================================================
 """
 
@@ -105,3 +106,4 @@ Delta = Annotated[float, Within(ge=1e-30, lt=1)]
 Probability = Annotated[float, Within(ge=1e-9, le=1)]
 Share = Annotated[float, Within(gt=0, lt=1)]
 Fraction = Annotated[float, Within(ge=0, lt=1)]
+Portion = Annotated[float, Within(ge=0, le=1)]

@@ -41,7 +41,12 @@ see `clipping_norm`."""
 # One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
 _ROWS = 256
 LOCAL = LocalTraining(
-    learning_rate=1.0, batch_size=_ROWS, local_epochs=1, weight_decay=0.0, max_transitions_per_unit=_ROWS
+    learning_rate=1.0,
+    batch_size=_ROWS,
+    local_epochs=1,
+    weight_decay=0.0,
+    max_transitions_per_unit=_ROWS,
+    beta_nll=0.0,
 )
 LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
 SERVER = ServerTraining(
@@ -167,7 +172,7 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
 def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
     """Weights that the public split makes; see `primorl.training.public_start`."""
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
-    return public_start(setup.architecture, normaliser, setup.source_of(public), setup.seed)
+    return public_start(setup.architecture, normaliser, setup.source_of(public), setup.seed, setup.local.beta_nll)
 
 
 def _plan(params: Params, manifest: Manifest, walk: float) -> Plan:

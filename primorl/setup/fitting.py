@@ -43,6 +43,7 @@ ROUNDS = (20, 60)
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": [-5.0, 3.0],
+    "dynamics.beta_nll": 1.0,
     "dynamics.server_momentum": 0.6,
     "dynamics.server_averaging": 0.9,
 }

@@ -76,8 +76,9 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
     Keys that came later are left out where they say what was meant before: the same work keeps its identity.
     """
     said = {key: value for key, value in plain(params.dynamics).items() if key not in ("mopo", "train_anyway")}
-    if said["start"] == "random":
-        del said["start"]
+    for key, before in (("start", "random"), ("beta_nll", 0.0)):
+        if said[key] == before:
+            del said[key]
     return said
 
 

@@ -69,7 +69,8 @@ def training_setup(
 
 def _public_start(setup: TrainingSetup, public: UnitStore) -> Weights:
     """Weights that the public split makes; see `primorl.training.public_start`."""
-    return public_start(setup.ensemble, setup.make_normaliser(public.flat(), {}), public, setup.seed)
+    normaliser = setup.make_normaliser(public.flat(), {})
+    return public_start(setup.ensemble, normaliser, public, setup.seed, setup.local.beta_nll)
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:

@@ -30,6 +30,7 @@ _MOST_ROWS = 8192
 _SEED = 1
 _WORST = 5.0  # nats of a row beyond a constant's loss
 _UNCLIPPED = 1e6
+_LARGE = 0.9  # quantile; units with large updates often know of rare events, which a lower clip would unlearn
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ class DryRun:
         inputs, targets = self._second.rows(_MOST_ROWS)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)
-        self._starts: dict[tuple[Architecture, int], Weights] = {}
+        self._starts: dict[tuple[Architecture, int, float], Weights] = {}
 
     def outcome(self, setup: TrainingSetup, *, from_public: bool, noise: float = 1.0) -> Outcome:
         """Rehearse the training of ``setup``.
@@ -111,7 +112,7 @@ class DryRun:
         return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
-        """The median norm of one unit's unclipped update of the whole ensemble; infinite where updates diverge."""
+        """The `_LARGE` quantile of the norm of one unit's unclipped update of the whole ensemble; infinite where updates diverge."""
         units, local = self._second, setup.local
         batches = local_batches(
             units,
@@ -127,13 +128,15 @@ class DryRun:
             self._start(setup, from_public=from_public), batches, setup.architecture, local, clip
         )
         norms = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
-        median = float(norms.median())
-        return median if 0 < median < _UNCLIPPED / 10 else math.inf
+        usual = float(norms.quantile(_LARGE))
+        return usual if 0 < usual < _UNCLIPPED / 10 else math.inf
 
     def _start(self, setup: TrainingSetup, *, from_public: bool) -> Weights:
         if not from_public:
             return setup.initial_weights()
-        key = setup.ensemble, setup.seed
+        key = setup.ensemble, setup.seed, setup.local.beta_nll
         if key not in self._starts:
-            self._starts[key] = public_start(setup.ensemble, self._normaliser, self._first, setup.seed)
+            self._starts[key] = public_start(
+                setup.ensemble, self._normaliser, self._first, setup.seed, setup.local.beta_nll
+            )
         return self._starts[key]

@@ -220,7 +220,7 @@ def _clipped_updates(
     y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    gradient = _loss_gradient(shape, pairs, rows, workspace, device)
+    gradient = _loss_gradient(shape, local.beta_nll, pairs, rows, workspace, device)
     rectified = isinstance(shape, PolicyNetwork)
     # On a GPU no value may be asked for: the steps may be in the course of being captured.
     ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
@@ -259,11 +259,20 @@ class _LossGradient:
     of a flag f, with logit = g·output, ∂/∂output = g (sigmoid(logit) - f).
 
     With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
-    e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need.
+    e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need. With β of the β-NLL loss, both gradients of the
+    Gaussian are multiplied by e^(βv).
     """
 
-    def __init__(self, shape: Architecture, pairs: int, rows: int, workspace: Workspace, device: torch.device) -> None:
-        self._shape = shape
+    def __init__(
+        self,
+        shape: Architecture,
+        beta_nll: float,
+        pairs: int,
+        rows: int,
+        workspace: Workspace,
+        device: torch.device,
+    ) -> None:
+        self._shape, self._beta = shape, beta_nll
         parts = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(3)]
         self._share, self._precision, self._miss = parts
         self._flag = workspace.apart("flag", 0, pairs, rows, 1, device)
@@ -280,6 +289,10 @@ class _LossGradient:
         spread = miss.mul_(scaled).sub_(1).mul_(precision)
         _sigmoid_backward_into(spread, share, grad_input=spread)
         torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
+        if self._beta > 0:
+            variance = precision.pow_(-self._beta)
+            scaled.mul_(variance)
+            gradient[..., size : 2 * size].mul_(variance)
         if self._shape.learned_termination:
             probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._flag).sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
@@ -287,12 +300,12 @@ class _LossGradient:
 
 
 def _loss_gradient(
-    shape: Network, pairs: int, rows: int, workspace: Workspace, device: torch.device
+    shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace, device: torch.device
 ) -> "_LossGradient | CategoricalGradient | SquashedGaussianGradient":
     """What makes the gradient of the network's own loss."""
     if not isinstance(shape, PolicyNetwork):
         assert isinstance(shape, Architecture)
-        return _LossGradient(shape, pairs, rows, workspace, device)
+        return _LossGradient(shape, beta_nll, pairs, rows, workspace, device)
     count = 1 if shape.discrete_actions else 4
     buffers = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(count)]
     return CategoricalGradient(buffers[0]) if shape.discrete_actions else SquashedGaussianGradient(shape, buffers)

@@ -23,6 +23,7 @@ def train_pooled(
     seed: int,
     device: torch.device,
     on_epoch: Callable[[PublicEvaluation | None], None],
+    beta_nll: float = 0.0,
 ) -> Trained:
     """Train by maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
 
@@ -35,6 +36,7 @@ def train_pooled(
         seed: of the initial weights and the batches.
         device: where to compute.
         on_epoch: called with the evaluation after every epoch.
+        beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
 
     Returns:
         The weights with the best public loss; without a public split, those after the last epoch. ``rounds`` counts
@@ -58,7 +60,7 @@ def train_pooled(
         for _ in range(max(1, len(inputs) // pooled.batch_size)):
             size = (architecture.members, pooled.batch_size)
             rows = torch.randint(len(inputs), size, generator=generator, device=device)
-            losses, _ = losses_of_rows(architecture, weights, inputs[rows], targets[rows])
+            losses, _ = losses_of_rows(architecture, weights, inputs[rows], targets[rows], beta_nll)
             loss = losses.mean(1).sum()
             optimiser.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

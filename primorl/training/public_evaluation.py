@@ -80,7 +80,9 @@ class PublicEvaluator:
         return loss
 
 
-def losses_of_rows(network: Network, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+def losses_of_rows(
+    network: Network, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
+) -> tuple[Tensor, Tensor]:
     """What each member loses on every row, and what it expects: `row_losses` or `policy_row_losses`.
 
     Args:
@@ -88,13 +90,14 @@ def losses_of_rows(network: Network, weights: Weights, inputs: Tensor, targets: 
         weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
         inputs: standardised, ``[N, B, inputs]``.
         targets: standardised, ``[.., B, columns]``.
+        beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
 
     Returns:
         Losses ``[N, B]``; means or probabilities ``[N, B, columns]``.
     """
     if isinstance(network, PolicyNetwork):
         return policy_row_losses(network, weights, inputs, targets)
-    return row_losses(_ensemble(network), weights, inputs, targets)
+    return row_losses(_ensemble(network), weights, inputs, targets, beta_nll)
 
 
 def _ensemble(network: Network) -> Architecture:

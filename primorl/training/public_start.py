@@ -55,7 +55,9 @@ def shuffled(source: CohortSource) -> Tensor:
     return torch.randperm(source.units, generator=torch.Generator().manual_seed(_ORDER_SEED))
 
 
-def public_start(architecture: Network, normaliser: Normaliser, public: CohortSource, seed: int) -> Weights:
+def public_start(
+    architecture: Network, normaliser: Normaliser, public: CohortSource, seed: int, beta_nll: float
+) -> Weights:
     """Maximum likelihood on public units, stopped when units that are held out no longer gain from it.
 
     The number of epochs is found with one unit in four held out. Then all units are trained on for as many.
@@ -65,6 +67,7 @@ def public_start(architecture: Network, normaliser: Normaliser, public: CohortSo
         normaliser: of inputs and targets.
         public: the public units, as training sees them (`TrainingSetup.source_of`).
         seed: of the initial weights and the batches.
+        beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
 
     Raises:
         ValueError: there are fewer than `LEAST_UNITS` units.
@@ -89,6 +92,7 @@ def public_start(architecture: Network, normaliser: Normaliser, public: CohortSo
             seed=seed,
             device=torch.device("cpu"),
             on_epoch=lambda evaluation: None,
+            beta_nll=beta_nll,
         )
         return trained.weights, trained.evaluations
 

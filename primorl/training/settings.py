@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from primorl.project.values import Fraction, LearningRate, PositiveInt, Steps, WeightDecay
+from primorl.project.values import Fraction, LearningRate, Portion, PositiveInt, Steps, WeightDecay
 
 if TYPE_CHECKING:
     import torch
@@ -21,6 +21,9 @@ class LocalTraining:
         local_epochs: E, passes over the unit's transitions.
         weight_decay: decoupled, per step.
         max_transitions_per_unit: a uniform subset of at most this many transitions takes part; None: all.
+        beta_nll: β of the ensemble's loss (Seitzer et al. 2022): every term of a row's Gaussian loss counts its own
+            predicted variance to the power β. 0 is maximum likelihood, as in the paper; with 1 means are fitted as by
+            least squares, so that rare large targets are not explained by a large variance alone.
     """
 
     learning_rate: LearningRate
@@ -28,6 +31,7 @@ class LocalTraining:
     local_epochs: Steps
     weight_decay: WeightDecay
     max_transitions_per_unit: PositiveInt | None
+    beta_nll: Portion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -121,6 +121,6 @@ class TrainingSetup:
         content = (
             *(plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, self.architecture),
             *(local.learning_rate, local.max_transitions_per_unit, server.server_momentum, server.server_averaging),
-            self.start is None,
+            *(self.start is None, local.beta_nll),
         )
         return hashlib.sha256(repr(content).encode()).hexdigest()
