@@ -4,7 +4,8 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 
 
 @pytest.fixture(scope="session")

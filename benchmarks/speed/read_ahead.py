@@ -14,7 +14,8 @@ import torch
 
 from benchmarks.machine import machine, write
 from benchmarks.speed.cohort import SPACES, STEPS, fill
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

@@ -13,17 +13,15 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
+from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import LEARNED, NONE, RULES
 from primorl.project.errors import PipelineError
 
-_MOST_QUANTILE_ROWS = 1 << 18  # torch.quantile takes 16 million numbers at most
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
 TERMINATION_GAIN = 10.0
 """Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
-_STEADY = 0.05  # scale of a change that is always the same, in standard deviations of what changes
-_HEAVY = 2.0  # a standard deviation of so many usual spreads is that of rare large values
 _RARE_LOGIT = math.log(0.01 / 0.99)
 
 Weights = tuple[Tensor, ...]
@@ -185,64 +183,6 @@ def negative_log_likelihood(mean: Tensor, log_variance: Tensor, targets: Tensor,
     if beta_nll > 0:
         terms = terms * torch.exp(beta_nll * log_variance.detach())
     return 0.5 * terms.sum(-1)
-
-
-@dataclass(frozen=True)
-class Normaliser:
-    """Affine maps to standardised inputs and targets; made from public data only.
-
-    Inputs are centred on their mean and divided by their standard deviation. Targets are centred on their median and
-    divided by a robust spread, the 90% quantile of |y - median| over 1.645 (the normal's): a few rare
-    jumps may hold most of a target's variance, and scaled by that the usual motion would vanish.
-
-    With ``flag``, targets keep one column behind the standardised ones as it is: whether the episode terminated.
-    """
-
-    input_mean: Tensor
-    input_scale: Tensor
-    target_mean: Tensor
-    target_scale: Tensor
-    flag: bool = False
-
-    @classmethod
-    def from_public(cls, inputs: Tensor, targets: Tensor, flag: bool = False) -> "Normaliser":
-        """Fit to public transitions: inputs ``[R, S + A]``, targets ``[R, S + 1]``, one column more with ``flag``."""
-        targets = targets[:, :-1] if flag else targets
-        targets = targets[:: -(-len(targets) // _MOST_QUANTILE_ROWS)]
-        centre = targets.median(dim=0).values
-        spread = (targets - centre).abs().quantile(0.9, dim=0) / 1.645
-        # Sparse targets have no such spread; of rewards, rare large ones are what matters, and none may be far outside.
-        spread = torch.where(spread > 0, spread, deviation := targets.std(dim=0))
-        spread[-1] = deviation[-1] if deviation[-1] > _HEAVY * spread[-1] else spread[-1]
-        scale = _positive(inputs.std(0))
-        # A counter or a trait of the person moves alike in every step. Its noise must be small beside its own range.
-        steady = _STEADY * scale[: len(spread) - 1]
-        spread[:-1] = torch.where(spread[:-1] > 1e-6, spread[:-1], steady)
-        return cls(inputs.mean(0), scale, centre, _positive(spread), flag)
-
-    def inputs(self, raw: Tensor) -> Tensor:
-        """Standardise ``[..., S + A]``."""
-        return (raw - self.input_mean) / self.input_scale
-
-    def targets(self, raw: Tensor) -> Tensor:
-        """Standardise the first S + 1 columns of ``[..., >= S + 1]``; gives these, and the flag where it is kept."""
-        size = len(self.target_mean)
-        standardised = (raw[..., :size] - self.target_mean) / self.target_scale
-        return torch.cat((standardised, raw[..., size : size + 1]), dim=-1) if self.flag else standardised
-
-    def to(self, device: torch.device) -> "Normaliser":
-        """The same maps on ``device``."""
-        return Normaliser(
-            self.input_mean.to(device),
-            self.input_scale.to(device),
-            self.target_mean.to(device),
-            self.target_scale.to(device),
-            self.flag,
-        )
-
-
-def _positive(scale: Tensor) -> Tensor:
-    return torch.where(scale > 1e-6, scale, torch.ones_like(scale))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Bounds, Normaliser, Weights
+from primorl.dynamics.ensemble import Bounds, Weights
+from primorl.dynamics.normaliser import Normaliser
 from primorl.policy import behaviour
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
 from primorl.policy.exported import DeterministicPolicy

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Normaliser
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training.cohort import CohortSource
 from primorl.training.normaliser_query import normaliser_of_bounds
 from primorl.training.policy_network import PolicyNetwork

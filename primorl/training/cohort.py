@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Normaliser
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import Entropy, uniforms
 from primorl.training.local_update import LocalBatches
 

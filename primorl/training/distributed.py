@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from primorl.dynamics.ensemble import Normaliser, Weights
+from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
 from primorl.training.networks import Network

@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from primorl.dynamics.ensemble import Architecture, Normaliser, Weights, row_losses
+from primorl.dynamics.ensemble import Architecture, Weights, row_losses
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -112,7 +113,7 @@ class DryRun:
         return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
-        """The `_LARGE` quantile of the norm of one unit's unclipped update of the whole ensemble; infinite where updates diverge."""
+        """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""
         units, local = self._second, setup.local
         batches = local_batches(
             units,

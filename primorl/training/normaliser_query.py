@@ -6,7 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Bounds, Normaliser
+from primorl.dynamics.ensemble import Bounds
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.queries import Fractions, register_query
 from primorl.training.cohort import CohortSource
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Normaliser
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training.networks import Network
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator, losses_of_rows
 from primorl.training.settings import PooledTraining

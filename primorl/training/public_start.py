@@ -5,7 +5,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Normaliser, Weights
+from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training.cohort import CohortSource
 from primorl.training.networks import Network
 from primorl.training.normaliser_query import all_rows

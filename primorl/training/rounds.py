@@ -11,7 +11,8 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Normaliser, Weights
+from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training.chunks import Chunk, bytes_of_a_unit, cpu_chunks, cpu_sizes, filled_up, gpu_chunks
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.cuda_graph import SumOfUpdates

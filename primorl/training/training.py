@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from torch import Tensor
 
 from primorl.dynamics.config import PublicLosses
-from primorl.dynamics.ensemble import Normaliser, Weights
+from primorl.dynamics.ensemble import Weights
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource
 from primorl.training.distributed import DistributedRounds, Group, distributed_totals

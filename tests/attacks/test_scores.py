@@ -9,7 +9,8 @@ from scipy.stats import spearmanr
 from primorl.attacks.membership import public_units, recipe
 from primorl.attacks.population import OBSERVATION_SIZE, bounds, population
 from primorl.attacks.scores import likelihood_ratio, model_scores, policy_scores
-from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.policy.exported import DeterministicPolicy
 
 

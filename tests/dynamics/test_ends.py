@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ends import Evidence, evidence, with_ends, without_head
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 

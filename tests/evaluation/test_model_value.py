@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import RULES, Rule
 from primorl.evaluation.model_value import ModelValue
 from primorl.policy.member_values import returns_by_member, step_weights

@@ -9,7 +9,8 @@ import torch
 
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble, Normaliser
+from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.project.files import write_json
 from primorl.setup.behaviour_files import write_nothing
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check

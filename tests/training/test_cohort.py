@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from primorl.dynamics.ensemble import Normaliser
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.training import cohort
 from primorl.training.cohort import local_batches

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.training.chunks import filled_up, next_size
 from primorl.training.cuda_graph import SumOfUpdates

@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.sampling import PoissonSampler

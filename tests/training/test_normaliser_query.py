@@ -8,7 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from primorl.dynamics.ensemble import Bounds, Normaliser
+from primorl.dynamics.ensemble import Bounds
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.queries import ONE, GaussianQuery
 from primorl.training.normaliser_query import (

@@ -5,7 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training import public_start as module
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.public_start import LEAST_UNITS, Units, public_start, shuffled

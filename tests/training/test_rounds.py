@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Normaliser
+from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy
 from primorl.privacy.mechanism.plan import Plan

@@ -10,7 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import GaussianEnsemble, Normaliser
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.normaliser import Normaliser
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.saved import SCALES
 
