@@ -43,13 +43,13 @@ ROUNDS = (20, 60)
 _COMMON: dict[str, Any] = {
     "dynamics.ensemble_size": 3,
     "dynamics.log_variance_bounds": [-5.0, 3.0],
-    "dynamics.beta_nll": 1.0,
     "dynamics.server_momentum": 0.6,
     "dynamics.server_averaging": 0.9,
 }
 _SMALL = ((64, 64), (32, 32), (32,), (16,))
 _FROM_SCRATCH: dict[str, Any] = {
     "dynamics.start": "random",
+    "dynamics.beta_nll": 0.0,
     "dynamics.learning_rate": 0.01,
     "privacy.rounds": 100,
     "privacy.clipping_norm": 0.35,
@@ -224,7 +224,7 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
-    common = _common(manifest, public) | {"dynamics.start": "public"}
+    common = _common(manifest, public) | {"dynamics.start": "public", "dynamics.beta_nll": 1.0}
     seen = []
     for hidden, rate, rounds in itertools.product(HIDDEN, LEARNING_RATES, ROUNDS):
         tried = {"dynamics.hidden": list(hidden), "dynamics.learning_rate": rate, "privacy.rounds": rounds}

@@ -137,7 +137,17 @@ def test_target_scale_withstands_rare_jumps() -> None:
 def test_constant_columns_are_left_alone() -> None:
     normaliser = Normaliser.from_public(torch.ones(50, 3), torch.zeros(50, 2))
     assert torch.equal(normaliser.input_scale, torch.ones(3))
-    assert torch.equal(normaliser.target_scale, torch.ones(2))
+    torch.testing.assert_close(normaliser.target_scale, torch.tensor([0.05, 1.0]))
+
+
+def test_a_counters_noise_is_small_beside_its_range() -> None:
+    """It moves alike in every step: with a scale of 1 the least variance of a model would be a random walk through it."""
+    left = torch.arange(20).flip(0).repeat(50) / 20
+    inputs = torch.stack((left, torch.randn(1000)), dim=1)
+    targets = torch.stack((torch.full((1000,), -0.05), torch.randn(1000), torch.randn(1000)), dim=1)
+    scale = Normaliser.from_public(inputs, targets).target_scale
+    torch.testing.assert_close(scale[0], 0.05 * left.std())
+    assert scale[1:].min() > 0.8, "the twin: what varies keeps its own scale"
 
 
 def test_sparse_targets_fall_back_to_the_standard_deviation() -> None:

@@ -11,8 +11,11 @@ from primorl.training.policy_network import PolicyNetwork
 from primorl.training.settings import LocalTraining
 
 
-def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture) -> Tensor:
-    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the textbook has it."""
+def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architecture, beta_nll: float = 0.0) -> Tensor:
+    """Mean over rows of the Gaussian negative log-likelihood (and cross-entropy), written as the textbook has it.
+
+    β-NLL (Seitzer et al. 2022) weighs every term by the variance to the power β, which counts as a constant.
+    """
     hidden = x
     for weight, bias in zip(parameters[0:-2:2], parameters[1:-2:2], strict=True):
         z = hidden @ weight + bias
@@ -22,7 +25,8 @@ def member_loss(parameters: list[Tensor], x: Tensor, y: Tensor, shape: Architect
     raw = shape.log_variance_high - torch.nn.functional.softplus(shape.log_variance_high - raw)
     log_variance = shape.log_variance_low + torch.nn.functional.softplus(raw - shape.log_variance_low)
     normal = torch.distributions.Normal(mean, torch.exp(log_variance / 2))
-    loss = (-normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)).sum(1).mean()
+    terms = -normal.log_prob(y[:, : shape.targets]) - 0.5 * math.log(2 * math.pi)
+    loss = (terms * normal.variance.detach() ** beta_nll).sum(1).mean()
     if shape.learned_termination:
         loss = loss - torch.distributions.Bernoulli(logits=TERMINATION_GAIN * output[:, -1]).log_prob(y[:, -1]).mean()
     return loss
@@ -78,7 +82,10 @@ def reference_sum(
                     continue
                 x, y = batches.inputs[step, unit][rows], batches.targets[step, unit][rows]
                 leaves = [w.requires_grad_() for w in current]
-                loss = (policy_loss if isinstance(shape, PolicyNetwork) else member_loss)(leaves, x, y, shape)  # type: ignore[operator]
+                if isinstance(shape, PolicyNetwork):
+                    loss = policy_loss(leaves, x, y, shape)
+                else:
+                    loss = member_loss(leaves, x, y, shape, local.beta_nll)
                 gradients = torch.autograd.grad(loss, leaves)
                 with torch.no_grad():
                     moved = [

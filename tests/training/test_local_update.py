@@ -49,17 +49,26 @@ def batches_of(source: Ragged, normaliser: Normaliser, batch_size: int, epochs: 
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])
 @pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("norm", [0.05, 0.5, math.inf])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@pytest.mark.parametrize(("weight_decay", "beta_nll"), [(0.0, 0.0), (0.1, 0.5), (0.0, 1.0)])
 def test_agrees_with_the_reference(
-    shape: Architecture, identity: Normaliser, learned: bool, mode: str, epochs: int, norm: float, weight_decay: float
+    shape: Architecture,
+    identity: Normaliser,
+    learned: bool,
+    mode: str,
+    epochs: int,
+    norm: float,
+    weight_decay: float,
+    beta_nll: float,
 ) -> None:
-    """Uneven lengths (1 and batch ± 1 among them), E > 1, both clippings, clipped, partly clipped and unclipped."""
+    """Uneven lengths (1 and batch ± 1 among them), E > 1, both clippings and losses, clipped, partly and unclipped."""
     source = make_units(shape, [40, 1, 16, 17, 15, 33, 8])
     if learned:
         shape, identity = dataclasses.replace(shape, learned_termination=True), dataclasses.replace(identity, flag=True)
         source = with_ends(source)
     batches = batches_of(source, identity, batch_size=16, epochs=epochs)
-    local = local_training(learning_rate=0.05, batch_size=16, local_epochs=epochs, weight_decay=weight_decay)
+    local = local_training(
+        learning_rate=0.05, batch_size=16, local_epochs=epochs, weight_decay=weight_decay, beta_nll=beta_nll
+    )
     weights = shape.initial_weights(3)
     fast = sum_of_updates(weights, batches, shape, local, EnsembleClip(norm, mode, shape.members, len(shape.layers)))
     slow = reference_sum(weights, batches, shape, local, norm, mode)
@@ -81,6 +90,16 @@ def test_the_agreement_sees_the_termination(shape: Architecture, identity: Norma
     slow = reference_sum(weights, batches, shape, local, 0.5, "flat")
     fast = sum_of_updates(weights, turned, shape, local, clip)
     assert joint_norm([a - b for a, b in zip(fast, slow, strict=True)]) > 20 * 5e-5 * joint_norm(slow)
+
+
+def test_the_agreement_sees_the_loss(shape: Architecture, identity: Normaliser) -> None:
+    """The twin: with another β the sums differ by far more than the tolerance."""
+    batches = batches_of(make_units(shape, [40, 33, 48]), identity, batch_size=16, epochs=1)
+    weights, clip = shape.initial_weights(3), EnsembleClip(0.5, "flat", shape.members, len(shape.layers))
+    slow = reference_sum(weights, batches, shape, local_training(beta_nll=1.0), 0.5, "flat")
+    for beta_nll in (0.0, 0.8):
+        fast = sum_of_updates(weights, batches, shape, local_training(beta_nll=beta_nll), clip)
+        assert joint_norm([a - b for a, b in zip(fast, slow, strict=True)]) > 20 * 5e-5 * joint_norm(slow)
 
 
 def test_the_agreement_can_fail(shape: Architecture, identity: Normaliser) -> None:
@@ -134,9 +153,10 @@ ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.
     mode=st.sampled_from(["flat", "per_layer"]),
     rate=st.sampled_from([0.03, 1.0, 100.0]),
     learned=st.booleans(),
+    beta_nll=st.sampled_from([0.0, 0.3, 1.0]),
 )
 def test_no_unit_moves_the_sum_by_more_than_the_clip(
-    values: list[float], length: int, mode: str, rate: float, learned: bool
+    values: list[float], length: int, mode: str, rate: float, learned: bool, beta_nll: float
 ) -> None:
     """‖sum(D) - sum(D minus one)‖ ≤ C, whatever the one unit's data: huge, zero, NaN, infinite, one row."""
     shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5, learned)
@@ -148,7 +168,7 @@ def test_no_unit_moves_the_sum_by_more_than_the_clip(
         ordinary = with_ends(ordinary)
         odd.targets = [cycle.flip(0)[: 5 * length].view(length, 5)]
     both = Ragged([*ordinary.inputs, *odd.inputs], [*ordinary.targets, *odd.targets])
-    local = local_training(learning_rate=rate, batch_size=8)
+    local = local_training(learning_rate=rate, batch_size=8, beta_nll=beta_nll)
     clip = EnsembleClip(0.5, mode, shape.members, len(shape.layers))
     weights = shape.initial_weights(0)
     batches = batches_of(both, identity, 8, 1)

@@ -39,7 +39,7 @@ def test_it_predicts_units_that_it_has_not_seen_and_noise_it_leaves_alone(small:
         seen, others = (Units(units, part) for part in torch.arange(24).split([16, 8]))
         normaliser = Normaliser.from_public(*joined(units))
         judge = PublicEvaluator(small, normaliser, *others.rows())
-        losses = judge.compare(small.initial_weights(0), public_start(small, normaliser, seen, 0))
+        losses = judge.compare(small.initial_weights(0), public_start(small, normaliser, seen, 0, 0.0))
         gains.append(losses.constant - losses.final)
     assert gains[0] > 1.0
     assert -0.3 < gains[1] < 0.2
@@ -57,7 +57,7 @@ def test_the_epochs_are_those_at_which_held_out_units_were_predicted_best(
         return trained
 
     monkeypatch.setattr(module, "train_pooled", spied)
-    public_start(small, Normaliser.from_public(*joined(units)), units, 0)
+    public_start(small, Normaliser.from_public(*joined(units)), units, 0, 0.0)
     (some, held_out, _, seen), (every, nobody, epochs, _) = calls
     assert (some, len(held_out[0]), every, nobody) == (6 * 20, 2 * 20, 8 * 20, None)
     losses = [evaluation.loss for evaluation in seen]
@@ -67,7 +67,7 @@ def test_the_epochs_are_those_at_which_held_out_units_were_predicted_best(
 def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architecture) -> None:
     units = make_units(small, [10] * LEAST_UNITS)
     normaliser = Normaliser.from_public(*joined(units))
-    one, again, other = (public_start(small, normaliser, units, seed) for seed in (0, 0, 1))
+    one, again, other = (public_start(small, normaliser, units, seed, 0.0) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
@@ -75,7 +75,7 @@ def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architec
 def test_too_few_units_are_refused(small: Architecture) -> None:
     units = make_units(small, [10] * (LEAST_UNITS - 1))
     with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} of them, found {LEAST_UNITS - 1}"):
-        public_start(small, Normaliser.from_public(*joined(units)), units, 0)
+        public_start(small, Normaliser.from_public(*joined(units)), units, 0, 0.0)
 
 
 def test_some_units_are_a_source_of_their_own(small: Architecture) -> None:
