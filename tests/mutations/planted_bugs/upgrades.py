@@ -1,0 +1,35 @@
+"""Planted bugs of paid work across versions: its identity, and the scale that an answer is read on."""
+
+from tests.mutations.planted_bugs.bug import Bug
+
+_ANSWERS = "tests/setup/test_paid_answers.py"
+
+UPGRADES = [
+    Bug(
+        "answers-charged-for-a-new-key",
+        "ledger",
+        "primorl/setup/private_evaluation.py",
+        '        "return_bounds": chosen.return_bounds,\n',
+        '        "return_bounds": chosen.return_bounds,\n        "units": partitions.identity,\n',
+        "an answer that was paid for under an earlier version is charged again",
+        (_ANSWERS,),
+    ),
+    Bug(
+        "choice-charged-for-a-new-key",
+        "ledger",
+        "primorl/setup/selection.py",
+        '        **({"of_answers": draw} if draw else {}),\n',
+        '        "of_answers": draw,\n',
+        "a choice that was paid for under an earlier version is charged again",
+        (_ANSWERS,),
+    ),
+    Bug(
+        "answers-read-on-another-scale",
+        "evaluation",
+        "primorl/setup/private_evaluation.py",
+        "if state.about not in (about, about.partition(_BOUNDS)[0]):",
+        "if state.about.partition(_BOUNDS)[0] != about.partition(_BOUNDS)[0]:",
+        "an answer is scaled by bounds that it was not asked with",
+        ("tests/pipeline/test_evaluate_private.py",),
+    ),
+]
