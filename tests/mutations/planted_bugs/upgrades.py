@@ -1,8 +1,9 @@
-"""Planted bugs of paid work across versions: its identity, and the scale that an answer is read on."""
+"""Planted bugs of paid work across versions and losses: its identity, its scale, and the charges that files name."""
 
 from tests.mutations.planted_bugs.bug import Bug
 
 _ANSWERS = "tests/setup/test_paid_answers.py"
+_LOSSES = "tests/commands/test_ledger_losses.py"
 
 UPGRADES = [
     Bug(
@@ -31,5 +32,23 @@ UPGRADES = [
         "if state.about.partition(_BOUNDS)[0] != about.partition(_BOUNDS)[0]:",
         "an answer is scaled by bounds that it was not asked with",
         ("tests/pipeline/test_evaluate_private.py",),
+    ),
+    Bug(
+        "losses-of-a-joint-statement-unnoticed",
+        "ledger",
+        "primorl/setup/losses.py",
+        "for part in mechanisms if isinstance(mechanisms, list) else ():",
+        "for part in ():",
+        "a lost ledger goes unnoticed beside a policy that was made from model and clone",
+        (_LOSSES,),
+    ),
+    Bug(
+        "losses-recorded-as-both-together",
+        "ledger",
+        "primorl/setup/losses.py",
+        "yield from _of({**whole, **part}, ",
+        "yield from _of({**part, **statement, 'mechanisms': [], 'charge': part['charge']}, ",
+        "a repair records model and clone each as both together",
+        (_LOSSES,),
     ),
 ]
