@@ -12,7 +12,7 @@ from typing import Any
 from primorl.evaluation.wording import ADVICE, guarantee
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
-from primorl.release.card_answers import answered, expert_rows, included, together, whole
+from primorl.release.card_answers import answered, counted_clone, expert_rows, included, together, whole
 from primorl.release.card_meaning import curve, meaning, profile_row, success
 
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
@@ -38,11 +38,12 @@ def make_card(
         clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
     """
-    bundle = whole(statement, clone, answers, ledger["delta"])
+    counted = counted_clone(clone, ledger)
+    bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
     return Card(
         title=f"Model card: {summary['dataset']}",
-        verdict=_verdict(bundle, sound, included(clone, answers)),
+        verdict=_verdict(bundle, sound, included(counted, answers)),
         sound=sound,
         success=success(bundle) if sound else None,
         curve=curve(bundle) if sound else (),

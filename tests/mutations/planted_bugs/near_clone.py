@@ -60,4 +60,13 @@ NEAR_CLONE = [
         "the candidate is chosen by the member that likes it best",
         ("tests/policy/test_choice.py",),
     ),
+    Bug(
+        "near-clone-hidden-clone-uncounted",
+        "release",
+        "primorl/release/pages.py",
+        "    counted = counted_clone(clone, ledger)\n",
+        "    counted = clone\n",
+        "a bundle whose clone was taken out promises less",
+        ("tests/release/test_both.py",),
+    ),
 ]
