@@ -48,7 +48,7 @@ def make_card(
         success=success(bundle) if sound else None,
         curve=curve(bundle) if sound else (),
         sections=(
-            *_advice(policy, summary),
+            *_advice(policy, summary, asked=answers is not None),
             _what(statement, model, policy),
             _protected(statement),
             meaning(bundle, _plural(statement["unit"])),
@@ -73,7 +73,7 @@ def _verdict(statement: Mapping[str, Any], sound: bool, also: str) -> str:
     return promised if sound else f"{promised}. Do not rely on it"
 
 
-def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Section, ...]:
+def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any], *, asked: bool) -> tuple[Section, ...]:
     """What to do with the policy; nothing where an environment measured it."""
     advice = summary.get("recommendation")
     if advice is None:
@@ -82,6 +82,11 @@ def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Sect
     points = [f"{ADVICE[advice['answer']]}.", advice["reason"], f"This bundle holds {held[policy['policy']]}."]
     if policy["policy"] != advice["policy"]:
         points.append("That is not what is recommended: whoever made the bundle chose it in so many words.")
+    if asked:
+        points.append(
+            "The answers of the private data had a say in which policy this bundle holds. The guarantee of this card "
+            "counts them; policy/privacy.json is of the policy's weights alone."
+        )
     return (Section("What is recommended", tuple(points)),)
 
 

@@ -69,4 +69,13 @@ NEAR_CLONE = [
         "a bundle whose clone was taken out promises less",
         ("tests/release/test_both.py",),
     ),
+    Bug(
+        "near-clone-choice-unsaid",
+        "release",
+        "primorl/release/both.py",
+        "    if evaluation.recommendation is None or answers is None:\n        return statement\n",
+        "    return statement\n",
+        "the policy's statement does not say that private answers chose it",
+        ("tests/release/test_recommended.py",),
+    ),
 ]
