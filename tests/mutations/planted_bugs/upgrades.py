@@ -26,7 +26,7 @@ UPGRADES = [
     ),
     Bug(
         "answers-read-on-another-scale",
-        "evaluation",
+        "private evaluation",
         "primorl/setup/private_evaluation.py",
         "if state.about not in (about, about.partition(_BOUNDS)[0]):",
         "if state.about.partition(_BOUNDS)[0] != about.partition(_BOUNDS)[0]:",
