@@ -1,5 +1,6 @@
-"""The check of a policy that was made from two releases, model and clone: its statement must count both."""
+"""The statement of the policy in a bundle: it counts model and clone, and says what had a say in the choice."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from primorl.evaluation.private.results import PrivateEvaluation
@@ -17,9 +18,40 @@ from primorl.release.accounted import (
     given,
     refuse_unless_equal,
 )
-from primorl.release.contents import CLONE, LEDGER, MODEL, POLICY, LedgerStatement
+from primorl.release.contents import ANSWERS, CLONE, LEDGER, MODEL, POLICY, Evaluation, LedgerStatement
 
 WHAT = ("models/dynamics", "models/behaviour")
+CHOSEN = (
+    "which policy was released: the answers of the private units had a say in it, and this ε is of the weights alone; "
+    "that of the card counts the answers too"
+)
+"""What the policy's statement takes for granted where a recommendation was made from answers of the private units."""
+
+
+def as_released(statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
+    """The policy's statement in a bundle: what it is at home, and `CHOSEN` where the answers had a say.
+
+    Args:
+        statement: of what the policy was made from.
+        evaluation: ``evaluation.json``, with the recommendation.
+        answers: of the private units; None: nothing was asked.
+    """
+    if evaluation.recommendation is None or answers is None:
+        return statement
+    return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
+
+
+def as_made(path: Path, released: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
+    """The inverse of `as_released`.
+
+    Raises:
+        PipelineError: the statement does not say `CHOSEN` where it should, or the other way round.
+    """
+    own = tuple(line for line in released.public_assumptions if line != CHOSEN)
+    made = replace(released, public_assumptions=own)
+    if as_released(made, evaluation, answers) != released:
+        raise PipelineError(f"{path}: public_assumptions: {CHOSEN!r}: needed last with a recommendation from {ANSWERS}")
+    return made
 
 
 def check_policy_statement(

@@ -28,7 +28,7 @@ from primorl.project.files import file_sha256
 from primorl.project.records import printable, read_record, to_json
 from primorl.release import signature
 from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
-from primorl.release.both import check_policy_statement
+from primorl.release.both import as_made, check_policy_statement
 from primorl.release.card import is_inert
 from primorl.release.contents import (
     ANSWERS,
@@ -112,10 +112,11 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     evaluation = read(folder, EVALUATION, Evaluation)
     clone = read(folder, CLONE, Statement) if CLONE in names else None
     whole = read(folder, POLICY[2], Statement)
-    cloned = policy.policy == "models/behaviour"
-    if cloned and whole != clone:
-        raise PipelineError(f"{folder / POLICY[2]}: differs from {CLONE}, so it is not what paid for this policy")
     answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
+    made = as_made(folder / POLICY[2], whole, evaluation, answers)
+    cloned = policy.policy == "models/behaviour"
+    if cloned and made != clone:
+        raise PipelineError(f"{folder / POLICY[2]}: differs from {CLONE}, so it is not what paid for this policy")
     _check_configs(folder, model, policy, statement)
     paid = () if answers is None else answers.statements.values()
     own_clone = [] if clone is None else [(CLONE, clone)]
@@ -130,7 +131,7 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
         check_clone(folder, clone, statement, ledger)
     if not cloned:
         near = bool(policy.candidates)
-        check_policy_statement(folder, whole, statement, ledger, answers, clone=clone, candidates=near)
+        check_policy_statement(folder, made, statement, ledger, answers, clone=clone, candidates=near)
     check_recommendation(folder, evaluation, answers)
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)
@@ -138,10 +139,10 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
     check_chain(folder, statement, clone, ledger, policy, evaluation, answers)
-    for card, made in render(folder).items():
+    for card, text in render(folder).items():
         if not is_inert(found := _text(folder / card)):
             raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
-        if found != made:
+        if found != text:
             raise PipelineError(
                 f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
                 f"{POLICY[2]}, or make the bundle again"

@@ -7,11 +7,13 @@ from typing import Any
 
 from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.wording import source
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.together import joint_event
 from primorl.release.card import Row, Section
+from primorl.setup.cloning import STAGE as CLONING
 
 _WHOSE = {
     "behaviour": "today",
@@ -33,7 +35,7 @@ def whole(
 
     Args:
         statement: ``privacy.json`` of the model.
-        clone: the same of the clone of the behaviour; None: none was made.
+        clone: the same of the clone of the behaviour, or see `counted_clone`; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
     """
@@ -61,6 +63,29 @@ def whole(
             {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
         ],
     }
+
+
+def counted_clone(clone: Mapping[str, Any] | None, ledger: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these data.
+
+    A policy shows by itself no more of the clone that it was made near than its ``config.json`` says, which a stranger
+    may have changed. So a clone that was paid for is counted also where the bundle lacks its statement.
+
+    Args:
+        clone: ``privacy.json`` of the clone; None: the bundle has none.
+        ledger: ``ledger-statement.json``.
+
+    Returns:
+        What `whole` needs of a statement; None: no clone with a guarantee was ever paid for.
+    """
+    if clone is not None:
+        return clone
+    events = [
+        record["event"]
+        for record in ledger["records"]
+        if record["stage"] == CLONING and record["same_version"] and record["epsilon"] is not None
+    ]
+    return {"event": event_to_json(joint_event(events)), "private": True, "void": []} if events else None
 
 
 def included(clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from primorl.evaluation.wording import ADVICE, guarantee
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
-from primorl.release.card_answers import answered, expert_rows, included, together, whole
+from primorl.release.card_answers import answered, counted_clone, expert_rows, included, together, whole
 from primorl.release.card_meaning import curve, meaning, profile_row, success
 
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
@@ -38,16 +38,17 @@ def make_card(
         clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
     """
-    bundle = whole(statement, clone, answers, ledger["delta"])
+    counted = counted_clone(clone, ledger)
+    bundle = whole(statement, counted, answers, ledger["delta"])
     sound = bundle["private"] and not bundle["void"]
     return Card(
         title=f"Model card: {summary['dataset']}",
-        verdict=_verdict(bundle, sound, included(clone, answers)),
+        verdict=_verdict(bundle, sound, included(counted, answers)),
         sound=sound,
         success=success(bundle) if sound else None,
         curve=curve(bundle) if sound else (),
         sections=(
-            *_advice(policy, summary),
+            *_advice(policy, summary, asked=answers is not None),
             _what(statement, model, policy),
             _protected(statement),
             meaning(bundle, _plural(statement["unit"])),
@@ -72,7 +73,7 @@ def _verdict(statement: Mapping[str, Any], sound: bool, also: str) -> str:
     return promised if sound else f"{promised}. Do not rely on it"
 
 
-def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Section, ...]:
+def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any], *, asked: bool) -> tuple[Section, ...]:
     """What to do with the policy; nothing where an environment measured it."""
     advice = summary.get("recommendation")
     if advice is None:
@@ -81,6 +82,11 @@ def _advice(policy: Mapping[str, Any], summary: Mapping[str, Any]) -> tuple[Sect
     points = [f"{ADVICE[advice['answer']]}.", advice["reason"], f"This bundle holds {held[policy['policy']]}."]
     if policy["policy"] != advice["policy"]:
         points.append("That is not what is recommended: whoever made the bundle chose it in so many words.")
+    if asked:
+        points.append(
+            "The answers of the private data had a say in which policy this bundle holds. The guarantee of this card "
+            "counts them; policy/privacy.json is of the policy's weights alone."
+        )
     return (Section("What is recommended", tuple(points)),)
 
 

@@ -25,6 +25,7 @@ from primorl.project.paths import CONSENT, LOCK, MODELS, PARTITIONS, RAW, SUMMAR
 from primorl.project.records import write_record
 from primorl.release import bundle, signature
 from primorl.release.accounted import OURS
+from primorl.release.both import as_released
 from primorl.release.contents import (
     ANSWERS,
     CLONE,
@@ -105,16 +106,18 @@ def release(
         for name in (*MODEL, *POLICY, *(name for name in (STARTS, CLONE) if (MODELS / name).exists())):
             (fresh / name).parent.mkdir(exist_ok=True)
             shutil.copyfile(source / Path(name).name if name in POLICY else MODELS / name, fresh / name)
+        asked, evaluation = answers if answers.asked else None, quoted(summary, answers, source)
         write_record(fresh / LEDGER, ledger)
-        write_record(fresh / EVALUATION, quoted(summary, answers, source))
-        if answers.asked:
-            write_record(fresh / ANSWERS, answers)
+        write_record(fresh / EVALUATION, evaluation)
+        as_released(Statement.read(source), evaluation, asked).write(fresh / Path(POLICY[2]).parent)
+        if asked is not None:
+            write_record(fresh / ANSWERS, asked)
         try:
             for card, text in render(fresh).items():
                 (fresh / card).write_text(text, encoding="utf-8")
             write_record(fresh / MANIFEST, bundle.manifest_of(fresh))
             _refuse_private_marks(fresh, statement, manifest)
-            bundle.check(fresh, void_ok=void_ok)
+            released = bundle.check(fresh, void_ok=void_ok)
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
             message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
@@ -122,7 +125,7 @@ def release(
         if signer is not None:
             signature.sign(fresh, signer)
         _forget_times(fresh)
-    return of_policy
+    return released
 
 
 def _refuse_to_overwrite(target: Path) -> None:

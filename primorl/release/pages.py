@@ -7,7 +7,7 @@ from primorl.evaluation.wording import guarantee
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
 from primorl.release.card import Section
-from primorl.release.card_answers import included, whole
+from primorl.release.card_answers import counted_clone, included, whole
 from primorl.release.card_content import make_card
 from primorl.release.contents import ANSWERS, CARDS, CLONE, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
 
@@ -15,8 +15,10 @@ from primorl.release.contents import ANSWERS, CARDS, CLONE, EVALUATION, FILES, L
 def promised(folder: Path) -> str:
     """What all of a checked bundle guarantees together, in one line."""
     clone, answers = (read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS))
-    delta = read_json(folder / LEDGER)["delta"]
-    return f"{guarantee(whole(read_json(folder / MODEL[2]), clone, answers, delta))}{included(clone, answers)}"
+    ledger = read_json(folder / LEDGER)
+    counted = counted_clone(clone, ledger)
+    guaranteed = whole(read_json(folder / MODEL[2]), counted, answers, ledger["delta"])
+    return f"{guarantee(guaranteed)}{included(counted, answers)}"
 
 
 def render(folder: Path) -> dict[str, str]:

@@ -194,21 +194,17 @@ def _check_actions(params: Params, manifest: Manifest) -> None:
 
 
 def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
-    """A digest of everything that determines a clone but chance and code; see `model_training.model_identity`.
+    """A digest of all that was asked for. What this module makes of it is left out, as in `model_training`.
 
-    Where the rounds begin, and the steps that suit it, are left out: they follow from the public split, which ``data``
-    names. So another way to begin does not charge the same people again.
+    So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
+    another, and a charge is neither resumed nor restored under another one.
     """
-    plan, unclipped = setup.plan, math.inf if params.dynamics.variant == "no_clip" else None
-    from_random = clone_plan(partitions.manifest, plan.noise_multiplier, plan.delta, unclipped)
     content = {
         "stage": STAGE,
         "data": partitions.identity,
         "seed": params.seed,
-        "network": vars(setup.architecture),
-        "local": vars(LOCAL),
-        "server": [setup.server.server_momentum, setup.server.server_averaging],
-        "plan": [plan.sampling_probability, plan.noise_multiplier, str(from_random.clip), plan.rounds],
+        "variant": params.dynamics.variant,
+        "epsilon": [params.behaviour.target_epsilon, params.privacy.delta],
         "normaliser": setup.normaliser,
         "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
         "draw": params.privacy.draw,

@@ -13,6 +13,7 @@ from primorl.project.records import printable
 from primorl.project.restoration import is_recorded, recorded_file
 
 _STATEMENT = "privacy.json"
+_OF_ONE = ("charge", "epsilon", "event")  # of a mechanism by itself; the other facts are those of the whole
 UNKNOWN = "unknown"
 """Stands for the id of a charge that ``dvc.lock`` tells of without naming it."""
 
@@ -123,6 +124,12 @@ def _of_answers(answers: Mapping[str, Any], file: str) -> Iterator[Loss]:
 
 
 def _of(statement: Mapping[str, Any], file: str) -> Iterator[Loss]:
+    """The charge of a statement, and those of the mechanisms in it, each with its own event and ε."""
     charge = statement.get("charge")
     if isinstance(charge, str):
         yield Loss(charge, file, statement)
+    mechanisms = statement.get("mechanisms")
+    for part in mechanisms if isinstance(mechanisms, list) else ():
+        if isinstance(part, dict):
+            whole = {key: value for key, value in statement.items() if key not in ("mechanisms", *_OF_ONE)}
+            yield from _of({**whole, **part}, f"{file} ({printable(str(part.get('what')))})")

@@ -24,10 +24,9 @@ def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions)
     Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
     the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
     """
-    plan, statistics = setup.plan, params.privacy.statistics
-    uses_bounds = statistics.normaliser != "public" or statistics.starts
     if params.unfitted & TRAINING_KEYS:
-        return _fitted_identity(params, setup, partitions)
+        return _fitted_identity(params, partitions)
+    plan = setup.plan
     content = {
         "data": partitions.identity,
         "seed": params.seed,
@@ -42,32 +41,46 @@ def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions)
             plan.rounds,
             [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
         ],
-        "normaliser": statistics.normaliser,
-        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
+        "normaliser": params.privacy.statistics.normaliser,
+        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
         "draw": params.privacy.draw,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _fitted_identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
+def _fitted_identity(params: Params, partitions: Partitions) -> str:
     """The identity of a training with fitted settings: what they were fitted to, never what they came to.
 
     So another version of the fit does not charge the same people again.
     """
-    unfitted, privacy = params.unfitted & TRAINING_KEYS, plain(params.privacy)
+    unfitted = params.unfitted & TRAINING_KEYS
+    asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()} | _asked_of_privacy(params)
     content = {
         "data": partitions.identity,
         "seed": params.seed,
-        "dynamics": {
-            key: value for key, value in _asked_of_dynamics(params).items() if f"dynamics.{key}" not in unfitted
-        },
-        "privacy": {
-            key: value for key, value in privacy.items() if key != "budget" and f"privacy.{key}" not in unfitted
-        },
+        "asked": {key: value for key, value in asked.items() if key not in unfitted},
         "fitted": sorted(unfitted),
-        "bounds": plain(params.chosen.bounds),
+        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _asked_of_privacy(params: Params) -> dict[str, Any]:
+    """What params.yaml says of the mechanism, by key, where the mechanism depends on it.
+
+    δ decides about the noise where an ε is given, and about nothing where the noise is.
+    """
+    privacy, statistics = params.privacy, params.privacy.statistics
+    of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
+    keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
+    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts else []
+    said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
+    return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
+
+
+def _uses_bounds(params: Params) -> bool:
+    """Whether the declared bounds decide about a training."""
+    return params.privacy.statistics.normaliser != "public" or params.privacy.statistics.starts
 
 
 def _asked_of_dynamics(params: Params) -> dict[str, Any]:

@@ -241,14 +241,14 @@ def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[s
     """The state of a checkpoint, whose rounds must follow what these do: the charge paid for no others.
 
     Raises:
-        PipelineError: settings that are fitted to the data came out otherwise when the charge was reserved.
+        PipelineError: what is fitted to the data, or set by this version, was otherwise when the charge was reserved.
         ValueError, KeyError, TypeError: see `TrainingState.restore`.
     """
     if facts.get("settings") not in (None, setup.digest):
         raise PipelineError(
-            f"{FITS}: the settings that are fitted to the data came out otherwise when this result was paid for; bring "
-            "the folder back from where it was paid for; to pay for another draw with the new ones, set privacy.draw "
-            "in params.yaml to a new number"
+            f"{FITS}: the settings that are fitted to the data, or set by this version, were others when this result "
+            "was paid for; bring back the folder, or the version, that it was paid for with; to pay for another "
+            "draw with the new ones, set privacy.draw in params.yaml to a new number"
         )
     return TrainingState.restore(setup.architecture, tensors, facts)
 

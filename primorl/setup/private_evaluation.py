@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from dp_accounting import dp_event
 
@@ -29,6 +30,7 @@ from primorl.tracking import StageRun
 
 STAGE = "evaluate_private"
 _CLOSE = 0.99  # of the ε that is asked for
+_BOUNDS = " bounds "
 
 
 @dataclass(frozen=True)
@@ -136,7 +138,7 @@ def paid_evaluation(
         PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
             settings.
     """
-    requests = [_request(params, log, partitions, problem, each, subject) for each in asked]
+    requests = [_request(params, log, partitions, each, subject) for each in asked]
     budget = accounts.budget(params, partitions.manifest)
     rows = _Rows(params, partitions)
     with closing(accounts.project_ledger(params)) as ledger:
@@ -144,7 +146,7 @@ def paid_evaluation(
             ledger.dry_run(_together(pending), budget)
         paid = []
         for each, request in zip(asked, requests, strict=True):
-            about = _about(each.estimator, subject)
+            about = _about(each.estimator, problem, subject)
             begin = EvaluationState.begin(each.estimator, problem, each.plan, about)
             with pay_or_resume(
                 ledger, request, budget, accounts.checkpoints(), begin, EvaluationState.restore
@@ -172,11 +174,12 @@ class _Rows:
 def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
     state, name = payment.state, asked.estimator.name
     assert state is not None
-    if state.about != about:
+    if state.about not in (about, about.partition(_BOUNDS)[0]):  # states had no bounds at first
         raise PipelineError(
             f"models: {name}: charge {payment.charge.id} of {payment.charge.time} paid for its answer about another "
-            "policy that was made with the same settings (an edit of code, or another machine); to pay for an answer "
-            "about this one, set evaluation.private.draw in params.yaml to a new number"
+            "policy that was made with the same settings (an edit of code, or another machine), or about other bounds "
+            "of rewards or returns; to pay for an answer about these, set evaluation.private.draw in params.yaml to a "
+            "new number"
         )
     if state.missing:
         raise PipelineError(
@@ -215,9 +218,7 @@ def _together(requests: Sequence[Request]) -> Request:
     return replace(requests[0], event=dp_event.ComposedDpEvent(tuple(parts)))
 
 
-def _request(
-    params: Params, log: StageRun, partitions: Partitions, problem: Problem, asked: Asked, subject: Subject
-) -> Request:
+def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked, subject: Subject) -> Request:
     return accounts.request(
         params,
         log,
@@ -225,12 +226,15 @@ def _request(
         partitions.version,
         stage=f"{STAGE}: {asked.estimator.name}",
         event=asked.plan.event,
-        identity=_identity(params, partitions, problem, asked, subject),
+        identity=_identity(params, partitions, asked, subject),
     )
 
 
-def _identity(params: Params, partitions: Partitions, problem: Problem, asked: Asked, subject: Subject) -> str:
-    """A digest of everything that determines an answer but chance and code; see `model_training.model_identity`."""
+def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
+    """A digest of everything that determines an answer but chance and code; see `model_training.model_identity`.
+
+    A key that is added charges everybody again, so what the question also depends on stands in `_about`.
+    """
     estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
     content = {
         "data": partitions.identity,
@@ -243,18 +247,26 @@ def _identity(params: Params, partitions: Partitions, problem: Problem, asked: A
             plan.rounds,
             [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
         ],
-        "question": problem.scalars,
+        "discount": chosen.discount,
+        "return_bounds": chosen.return_bounds,
         "seed": params.seed,
         "model": subject.model_charge if "model" in estimator.about else None,
-        "policy": plain(params.policy) if "policy" in estimator.about else None,
+        "policy": _asked_of_policy(params) if "policy" in estimator.about else None,
         "draw": chosen.draw,
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _about(estimator: Estimator, subject: Subject) -> str:
-    parts = {"model": subject.model_sha256, "policy": subject.policy_sha256}
-    return " ".join(parts[part] for part in estimator.about)
+def _asked_of_policy(params: Params) -> dict[str, Any]:
+    """What params.yaml says of the policy; of a setting that is fitted nothing."""
+    return {key: value for key, value in plain(params.policy).items() if f"policy.{key}" not in params.unfitted}
+
+
+def _about(estimator: Estimator, problem: Problem, subject: Subject) -> str:
+    """Digests of model and policy, and the bounds that contributions are scaled by, which the identity leaves out."""
+    digests = {"model": subject.model_sha256, "policy": subject.policy_sha256}
+    ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
+    return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
 
 
 def gaussian_mean(epsilon: float, delta: float) -> float:

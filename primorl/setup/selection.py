@@ -179,15 +179,6 @@ def select(
     _refuse_others(candidates, problem)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
     settings = asdict(score)  # type: ignore[call-overload]  # every score is a dataclass
-    content = {
-        "data": partitions.identity,
-        "select": [candidate.sha256 for candidate in candidates],
-        "model": file_sha256(MODEL / "model.safetensors"),
-        "score": [score.name, settings, problem.seed, problem.discount],
-        "epsilon": epsilon,
-        "draw": params.evaluation.private.draw,
-        "question": problem.scalars,
-    }
     request = accounts.request(
         params,
         run,
@@ -195,7 +186,7 @@ def select(
         partitions.version,
         stage="select",
         event=selection.event,
-        identity=hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest(),
+        identity=_identity(params, partitions, candidates, score, problem, epsilon),
     )
     with (
         closing(accounts.project_ledger(params)) as ledger,
@@ -249,6 +240,31 @@ def sum_scores(selection: Selection, scorer: Scorer, source: EpisodeSource) -> T
     for episodes in portions(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
         total += selection.scores.total(scorer.scores(episodes))
     return total
+
+
+def _identity(
+    params: Params,
+    partitions: Partitions,
+    candidates: Sequence[Candidate],
+    score: Score,
+    problem: Problem,
+    epsilon: float,
+) -> str:
+    """A digest of everything that determines a choice but chance and code; a key that is added charges everybody again.
+
+    That ``evaluation.private.draw`` pays for another draw of a choice came later, so it has a key where it is not 0.
+    """
+    draw = params.evaluation.private.draw
+    content = {
+        "data": partitions.identity,
+        "select": [candidate.sha256 for candidate in candidates],
+        "model": file_sha256(MODEL / "model.safetensors"),
+        "score": [score.name, asdict(score), problem.seed, problem.discount],  # type: ignore[call-overload]
+        "epsilon": epsilon,
+        "draw": params.privacy.draw,
+        **({"of_answers": draw} if draw else {}),
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _refuse_repeated(candidates: Sequence[Candidate]) -> None:

@@ -16,10 +16,12 @@ import yaml
 
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.ledger.ledger import Ledger, Version
+from primorl.privacy.together import joint_event
 from primorl.project import restoration
 from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
+from primorl.project.files import read_json, write_json
 from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.identity.membership import DIGEST_BYTES
 from primorl.trajectories.storage.manifest import Manifest
@@ -141,6 +143,31 @@ def test_a_repair_records_again_what_the_models_name(project: Params, capsys: py
     assert (again.id, again.state, again.stage, again.identity) == (charge, "reserved", "repair", "")
     charged(project)
     assert spent(project) == adaptive(*[EVENT] * 2)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_policy_of_model_and_clone_names_both_charges(
+    project: Params, capsys: pytest.CaptureFixture[str], named: bool
+) -> None:
+    """Each is recorded again as what it was, not as both together. Twin: a statement that names none is not missed."""
+    names = ("dynamics", "behaviour")
+    charges = [charged(project, name=name) for name in names]
+    parts = [read_json(Path("models") / name / "privacy.json") | {"what": f"models/{name}"} for name in names]
+    joint = {"event": event_to_json(joint_event([part["event"] for part in parts])), "epsilon": 9.0, "charge": None}
+    kept = [{key: part[key] for key in ("what", "charge", "event", "epsilon")} for part in parts]
+    shutil.rmtree("models")
+    write_json(Path("models/policy/privacy.json"), parts[1] | joint | {"mechanisms": kept if named else []})
+    before = spent(project)
+    forget_ledger()
+    if not named:
+        assert spent(project) == 0
+        return
+    with pytest.raises(PipelineError, match=f"charge {charges[1]} is not in the ledger; .*charge {charges[0]} is not"):
+        project_ledger(project)
+    status, out, _ = primorl(capsys, "ledger", "repair")
+    assert status == 0
+    assert f"models/policy/privacy.json (models/behaviour): charge {charges[1]} is not in the ledger (ε 0." in out
+    assert spent(project) == before
 
 
 def test_a_repair_that_the_ledger_would_refuse_writes_nothing(

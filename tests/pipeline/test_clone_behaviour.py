@@ -113,6 +113,31 @@ def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Param
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
+@pytest.mark.parametrize("constant", ["ROUNDS", "LOCAL", "HIDDEN"])
+def test_a_version_with_other_constants_charges_nobody_again(
+    asked: Params, monkeypatch: pytest.MonkeyPatch, constant: str
+) -> None:
+    """It refuses to go on with another plan, too. Twin: another ε, δ or draw is other work."""
+    partitions = Partitions.open(Path("data/partitions"))
+
+    def prepared(params: Params) -> tuple[str, str]:
+        setup = cloning.cloning_setup(params, partitions.manifest, partitions.public)
+        return cloning.CLONING.identity(params, setup, partitions), setup.digest
+
+    identity, digest = prepared(asked)
+    local = dataclasses.replace(cloning.LOCAL, learning_rate=0.9)
+    other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local, "HIDDEN": (8,)}
+    with monkeypatch.context() as patched:
+        for name in (name for name in other if name.startswith(constant)):
+            patched.setattr(cloning, name, other[name])
+        assert prepared(asked)[0] == identity
+        assert prepared(asked)[1] != digest
+    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 1.0)
+    changes: list[dict[str, Any]] = [{"behaviour": {"target_epsilon": 1.0}}, {"privacy": {"delta": 1e-4}}]
+    found = {prepared(with_changes(asked, **each))[0] for each in (*changes, {"privacy": {"draw": 1}})}
+    assert len({identity, *found}) == 4
+
+
 def test_a_killed_clone_is_taken_up_and_costs_nothing_more(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
         dying(patched, 3)

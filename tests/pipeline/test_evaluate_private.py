@@ -15,6 +15,7 @@ from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
+from primorl.setup import private_evaluation
 from primorl.setup.behaviour_files import write_nothing
 from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
@@ -155,13 +156,17 @@ def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays
     assert [charge.state for charge in charged(ready)] == ["reserved", "committed", "committed"]
 
 
-def test_other_bounds_of_the_reward_are_another_question(ready: Params) -> None:
-    """Contributions are scaled by them, so an old answer would be read on another scale."""
+def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> None:
+    """Twin: an answer that an earlier version paid for, which named no bounds, is restored."""
+    with pytest.MonkeyPatch.context() as earlier:
+        earlier.setattr(private_evaluation, "_about", lambda estimator, problem, subject: "")
+        evaluated(asking(ready, {"behaviour": 3.0}))
     evaluated(ready)
     config = Path("models/dynamics/config.json")
     config.write_text(config.read_text(encoding="utf-8").replace("-17.0", "-19.0"), encoding="utf-8")
-    evaluated(ready)
-    assert len(charged(ready)) == 4
+    with pytest.raises(PipelineError, match=r"model_check.*other bounds.*evaluation\.private\.draw"):
+        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+    assert len(charged(ready)) == 2
 
 
 def test_answers_about_a_model_without_a_guarantee_say_so(ready: Params) -> None:

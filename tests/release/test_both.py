@@ -127,3 +127,23 @@ def test_a_clone_s_statement_that_is_not_its_charge_s_is_refused(received: Path)
     assert re.search("charge .* made", lie(received, lambda own: own.update(public_units=1), CLONE))
     shutil.rmtree(received / "behaviour")
     assert "the bundle has no behaviour/privacy.json" in refused_anew(received)
+
+
+@pytest.mark.parametrize("renamed", [False, True])
+def test_a_bundle_that_hides_its_clone_promises_no_less(received: Path, renamed: bool) -> None:
+    """The twin: where the ledger's record is renamed too, nothing tells but the maker's signature (docs/privacy.md)."""
+    honest = promised(received)
+    shutil.copyfile(received / MODEL[2], received / POLICY[2])
+    shutil.rmtree(received / "behaviour")
+    config, ledger = read_json(received / POLICY[1]), read_json(received / LEDGER)
+    del config["candidates"], config["clone_error"]
+    write_json(received / POLICY[1], config)
+    record = next(each for each in ledger["records"] if each["stage"] == "clone_behaviour")
+    del record["made"]
+    record |= {"stage": "train_model"} if renamed else {}
+    write_json(received / LEDGER, ledger)
+    for card, text in render(received).items():
+        (received / card).write_text(text, encoding="utf-8")
+    relist(received)
+    bundle.check(received, void_ok=False)
+    assert (promised(received) == honest) == (not renamed)

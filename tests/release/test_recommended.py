@@ -1,6 +1,7 @@
 """Which policy leaves: the recommended one, and its guarantee covers the clone that it was compared with."""
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,10 +12,13 @@ from primorl.evaluation.recommendation import Recommendation
 from primorl.evaluation.summary import Summary
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, POLICY
+from primorl.project.records import to_json
+from primorl.release.both import CHOSEN, as_made, as_released
 from primorl.release.card_answers import included, whole
+from primorl.release.card_content import _advice
 from primorl.release.recommended import chosen_policy
 from tests.evaluation.test_recommendation import ANSWERS, answer
-from tests.statements import PRIVATE
+from tests.statements import OF_TRAINING, PRIVATE
 
 
 def summary(said: str | None, policy: str | None) -> Summary:
@@ -53,3 +57,20 @@ def test_the_guarantee_covers_the_clone() -> None:
     both = whole(PRIVATE, PRIVATE, None, 1e-5)
     assert both["epsilon"] > PRIVATE["epsilon"]
     assert included(PRIVATE, None) == ", clone of the behaviour included"
+
+
+def test_the_policy_s_statement_says_that_the_answers_had_a_say_in_the_choice() -> None:
+    """Its ε is of the weights alone. The twin: without answers, or without a recommendation, it is what it was."""
+    own, path = OF_TRAINING, Path("policy/privacy.json")
+    advised, measured = cast(Any, summary("keep", "models/behaviour")), cast(Any, summary(None, None))
+    told = as_released(own, advised, ANSWERS)
+    assert told.public_assumptions == (*own.public_assumptions, CHOSEN)
+    assert as_made(path, told, advised, ANSWERS) == own
+    for evaluation, answers in ((advised, None), (measured, ANSWERS)):
+        assert as_released(own, evaluation, answers) == own == as_made(path, own, evaluation, answers)
+        with pytest.raises(PipelineError, match="public_assumptions"):
+            as_made(path, told, evaluation, answers)
+    with pytest.raises(PipelineError, match=r"policy/privacy\.json: public_assumptions: .* needed last with"):
+        as_made(path, own, advised, ANSWERS)
+    sections = _advice({"policy": "models/behaviour"}, {"recommendation": to_json(advised.recommendation)}, asked=True)
+    assert "policy/privacy.json is of the policy's weights alone" in sections[0].points[-1]

@@ -147,7 +147,7 @@ def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(data: Params, m
     shutil.move(".primorl/fits", "kept")
     with monkeypatch.context() as patched:
         patched.setattr(fitting, "LEARNING_RATES", (0.0005,))
-        with pytest.raises(PipelineError, match=r"^\.primorl/fits: the settings .* came out otherwise"):
+        with pytest.raises(PipelineError, match=r"^\.primorl/fits: the settings .* were others when"):
             trained(anyway)
     shutil.rmtree(".primorl/fits")
     shutil.move("kept", ".primorl/fits")
@@ -217,6 +217,22 @@ def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monk
         {"dynamics__batch_size": 3},
     ]
     assert len({before, *(identity(automatic(data, **other)) for other in others)}) == 5
+
+
+def test_what_the_mechanism_does_not_depend_on_is_the_same_paid_work(data: Params) -> None:
+    """Twin: where an ε is asked for, δ decides about the noise; where a query is, its own noise is part of the work."""
+
+    def asked(**changes: Any) -> str:
+        statistics = project_settings()["privacy"]["statistics"] | {"starts": changes.pop("starts", False)}
+        statistics["noise_multiplier"] = changes.pop("z", 14.0)
+        params = automatic(data, privacy__statistics=statistics, **changes)
+        return model_identity(params, None, SimpleNamespace(identity="data"))  # type: ignore[arg-type]
+
+    of_noise, of_epsilon = {"privacy__noise_multiplier": 1.0}, {"privacy__noise_multiplier": None}
+    of_epsilon |= {"privacy__target_epsilon": 1.0}
+    assert asked(**of_noise) == asked(**of_noise, privacy__delta=1e-4) == asked(**of_noise, z=20.0)
+    assert asked(**of_epsilon) != asked(**of_epsilon, privacy__delta=1e-4)
+    assert asked(**of_noise, starts=True) != asked(**of_noise, starts=True, z=20.0)
 
 
 def test_work_that_was_paid_for_before_settings_were_fitted_is_the_same_work(data: Params) -> None:

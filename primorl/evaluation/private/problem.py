@@ -77,11 +77,6 @@ class Problem:
     survival: Tensor | None = None
 
     @property
-    def scalars(self) -> dict[str, int | float | None]:
-        """The numbers and flags of the question, by name: with other ones, the same work gives another answer."""
-        return {name: value for name, value in vars(self).items() if isinstance(value, int | float | None)}
-
-    @property
     def observation_size(self) -> int:
         """S."""
         return len(self.observation_low)

@@ -21,6 +21,7 @@ from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.selection import SELECTION
 from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
+from tests.mutations.planted_bugs.upgrades import UPGRADES
 from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
 from tests.mutations.planted_bugs.zoo import ZOO
@@ -57,4 +58,5 @@ BUGS: tuple[Bug, ...] = (
     *ZOO,
     *RECOMMENDATION,
     *FITTING,
+    *UPGRADES,
 )

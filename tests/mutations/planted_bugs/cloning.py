@@ -43,6 +43,15 @@ CLONING = [
         (_STAGE,),
     ),
     Bug(
+        "cloning-charged-for-a-constant",
+        "ledger",
+        _SETUP,
+        '        "draw": params.privacy.draw,\n',
+        '        "draw": params.privacy.draw,\n        "rounds": ROUNDS,\n',
+        "a version that clones otherwise charges the same people again",
+        (_STAGE,),
+    ),
+    Bug(
         "cloning-random-start",
         "data flow",
         _SETUP,

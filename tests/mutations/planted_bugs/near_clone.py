@@ -60,4 +60,22 @@ NEAR_CLONE = [
         "the candidate is chosen by the member that likes it best",
         ("tests/policy/test_choice.py",),
     ),
+    Bug(
+        "near-clone-hidden-clone-uncounted",
+        "release",
+        "primorl/release/pages.py",
+        "    counted = counted_clone(clone, ledger)\n",
+        "    counted = clone\n",
+        "a bundle whose clone was taken out promises less",
+        ("tests/release/test_both.py",),
+    ),
+    Bug(
+        "near-clone-choice-unsaid",
+        "release",
+        "primorl/release/both.py",
+        "    if evaluation.recommendation is None or answers is None:\n        return statement\n",
+        "    return statement\n",
+        "the policy's statement does not say that private answers chose it",
+        ("tests/release/test_recommended.py",),
+    ),
 ]
