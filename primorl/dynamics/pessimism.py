@@ -86,7 +86,8 @@ class PessimisticModel:
     """r̃(s, a) = r̂(s, a) - λ·u(s, a) on the dynamics of a member drawn anew at every step.
 
     A post-processing of the released ensemble: no data enters. States and rewards are held within the
-    ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away.
+    ensemble's declared or public bounds (before the penalty), so that a rollout cannot run away. The next state is
+    drawn; r̂ is the drawn member's mean, since a draw that is held within bounds has another mean than the member's.
     u is measured in the data's units, over (next_observation - observation, reward), as in the paper; only
     ``standardised_difference`` has no unit, and λ is then in units of the rewards' public scale.
 

@@ -89,13 +89,13 @@ class Clone:
     learned: bool | None
 
 
-def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["no"] | None) -> Recommendation:
+def recommend(behaviour: Behaviour | None, clone: Clone | None, *, believed: bool) -> Recommendation:
     """Apply the rule.
 
     Args:
         behaviour: by private evaluation; None: it was not asked.
         clone: None: none was made.
-        model: ``no``: the model check says not to believe the model.
+        believed: whether the model check does not say no.
     """
     if behaviour is None:
         return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
@@ -107,22 +107,21 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, model: Literal["
     margin = MISFIT_SHARE * misfit + ERRORS * clone.error + DOUBT_SHARE * max(0.0, clone.doubt)
     figures = {"gain": gain, "margin": margin, "misfit": misfit}
     told = (
-        f"people get {behaviour.value:.4g} [{behaviour.low:.4g}, {behaviour.high:.4g}] today, of which the model makes "
-        f"{today:.4g}"
+        f"people get {behaviour.value:.4g} [{behaviour.low:.4g}, {behaviour.high:.4g}] today, and the model says "
+        f"{today:.4g} for a clone that acts as they do"
     )
-    compared = f"the policy gains {gain:.3g} over today's practice by its worst judge in the model"
-    if model is None and gain > margin:
-        reason = f"{compared}, more than the {margin:.3g} that the model's error asks for; {told}"
+    if not believed:
+        return _more(f"the model check says not to believe the model, so it can judge no policy; {told}", **figures)
+    moved = f"gains {gain:.3g} over" if gain >= 0 else f"loses {-gain:.3g} against"
+    compared = f"in the member of the model that likes it least the policy {moved} today's practice"
+    if gain > margin:
+        reason = f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}"
         return Recommendation(answer="trial", policy="models/policy", reason=_sentence(reason), **figures)
-    why = (
-        "the model cannot be believed"
-        if model == "no"
-        else f"{compared}, and the model's error asks for more than {margin:.3g}"
-    )
+    why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
     if clone.learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * behaviour.scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
     if fmean(clone.likeliest) < behaviour.value - half - MOST_LOSS * behaviour.scale:
-        return _more(f"{why}; {told}, and of the clone's likeliest actions {fmean(clone.likeliest):.4g}", **figures)
+        return _more(f"{why}; {told}, but {fmean(clone.likeliest):.4g} for the clone's likeliest actions", **figures)
     if misfit > MOST_MISFIT * behaviour.scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
@@ -159,8 +158,8 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         better = None if clone_loss is None else clone_loss.final < clone_loss.constant
         of_drawn, of_likeliest, of_policy, gains = (each or () for each in members)
         clone = Clone(of_drawn, of_likeliest, of_policy, gains, doubt.value, error, better)
-    model: Literal["no"] | None = "no" if answers.disbelieved else None
-    return recommend(None if said is None else _behaviour(answers, said), clone, model)
+    today = None if said is None else _behaviour(answers, said)
+    return recommend(today, clone, believed=not answers.disbelieved)
 
 
 def _behaviour(answers: PrivateEvaluation, said: Answer) -> Behaviour:

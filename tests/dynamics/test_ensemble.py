@@ -141,7 +141,7 @@ def test_constant_columns_are_left_alone() -> None:
 
 
 def test_a_counters_noise_is_small_beside_its_range() -> None:
-    """It moves alike in every step: with a scale of 1 the least variance of a model would be a random walk through it."""
+    """It moves alike in every step: with a scale of 1 a model's least variance would be a random walk through it."""
     left = torch.arange(20).flip(0).repeat(50) / 20
     inputs = torch.stack((left, torch.randn(1000)), dim=1)
     targets = torch.stack((torch.full((1000,), -0.05), torch.randn(1000), torch.randn(1000)), dim=1)

@@ -78,6 +78,21 @@ def test_the_penalty_is_taken_off_after_the_bounds() -> None:
     assert set(step.reward.add(2 * doubt).mul(10).round().long().tolist()) == {0, 5}
 
 
+def test_the_reward_is_the_one_that_the_drawn_member_expects() -> None:
+    """A drawn reward that is held within its bounds would be worth less, or more, than the member says."""
+
+    class Unsure(Announcing):
+        def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
+            mean, _, ends = super().predict(observation, action)
+            return mean, torch.full_like(mean, 50.0), ends
+
+    sure = model()._ensemble
+    unsure = PessimisticModel(Unsure(**vars(sure)), uncertainty="max_aleatoric", penalty=0.0)
+    step = unsure.step(torch.zeros(300, 3), torch.zeros(300, 1), SeedGenerators.of([0], CPU))
+    assert set(step.reward.tolist()) == {0.0, 1.0, 2.0}
+    assert step.next_observation.std() > 40, "states are drawn"
+
+
 def test_states_stay_within_bounds() -> None:
     step = model(limit=7.0).step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
     assert set(step.next_observation.flatten().tolist()) == {0.0, 7.0}

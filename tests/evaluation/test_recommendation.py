@@ -54,34 +54,36 @@ ANSWERS = PrivateEvaluation(
 
 def test_a_gain_beyond_the_error_is_worth_a_trial() -> None:
     """The least that a member says, not the mean of what they say."""
-    found = recommend(TODAY, CLONE, None)
+    found = recommend(TODAY, CLONE, believed=True)
     assert (found.answer, found.policy, found.gain, found.misfit) == ("trial", "models/policy", 6.0, 0.0)
     assert "-80 [-84, -76]" in found.reason
-    assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), None).answer == "keep", "two standard errors are 1"
+    assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), believed=True).answer == "keep", "two errors are 1"
+    loses = recommend(TODAY, replace(CLONE, gains=(-2.0, 40.0)), believed=True)
+    assert "the policy loses 2 against today's practice" in loses.reason
 
 
 def test_a_gain_must_beat_the_people_s_own_return_too() -> None:
     """A clone worse than the people would make any policy look good."""
-    found = recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), None)
+    found = recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), believed=True)
     assert (found.answer, found.gain) == ("keep", 0.5)
 
 
 def test_a_gain_where_the_model_is_less_sure_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin is the rule that does not look at where the policy goes; a surer model earns nothing."""
     doubted = replace(CLONE, doubt=2.0)
-    assert recommend(TODAY, doubted, None).margin == pytest.approx(7.0)
-    assert recommend(TODAY, doubted, None).answer == "keep"
-    assert recommend(TODAY, replace(CLONE, doubt=-9.0), None).margin == pytest.approx(1.0)
+    assert recommend(TODAY, doubted, believed=True).margin == pytest.approx(7.0)
+    assert recommend(TODAY, doubted, believed=True).answer == "keep"
+    assert recommend(TODAY, replace(CLONE, doubt=-9.0), believed=True).margin == pytest.approx(1.0)
     monkeypatch.setattr(recommendation, "DOUBT_SHARE", 0.0)
-    assert recommend(TODAY, doubted, None).answer == "trial"
+    assert recommend(TODAY, doubted, believed=True).answer == "trial"
 
 
 def test_a_clone_that_loses_is_not_released() -> None:
     """Its likeliest actions may be worth less than the actions that it draws."""
     poor = replace(CLONE, gains=(0.5, 0.5), likeliest=(-90.0, -90.0))
-    found = recommend(TODAY, poor, None)
+    found = recommend(TODAY, poor, believed=True)
     assert found.answer == "more_data"
-    assert "likeliest actions -90" in found.reason
+    assert "-90 for the clone's likeliest actions" in found.reason
 
 
 def far(distance: float) -> Clone:
@@ -91,22 +93,23 @@ def far(distance: float) -> Clone:
 def test_a_gain_that_the_model_s_misfit_explains_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     """The misfit counts against it, on either side; the twin is the rule that ignores it."""
     for clone in (far(20.0), replace(CLONE, as_drawn=(TODAY.low - 20.0,))):
-        found = recommend(TODAY, clone, None)
+        found = recommend(TODAY, clone, believed=True)
         assert (found.answer, found.policy) == ("keep", "models/behaviour")
         assert found.misfit == pytest.approx(20.0)
         assert found.margin == pytest.approx(21.0)
     monkeypatch.setattr(recommendation, "MISFIT_SHARE", 0.0)
-    assert recommend(TODAY, far(20.0), None).answer == "trial"
+    assert recommend(TODAY, far(20.0), believed=True).answer == "trial"
 
 
 def test_a_wide_interval_of_today_s_return_is_no_misfit() -> None:
-    assert recommend(replace(TODAY, low=-110.0, high=-50.0), far(20.0), None).misfit == 0.0
+    assert recommend(replace(TODAY, low=-110.0, high=-50.0), far(20.0), believed=True).misfit == 0.0
 
 
-def test_a_model_that_is_not_to_be_believed_recommends_no_trial() -> None:
-    found = recommend(TODAY, CLONE, "no")
-    assert found.answer == "keep"
-    assert "cannot be believed" in found.reason
+def test_a_model_that_is_not_to_be_believed_recommends_nothing() -> None:
+    """Nor the clone: by the model alone it would be worth what people get."""
+    found = recommend(TODAY, CLONE, believed=False)
+    assert (found.answer, found.policy) == ("more_data", None)
+    assert "not to believe the model" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -114,17 +117,17 @@ def test_a_model_that_is_not_to_be_believed_recommends_no_trial() -> None:
     [(far(60.0), "too far away"), (replace(far(20.0), learned=False), "no better than a constant"), (None, "No clone")],
 )
 def test_what_cannot_be_believed_needs_more_data(clone: Clone | None, says: str) -> None:
-    found = recommend(TODAY, clone, None)
+    found = recommend(TODAY, clone, believed=True)
     assert (found.answer, found.policy) == ("more_data", None)
     assert says in found.reason
-    assert recommend(None, CLONE, None).answer == "more_data"
+    assert recommend(None, CLONE, believed=True).answer == "more_data"
 
 
 def test_the_answers_are_read_as_they_are() -> None:
     found = of_answers(ANSWERS, None)
     assert (found.answer, found.gain) == ("trial", 5.0)
     assert found.margin == pytest.approx(2 * 1.0 / 1.96, rel=1e-3)
-    assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['no']}: x"), None).answer == "keep"
+    assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['no']}: x"), None).answer == "more_data"
     assert of_answers(replace(ANSWERS, verdict=f"{BELIEVE['doubtful']}: x"), None).answer == "trial"
     worse = PublicLosses(initial=2.0, constant=1.0, final=1.5)
     assert of_answers(ANSWERS, worse).answer == "trial", "the model makes of it what people get"

@@ -133,6 +133,15 @@ def test_the_usual_norm_is_that_of_whole_updates_without_a_clip(small: Architect
     assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
 
 
+def test_the_clip_leaves_nine_updates_in_ten_as_they_are(
+    small: Architecture, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Large updates often know of rare events. The twin is the median, which would unlearn these."""
+    norm = dry_run.usual_norm(setup_for(small), from_public=False)
+    monkeypatch.setattr(module, "_LARGE", 0.5)
+    assert norm > 1.05 * dry_run.usual_norm(setup_for(small), from_public=False)
+
+
 def test_too_few_units_are_refused(small: Architecture) -> None:
     with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} public units, found {LEAST_UNITS - 1}"):
         DryRun(with_flags(small, LEAST_UNITS - 1), flag=False)

@@ -7,6 +7,42 @@ _REHEARSED, _FITTED = "tests/training/test_dry_run.py", "tests/setup/test_fittin
 
 FITTING = [
     Bug(
+        "fitting-clip-at-the-median",
+        "data flow",
+        _DRY_RUN,
+        "norms.quantile(_LARGE)",
+        "norms.quantile(0.5)",
+        "half of the units are clipped, and what only they know of rare events is unlearned",
+        (_REHEARSED,),
+    ),
+    Bug(
+        "fitting-counter-walks",
+        "data flow",
+        "primorl/dynamics/normaliser.py",
+        "        spread[:-1] = torch.where(spread[:-1] > 1e-6, spread[:-1], steady)\n",
+        "",
+        "a model's least variance is a random walk through counters and traits of people",
+        ("tests/dynamics/test_ensemble.py",),
+    ),
+    Bug(
+        "fitting-reward-drawn",
+        "data flow",
+        "primorl/dynamics/pessimism.py",
+        "reward = mean[member, row, -1].nan_to_num(nan=0.0)",
+        "reward = drawn[:, -1]",
+        "rewards near their bounds are worth less in rollouts than the model says",
+        ("tests/dynamics/test_pessimism.py",),
+    ),
+    Bug(
+        "fitting-beta-of-variances-alone",
+        "data flow",
+        "primorl/training/local_update.py",
+        "            scaled.mul_(variance)\n",
+        "",
+        "the β-NLL loss weighs variances and not means",
+        ("tests/training/test_local_update.py",),
+    ),
+    Bug(
         "fitting-dry-run-noise",
         "data flow",
         _DRY_RUN,
