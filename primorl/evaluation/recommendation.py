@@ -16,14 +16,13 @@ from primorl.dynamics.config import PublicLosses
 from primorl.evaluation.private.results import AS_DRAWN, DOUBT, GAIN, MEAN_RETURN, Answer, PrivateEvaluation
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.policy.behaviour import BehaviourConfig
+from primorl.policy.choice import DOUBT_SHARE
 from primorl.project.records import Line, record
 
 MISFIT_SHARE = 1.0
 """A gain counts if it is larger than this share of the misfit."""
 ERRORS = 2.0
 """A gain counts if it is larger than so many standard errors of the simulated episodes."""
-DOUBT_SHARE = 3.0
-"""A gain counts if it is larger than so many times the uncertainty that the policy has beyond the clone."""
 MOST_LOSS = 0.05
 """The clone is released if the model says that it loses at most this share of the scale of returns."""
 MOST_MISFIT = 0.5

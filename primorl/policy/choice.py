@@ -1,5 +1,6 @@
 """Which of several candidates is written: the one that gains most over the behaviour in the member that likes it least.
 
+A gain is doubted by `DOUBT_SHARE` times what the model is less sure of along the candidate's way than along the clone's.
 Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
 only if it is larger than half of what the model gets wrong of the clone itself, whose return public episodes tell
 within their own sampling error.
@@ -16,10 +17,12 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.policy.config import CandidateRecord
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.member_values import Policies, returns_by_member
+from primorl.policy.member_values import Policies, returns_by_member, uncertainty_of
 
 DIVERGENCES = (0.3, 1.0, 3.0)
 """Targets κ of the candidates: from nearly the clone to where the clone hardly holds (docs/benchmarks.md)."""
+DOUBT_SHARE = 3.0
+"""A gain counts as far as it is larger than so many times the uncertainty that a policy has beyond the clone."""
 _ROLLOUTS = 512
 _SHARE_OF_ERROR, _SAMPLING_ERRORS = 0.5, 2.0
 
@@ -54,12 +57,20 @@ class Contest:
         if self.observed is not None:
             mean, sampling = self.observed
             error = max(0.0, abs(float(of_clone.mean()) - mean) - _SAMPLING_ERRORS * sampling)
-        return Verdict(gains.view(-1, len(self.divergences), gains.shape[1]), tuple(self.divergences), error)
+        doubts = self._uncertainty(candidates) - self._uncertainty(self.clone)
+        count = len(self.divergences)
+        return Verdict(gains.view(-1, count, gains.shape[1]), doubts.view(-1, count), tuple(self.divergences), error)
 
     def _returns(self, policy: Policies) -> Tensor:
         return returns_by_member(
             self.ensemble, policy, self.starts, rollouts=_ROLLOUTS, weights=self.weights, seed=self.seed
         )
+
+    def _uncertainty(self, policy: Policies) -> Tensor:
+        """Mean over rollouts, ``[P]``."""
+        return uncertainty_of(
+            self.ensemble, policy, self.starts, rollouts=_ROLLOUTS, weights=self.weights, seed=self.seed
+        ).mean(-1)
 
 
 @dataclass(frozen=True)
@@ -68,22 +79,25 @@ class Verdict:
 
     Attributes:
         gains: mean return less the clone's, in each member: ``[seeds, candidates, N]``.
+        doubts: uncertainty less the clone's, in units of the return: ``[seeds, candidates]``.
         divergences: κ of every candidate, ascending.
         error: the difference between the model's value of the clone and what public episodes returned, less what their
             sampling explains.
     """
 
     gains: Tensor
+    doubts: Tensor
     divergences: tuple[float, ...]
     error: float
 
     @property
     def chosen(self) -> list[int]:
-        """Of each seed: the candidate whose smallest gain is largest, or the nearest to the clone if that is in doubt.
+        """Of each seed: the candidate whose smallest gain, less its doubt, is largest.
 
-        It is in doubt if it is not larger than half of ``error``.
+        If that is not larger than half of ``error``: the nearest to the clone.
         """
-        smallest = torch.nan_to_num(self.gains.amin(-1), nan=-torch.inf)
+        doubted = self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)
+        smallest = torch.nan_to_num(doubted, nan=-torch.inf)
         largest, best = smallest.max(-1)
         return [int(place) for place in torch.where(largest > _SHARE_OF_ERROR * self.error, best, 0)]
 
@@ -94,6 +108,8 @@ class Verdict:
     def records(self, seed: int) -> tuple[CandidateRecord, ...]:
         """What ``config.json`` says of the candidates of seed number ``seed``."""
         return tuple(
-            CandidateRecord(divergence=divergence, gains=tuple(gains), chosen=place == self.chosen[seed])
-            for place, (divergence, gains) in enumerate(zip(self.divergences, self.gains[seed].tolist(), strict=True))
+            CandidateRecord(divergence=divergence, gains=tuple(gains), doubt=doubt, chosen=place == self.chosen[seed])
+            for place, (divergence, gains, doubt) in enumerate(
+                zip(self.divergences, self.gains[seed].tolist(), self.doubts[seed].tolist(), strict=True)
+            )
         )

@@ -24,6 +24,11 @@ class CandidateRecord:
     gains: Annotated[
         tuple[float, ...], "Mean return in each member of the ensemble, less that of the clone's mean policy there."
     ]
+    doubt: Annotated[
+        float | None,
+        "How much more uncertain the model is along its way than along the clone's, in units of the return; `null`: an "
+        "earlier version did not ask.",
+    ] = None
     chosen: Annotated[bool, "Whether this is the policy."]
 
 
@@ -56,8 +61,8 @@ class PolicyConfig:
     ] = None
     candidates: Annotated[
         tuple[CandidateRecord, ...],
-        "What the policy was chosen from: the one whose smallest gain is largest, if that is above half of "
-        "`clone_error`, or else the first; empty: there was no clone.",
+        "What the policy was chosen from: the one whose smallest gain, less 3 times its doubt, is largest, if that is "
+        "above half of `clone_error`, or else the first; empty: there was no clone.",
     ] = ()
     clone_error: Annotated[
         Annotated[float, Within(ge=0)] | None,
