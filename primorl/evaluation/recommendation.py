@@ -71,16 +71,16 @@ class Clone:
 
     Attributes:
         as_drawn: value by each member, actions being drawn as the people's are.
-        likeliest: value by each member, actions being the likeliest: what is released.
+        released: value by each member of the clone as it is released, see `primorl.policy.behaviour.released`.
         policy: the policy's value by each member.
-        gains: what the policy gains over the likeliest actions, by each member.
+        gains: what the policy gains over the clone as it is released, by each member.
         doubt: how much more uncertain the model is where the policy goes, in units of the return.
         error: standard error of the least gain, from the luck of simulated episodes.
         learned: whether it predicts public actions better than a constant; None: nothing public tells.
     """
 
     as_drawn: Sequence[float]
-    likeliest: Sequence[float]
+    released: Sequence[float]
     policy: Sequence[float]
     gains: Sequence[float]
     doubt: float
@@ -119,8 +119,8 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, *, believed: boo
     why = f"{compared}, and the model's known error asks for a gain above {margin:.3g}"
     if clone.learned is False and misfit > MOST_MISFIT_OF_A_CONSTANT * behaviour.scale:
         return _more(f"{why}; the clone is no better than a constant; {told}", **figures)
-    if fmean(clone.likeliest) < behaviour.value - half - MOST_LOSS * behaviour.scale:
-        return _more(f"{why}; {told}, but {fmean(clone.likeliest):.4g} for the clone's likeliest actions", **figures)
+    if fmean(clone.released) < behaviour.value - half - MOST_LOSS * behaviour.scale:
+        return _more(f"{why}; {told}, but {fmean(clone.released):.4g} for the clone as it would be released", **figures)
     if misfit > MOST_MISFIT * behaviour.scale:
         return _more(f"{why}; {told}, too far away to believe the clone", **figures)
     return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(f"{why}; {told}"), **figures)
@@ -148,15 +148,15 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         clone_loss: of the clone on the public split; None: there is no public split, or no clone.
     """
     said = answers.answer("behaviour", MEAN_RETURN)
-    drawn, likeliest = answers.answer("clone", AS_DRAWN), answers.answer("clone", MEAN_RETURN)
+    drawn, released = answers.answer("clone", AS_DRAWN), answers.answer("clone", MEAN_RETURN)
     gain, doubt = answers.answer("policy", GAIN), answers.answer("policy", DOUBT)
     policy, clone = answers.answer("policy", MEAN_RETURN, "model"), None
-    members = [answer.members if answer is not None else None for answer in (drawn, likeliest, policy, gain)]
+    members = [answer.members if answer is not None else None for answer in (drawn, released, policy, gain)]
     if all(members) and gain is not None and gain.ci95 is not None and doubt is not None:
         error = (gain.ci95[1] - gain.ci95[0]) / 2 / NORMAL_QUANTILE
         better = None if clone_loss is None else clone_loss.final < clone_loss.constant
-        of_drawn, of_likeliest, of_policy, gains = (each or () for each in members)
-        clone = Clone(of_drawn, of_likeliest, of_policy, gains, doubt.value, error, better)
+        of_drawn, of_released, of_policy, gains = (each or () for each in members)
+        clone = Clone(of_drawn, of_released, of_policy, gains, doubt.value, error, better)
     today = None if said is None else _behaviour(answers, said)
     return recommend(today, clone, believed=not answers.disbelieved)
 

@@ -1,4 +1,4 @@
-"""A cloned behaviour: a stochastic policy whose mean or likeliest action is a policy like any other, and its files."""
+"""A cloned behaviour: a stochastic policy, the policy like any other that is released of it, and its files."""
 
 import math
 from dataclasses import dataclass, replace
@@ -147,12 +147,46 @@ class BehaviourPolicy:
         mean, std = self.mean_and_std(observation)
         return (mean + std * generators.randn(len(mean), mean.shape[-1])).clamp(-1.0, 1.0)
 
+    def act(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
+        """`sample` in the environment's units: ``[B, S]`` to ``[B, A]``."""
+        action = self.sample(observation, generators)
+        low, high = self.policy.action_low, self.policy.action_high
+        return action if self.discrete_actions else low + (high - low) * (action + 1) / 2
+
     @torch.no_grad()
     def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:
         """The network's output ``[.., out]``."""
         rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
         output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
         return output.view(*observation.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The clone as a policy that draws its actions (`primorl.policy.member_values.Policies`)."""
+
+    behaviour: BehaviourPolicy
+    generators: SeedGenerators
+    policies: int = 1
+
+    def act(self, observation: Tensor) -> Tensor:
+        """Actions ``[1, B, A]`` for observations ``[1, B, S]``."""
+        return self.behaviour.act(observation[0].float(), self.generators)[None]
+
+
+def released(behaviour: BehaviourPolicy, seed: int) -> Drawn | DeterministicPolicy:
+    """The clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
+
+    The likeliest of discrete actions may leave out what people do seldom and in time, such as a repair. The mean of
+    actions in a box is what people mean to do.
+
+    Args:
+        behaviour: the clone.
+        seed: of the draws.
+    """
+    if not behaviour.discrete_actions:
+        return behaviour.policy
+    return Drawn(behaviour, SeedGenerators.of([seed], behaviour.policy.action_low.device))
 
 
 def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:
@@ -204,6 +238,7 @@ def save(
         environment=environment,
         names=names,
         observation_range=observation_range,
+        drawn=behaviour.discrete_actions,
     )
     if behaviour.spread is not None:
         parts = zip(("weight", "bias"), behaviour.spread, strict=True)

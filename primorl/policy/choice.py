@@ -1,6 +1,7 @@
 """Which of several candidates is written: the one that gains most over the behaviour in the member that likes it least.
 
-A gain is doubted by `DOUBT_SHARE` times what the model is less sure of along the candidate's way than along the clone's.
+A gain is doubted by `DOUBT_SHARE` times what the model is less sure of along the candidate's way than along the
+clone's.
 Members that were trained on the same noised rounds are wrong alike, which their spread does not show. So a gain counts
 only if it is larger than half of what the model gets wrong of the clone itself, whose return public episodes tell
 within their own sampling error.
@@ -33,7 +34,7 @@ class Contest:
 
     Attributes:
         ensemble: the released one, on the CPU.
-        clone: the clone's mean policy, on the CPU.
+        clone: the clone as it is released, on the CPU.
         starts: first states in the environment's units, ``[n, S]``.
         weights: w_t of every step, float64 ``[T]``: the share of episodes that are longer than t.
         seed: of the draws, which all policies share.

@@ -53,6 +53,11 @@ class PolicyConfig:
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
     observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
+    drawn: Annotated[
+        bool,
+        "Whether a discrete action is drawn, with probabilities softmax(output), as of a clone that acts as people do; "
+        "`false`: the action of the largest output is taken.",
+    ] = False
     epochs: Annotated[_Count, "Epochs of training, one policy of each in `epochs.safetensors`."]
     ends: Annotated[
         Line | None,

@@ -124,6 +124,7 @@ def save(
     ends: str | None = None,
     candidates: Sequence[CandidateRecord] = (),
     clone_error: float | None = None,
+    drawn: bool = False,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -143,6 +144,7 @@ def save(
         ends: how rollouts ended; None: as the model says.
         candidates: what the policy was chosen from.
         clone_error: what the model gets wrong of the clone; None: there was no clone.
+        drawn: whether discrete actions are drawn in use, with probabilities softmax(output).
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
@@ -161,6 +163,7 @@ def save(
         action_names=names[1] if names else None,
         observation_low=low,
         observation_high=high,
+        drawn=drawn,
         epochs=len(epochs),
         ends=ends,
         candidates=tuple(candidates),

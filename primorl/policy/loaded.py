@@ -19,10 +19,10 @@ class ObservationError(PipelineError, ValueError):
 
 @dataclass(frozen=True)
 class Policy:
-    """One deterministic policy: a ReLU network on standardised observations.
+    """One policy: a ReLU network on standardised observations.
 
     With actions in a box: low + (high - low)·(tanh network + 1)/2. With discrete actions: the number of the largest
-    output.
+    output; the clone of the people's behaviour draws it, with probabilities softmax(output), as they do.
 
     Attributes:
         saved: the weights, scales and names that the files hold.
@@ -127,6 +127,8 @@ class Policy:
             hidden = np.maximum(hidden @ inner_weight.T + inner_bias, 0)
         output = hidden @ weight.T + bias
         if self.discrete_actions:
+            if saved.drawn:  # the largest sum of an output and a Gumbel variate has that output's probability
+                output = output - np.log(np.random.default_rng().exponential(size=output.shape))
             numbers: npt.NDArray[np.int64] = np.argmax(output, axis=1)
             return numbers
         unit = (np.tanh(output) + 1) * np.float32(0.5)

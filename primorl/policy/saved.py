@@ -31,6 +31,7 @@ class SavedPolicy:
         action_low: ``[A]``.
         action_high: ``[A]``; above ``action_low``.
         discrete_actions: whether actions are 0 … A - 1.
+        drawn: whether a discrete action is drawn, with probabilities softmax(output).
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None if the files
             do not say.
         observation_names: of each dimension; empty if the files do not say.
@@ -43,6 +44,7 @@ class SavedPolicy:
     action_low: Array
     action_high: Array
     discrete_actions: bool
+    drawn: bool
     observation_range: tuple[Array, Array] | None
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
@@ -74,6 +76,7 @@ def _read(folder: Path, name: str, policies: int | None) -> SavedPolicy:
             layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
             **scales,
             discrete_actions=discrete,
+            drawn=discrete and config.drawn,
             observation_range=_range(config, len(scales["observation_mean"])),
             observation_names=_names(config.observation_names, len(scales["observation_mean"])),
             action_names=_names(config.action_names, len(scales["action_low"])),

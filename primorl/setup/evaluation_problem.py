@@ -16,7 +16,7 @@ from primorl.evaluation.private.model_value import Clone
 from primorl.evaluation.private.precision import policy_in_float64
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
@@ -100,22 +100,20 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
 
     Args:
         folder: ``models/behaviour``.
-        seed: of the actions that are drawn.
+        seed: of actions that are drawn.
 
     Raises:
         PipelineError: a file is missing or broken.
     """
     if not BehaviourConfig.read(folder).made:
         return None
-    behaviour = BehaviourPolicy.load(folder, torch.device("cpu"))
-    low, high = behaviour.policy.action_low, behaviour.policy.action_high
-    generators = SeedGenerators.of([seed], torch.device("cpu"))
+    behaviour, policy = BehaviourPolicy.load(folder, torch.device("cpu")), DeterministicPolicy.load(folder)
+    drawn = Drawn(behaviour, SeedGenerators.of([seed], torch.device("cpu")))
 
-    def drawn(observation: Tensor) -> Tensor:
-        action = behaviour.sample(observation.float(), generators)
-        return action if behaviour.discrete_actions else low + (high - low) * (action + 1) / 2
+    def draw(observation: Tensor) -> Tensor:
+        return drawn.act(observation[None])[0]
 
-    return Clone(act_of(behaviour.policy), drawn)
+    return Clone(released=draw if policy.discrete_actions else act_of(policy), drawn=draw)
 
 
 def act_of(policy: DeterministicPolicy) -> Act:

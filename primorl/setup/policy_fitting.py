@@ -15,7 +15,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.survival import PublicTrajectories
-from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.choice import Contest
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.training import Near
@@ -141,7 +141,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
     contest = Contest(
         ensemble=model,
-        clone=clone,
+        clone=released(BehaviourPolicy.load(BEHAVIOUR, torch.device("cpu")), params.seed),
         starts=public.first_states(params),
         weights=public.going_on(by_model=model.termination != NONE),
         seed=params.seed,

@@ -13,7 +13,7 @@ from primorl.evaluation.recommendation import Behaviour, Clone, of_answers, reco
 TODAY = Behaviour(value=-80.0, low=-84.0, high=-76.0, scale=80.0)
 CLONE = Clone(
     as_drawn=(-81.0, -79.0, -82.0),
-    likeliest=(-76.0, -78.0, -77.0),
+    released=(-76.0, -78.0, -77.0),
     policy=(-70.0, -69.0, -70.0),
     gains=(6.0, 9.0, 7.0),
     doubt=0.0,
@@ -79,11 +79,11 @@ def test_a_gain_where_the_model_is_less_sure_is_doubted(monkeypatch: pytest.Monk
 
 
 def test_a_clone_that_loses_is_not_released() -> None:
-    """Its likeliest actions may be worth less than the actions that it draws."""
-    poor = replace(CLONE, gains=(0.5, 0.5), likeliest=(-90.0, -90.0))
+    """As it is released it may be worth less than the actions that it draws."""
+    poor = replace(CLONE, gains=(0.5, 0.5), released=(-90.0, -90.0))
     found = recommend(TODAY, poor, believed=True)
     assert found.answer == "more_data"
-    assert "-90 for the clone's likeliest actions" in found.reason
+    assert "-90 for the clone as it would be released" in found.reason
 
 
 def far(distance: float) -> Clone:

@@ -11,7 +11,8 @@ import primorl
 from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import behaviour
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
+from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 
@@ -52,6 +53,28 @@ def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
 
 def hidden(policy: DeterministicPolicy) -> Tensor:
     return torch.relu(((ROWS - MEAN) / SCALE) @ policy.layers[0][0].T + policy.layers[1][0])
+
+
+def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> None:
+    """In the files that leave, and where it is judged. The twin takes the largest output, as other policies do."""
+    read = saved(tmp_path, discrete=True)
+    rows = MEAN + SCALE * torch.tensor([[-0.3], [0.0], [0.2]])
+    expected = read.log_probabilities(rows).exp()[:, 1]
+    assert ((expected > 0.02) & (expected < 0.98)).all()
+    many = rows.repeat_interleave(4000, dim=0)
+    taken = torch.as_tensor(primorl.load_policy(tmp_path).act(many))
+    judged = released(BehaviourPolicy.load(tmp_path, CPU), seed=0).act(many[None])[0].argmax(-1)
+    for found in (taken, judged):
+        torch.testing.assert_close(found.view(3, -1).float().mean(1), expected, atol=0.03, rtol=0)
+    config = PolicyConfig.read(tmp_path)
+    replace(config, drawn=False).write(tmp_path)
+    assert torch.equal(torch.as_tensor(primorl.load_policy(tmp_path).act(rows)), (expected > 0.5).long())
+
+
+def test_a_clone_of_actions_in_a_box_takes_their_mean(tmp_path: Path) -> None:
+    made = saved(tmp_path, discrete=False)
+    assert released(made, seed=0) is made.policy
+    assert not PolicyConfig.read(tmp_path).drawn
 
 
 def test_a_gaussian_comes_back(tmp_path: Path) -> None:

@@ -32,11 +32,11 @@ class Clone:
     """The private clone of the behaviour.
 
     Attributes:
-        likeliest: its mean or likeliest action: the policy in ``models/behaviour``.
+        released: the policy in ``models/behaviour``: its mean, or discrete actions drawn from its distribution.
         drawn: actions drawn from its distribution, as the people's are.
     """
 
-    likeliest: Act
+    released: Act
     drawn: Act
 
 
@@ -60,12 +60,12 @@ class ModelBased:
         policy = self._returns(problem, problem.policy)
         found = [self._value(problem, "policy", policy)]
         if clone is not None:
-            likeliest = self._returns(problem, clone.likeliest)
+            released = self._returns(problem, clone.released)
             found += [
-                self._value(problem, "clone", likeliest),
+                self._value(problem, "clone", released),
                 self._value(problem, "clone", self._returns(problem, clone.drawn), AS_DRAWN),
-                self._gain(policy - likeliest),
-                self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.likeliest)),
+                self._gain(policy - released),
+                self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.released)),
             ]
         baselines: list[tuple[Of, Act]] = [("random", uniform_random(problem))]
         if not problem.discrete_actions:

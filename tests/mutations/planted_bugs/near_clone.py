@@ -6,6 +6,24 @@ _STAGE, _PRIOR = "tests/pipeline/test_optimize_near_clone.py", "tests/policy/tes
 
 NEAR_CLONE = [
     Bug(
+        "near-clone-undoubted",
+        "policy",
+        "primorl/policy/choice.py",
+        "self.gains.amin(-1) - DOUBT_SHARE * self.doubts.clamp(min=0)",
+        "self.gains.amin(-1)",
+        "the candidate is written that goes where the model has seen nothing",
+        ("tests/policy/test_choice.py",),
+    ),
+    Bug(
+        "near-clone-likeliest-released",
+        "policy",
+        "primorl/policy/behaviour.py",
+        "        drawn=behaviour.discrete_actions,\n",
+        "",
+        "the clone that leaves never does what people do seldom and in time",
+        ("tests/policy/test_behaviour.py",),
+    ),
+    Bug(
         "near-clone-epsilon-of-the-model-alone",
         "statements",
         "pipeline/optimize_policy.py",
