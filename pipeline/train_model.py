@@ -13,6 +13,7 @@ from primorl.setup.model_files import write_model
 from primorl.setup.model_training import MODEL_TRAINING
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
+from primorl.setup.public_checks import check_public
 from primorl.tracking import StageRun
 
 
@@ -24,6 +25,7 @@ def body(params: Params, run: StageRun) -> None:
     """
     partitions = Partitions.open(PARTITIONS)
     place = Place.of_training(params.compute, params.dynamics.variant)
+    check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
     say_fit("train_model", chosen, fit)
     check_verdict(params, fit)

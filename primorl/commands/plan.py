@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from primorl.config.blocks import Estimators
     from primorl.config.params import Params
     from primorl.setup.fitting import Fit
+    from primorl.setup.public_checks import Objections
     from primorl.trajectories.storage.manifest import Manifest
 
 _HELP = """Show the ε of a mechanism, or solve for a target ε.
@@ -118,7 +119,9 @@ def _fit_as_json(settings: Settings) -> dict[str, Any]:
     if not settings.is_a_run or settings.fit is None:
         return {}
     _, fit = settings.fit
-    return {"can_learn": fit.answer, "why": fit.reason, "fitted": fit.values}
+    stops = settings.objections.stops
+    answer, why = ("no", "; ".join(stops)) if stops else (fit.answer, fit.reason)
+    return {"can_learn": answer, "why": why, "fitted": fit.values}
 
 
 def _shown(epsilon: float) -> str:
@@ -150,7 +153,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         if asked.delta >= 1 / units:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
     if settings.is_a_run and settings.fit is not None:
-        yield from _fit_lines(settings.fit[1])
+        yield from _fit_lines(settings.fit[1], settings.objections)
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
@@ -162,12 +165,17 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         yield from _left(params, settings.manifest, asked)
 
 
-def _fit_lines(fit: "Fit") -> Iterator[str]:
+def _fit_lines(fit: "Fit", found: "Objections") -> Iterator[str]:
     """What was fitted, and what is to be expected of it."""
     if fit.values:
         said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
         yield f"  fitted to public facts of the data: {said}"
-    yield f"  can it learn? {fit.answer}: {fit.reason}"
+    for stop in found.stops:
+        yield f"  can it learn? no: {stop}"
+    if not found.stops:
+        yield f"  can it learn? {fit.answer}: {fit.reason}"
+    for warning in found.warnings:
+        yield f"  warning: {warning}"
 
 
 def _with_others(params: "Params", asked: Asked, named: "Estimators") -> str:

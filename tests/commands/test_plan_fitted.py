@@ -5,6 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from primorl.commands import main as cli
 from primorl.config.params import Params
@@ -40,6 +41,21 @@ def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
     assert f"dynamics.learning_rate {chosen.dynamics.learning_rate}, " in values
     assert "privacy.sampling_probability" not in values, "it is given"
     assert f"  can it learn? no: {found.reason}" in lines
+
+
+def test_what_the_public_split_speaks_against_is_said_in_place_of_the_verdict(
+    data: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training would refuse in the same words; from 1% to 20% of the values it is a warning."""
+    file = Path("datasets/small.yaml")
+    for bounds, start, answer in (([-16.5, -4.0], "  can it learn? no: ", "no"), ([-14.5, 0.0], "  warning: ", None)):
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+        content["bounds"]["reward"] = bounds
+        file.write_text(yaml.safe_dump(content), encoding="utf-8")
+        (line,) = (each for each in said(capsys).splitlines() if "lie outside its bounds" in each)
+        assert line.startswith(f"{start}datasets/small.yaml: bounds.reward: ")
+        if answer is not None:
+            assert answered(capsys)["can_learn"] == answer
 
 
 def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
