@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.bug import Bug
 
 _CHECKS, _CHECKED = "primorl/setup/public_checks.py", "tests/setup/test_public_checks.py"
+_NEXT = "tests/setup/test_next_charges.py"
 
 PUBLIC_CHECKS = [
     Bug(
@@ -31,5 +32,23 @@ PUBLIC_CHECKS = [
         "if may_end:",
         "a log without any reward passes because its episodes end",
         (_CHECKED,),
+    ),
+    Bug(
+        "next-charges-model-alone",
+        "ledger",
+        "primorl/setup/next_charges.py",
+        "    if together > budget.epsilon:\n",
+        "    if account.with_event(model.event, budget.delta) > budget.epsilon:\n",
+        "a model is paid for although nothing is left for the questions about it",
+        (_NEXT,),
+    ),
+    Bug(
+        "next-charges-paid-is-forever",
+        "words",
+        "primorl/setup/next_charges.py",
+        "replace(wanted[0], paid=paid_by is not None)",
+        "replace(wanted[0], paid=bool(charges))",
+        "plan calls a model paid that an edit made another one",
+        (_NEXT,),
     ),
 ]
