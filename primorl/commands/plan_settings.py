@@ -139,8 +139,8 @@ class Settings:
         if f"privacy.{name}" in params.unfitted:
             if self.fit is None:
                 raise PipelineError(
-                    f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is fitted to the data, which are "
-                    "not here; give it, or run `dvc repro partition`"
+                    f"{PARTITIONS}: not there yet; run `dvc repro partition`, for privacy.{name} in {PARAMS} is fitted "
+                    f"to the data; or give {_option(name)}"
                 )
             params = self.fit[0]
         return getattr(params.privacy, name)

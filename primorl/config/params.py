@@ -206,6 +206,8 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         checked = _adapter().validate_python(said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
+            if suggestions.may_be_auto(key) and isinstance(_found(said, key), str):
+                why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
             if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
@@ -294,6 +296,13 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
+
+
+def _found(content: Any, key: str) -> Any:
+    """What stands at a dotted key; None: nothing."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
 
 
 def _value(block: Any, key: str) -> Any:

@@ -46,6 +46,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         horizon=reader.info.horizon,
         trajectories_per_unit=reader.info.trajectories_per_person,
         behaviour_probabilities=named,
+        environment=reader.info.environment is not None,
     )
     fingerprint = Fingerprint(spaces, behaviour_probabilities=named)
     secret, name, population = project_secret(), reader.info.dataset, reader.info.population

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from primorl.commands import main as cli
+from primorl.config.datasets import AnyDataset
 from primorl.config.params import load
 from primorl.trajectories.description import describe
 from primorl.trajectories.ingestion import ingest
@@ -159,26 +160,24 @@ suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, po
 """
 
 
-def logged(*, terminated: bool) -> None:
-    """Twenty people of four rows with a score in the last one; half of the observations lie above their bound."""
-    rows = [
-        f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}"
-        for i in range(20)
-        for t in range(4)
-    ]
+def write_log(*, terminated: bool) -> AnyDataset:
+    """A project of twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
+    steps = [(i, t) for i in range(20) for t in range(4)]
+    rows = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
     Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *rows]) + "\n", encoding="utf-8")
     Path("datasets").mkdir(exist_ok=True)
-    words = (
-        {"termination": "learned", "terminated": "done"}
-        if terminated
-        else {"termination": "none", "terminated": "null"}
-    )
-    Path("datasets/log.yaml").write_text(LOG.format(**words), encoding="utf-8")
+    ends = ("learned", "done") if terminated else ("none", "null")
+    Path("datasets/log.yaml").write_text(LOG.format(termination=ends[0], terminated=ends[1]), encoding="utf-8")
     for name in ("params.yaml", "datasets/defaults.yaml"):
         shutil.copy(ROOT / name, name)
     text = Path("params.yaml").read_text(encoding="utf-8")
     Path("params.yaml").write_text(re.sub(r"(?m)^dataset: .*$", "dataset: log", text), encoding="utf-8")
-    chosen = load().chosen
+    return load().chosen
+
+
+def logged(*, terminated: bool) -> None:
+    """The same, partitioned."""
+    chosen = write_log(terminated=terminated)
     source_of("log", chosen).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.5, salt="salt")
@@ -200,3 +199,17 @@ def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_
     assert ("reward is thrown away" in text) is not terminated
     assert ("keep columns.terminated" in text) is terminated
     assert "set columns.terminated: null" not in text
+
+
+def test_check_reads_the_header_of_a_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong name is told before anything is collected; a log that is not there yet is no error."""
+    write_log(terminated=True)
+    assert cli.main(["check"]) == 0
+    assert "log.csv: has the columns of the entry" in capsys.readouterr().out
+    log = Path("log.csv")
+    log.write_text(log.read_text(encoding="utf-8").replace(",done\n", ",left\n", 1), encoding="utf-8")
+    assert cli.main(["check"]) == 1
+    assert "column 'done' is missing (the file has 'person', 't', 'x', 'a', 'r', 'left')" in capsys.readouterr().err
+    log.unlink()
+    assert cli.main(["check"]) == 0
+    assert "not there yet, so its columns are unchecked" in capsys.readouterr().out

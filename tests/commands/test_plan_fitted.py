@@ -78,8 +78,8 @@ def test_without_partitions_a_key_that_is_to_be_fitted_is_one_error(
     assert cli.main(["plan"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "error: --rounds: not given, and privacy.rounds in params.yaml is fitted to the data, which are not here; give "
-        "it, or run `dvc repro partition`"
+        "error: data/partitions: not there yet; run `dvc repro partition`, for privacy.rounds in params.yaml is fitted "
+        "to the data; or give --rounds"
     )
     assert cli.main(["plan", "--rounds", "4", "--json"]) == 0
     assert "can_learn" not in json.loads(capsys.readouterr().out)

@@ -106,6 +106,12 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ("seed", -1, "seed: found -1; input should be greater than or equal to 0"),
         ("seed", 2**31, "seed: found 2147483648; input should be less than 2147483648"),
         ("seed", 0.5, "seed: found 0.5; input should be a valid integer, got a number with a fractional part"),
+        (
+            "privacy.rounds",
+            "atuo",
+            "privacy.rounds: found 'atuo'; input should be a valid integer, unable to parse string as an integer, "
+            "or auto",
+        ),
         ("seed", True, "seed: found True; a number is needed, not a truth value"),
         ("privacy.target_epsilon", True, "privacy.target_epsilon: found True; a number is needed, not a truth value"),
         ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
