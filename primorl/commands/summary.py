@@ -1,10 +1,14 @@
 """``primorl summary``."""
 
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.project.paths import SUMMARY
+from primorl.project.paths import MODEL, MOPO, POLICY, SUMMARY
+
+if TYPE_CHECKING:
+    from primorl.evaluation.summary import Summary
 
 _WHOSE = {
     "behaviour": "today",
@@ -33,8 +37,16 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     from primorl.evaluation.summary import Summary
 
-    summary = Summary.read(SUMMARY).to_json()
+    found = Summary.read(SUMMARY)
+    summary, stale = found.to_json(), other_files(found)
+    if stale is not None:
+        print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
     print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
+
+
+def other_files(summary: "Summary") -> str | None:
+    """Why the results are not of what ``models/`` holds, in a line; None: they are."""
+    return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
 
 
 def text(summary: dict[str, Any]) -> str:

@@ -51,4 +51,13 @@ PUBLIC_CHECKS = [
         "plan calls a model paid that an edit made another one",
         (_NEXT,),
     ),
+    Bug(
+        "summary-of-another-run",
+        "words",
+        "primorl/evaluation/summary.py",
+        "if file.exists() and file_sha256(file) != digest]",
+        "if not file.exists()]",
+        "an earlier run's advice is shown beside another model",
+        ("tests/commands/test_summary.py",),
+    ),
 ]
