@@ -156,6 +156,8 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
     if settings.is_a_run and settings.fit is not None:
         yield from _fit_lines(settings.fit[1], settings.objections)
+        if settings.manifest is not None and settings.manifest.public_units == 0:
+            yield from _without_public(settings.manifest)
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
@@ -180,6 +182,15 @@ def _fit_lines(fit: "Fit", found: "Objections") -> Iterator[str]:
         yield f"  can it learn? {fit.answer}: {fit.reason}"
     for warning in found.warnings:
         yield f"  warning: {warning}"
+
+
+def _without_public(manifest: "Manifest") -> Iterator[str]:
+    """What values in the model count, where neither a simulator nor a public split tells when recordings end."""
+    if manifest.info.environment is None:
+        yield (
+            "  warning: nobody is public, so nothing tells how long recordings go on; values in the model count every "
+            f"step up to the horizon ({manifest.info.horizon}), and lie beyond today's return if most are shorter"
+        )
 
 
 def _with_others(params: "Params", asked: Asked, others: "list[Next]") -> str:

@@ -175,12 +175,12 @@ def write_log(*, terminated: bool) -> AnyDataset:
     return load().chosen
 
 
-def logged(*, terminated: bool) -> None:
+def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
     """The same, partitioned."""
     chosen = write_log(terminated=terminated)
     source_of("log", chosen).collect(Path("raw"))
     ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
-    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=0.5, salt="salt")
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
 @pytest.mark.parametrize("terminated", [False, True])

@@ -12,6 +12,7 @@ from primorl.config.params import Params
 from primorl.project.paths import MANIFEST
 from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.test_data import logged
 from tests.commands.test_plan import answered, said
 from tests.pipeline.training_project import watch_private
 from tests.setup.conftest import small
@@ -56,6 +57,23 @@ def test_what_the_public_split_speaks_against_is_said_in_place_of_the_verdict(
         assert line.startswith(f"{start}datasets/small.yaml: bounds.reward: ")
         if answer is not None:
             assert answered(capsys)["can_learn"] == answer
+
+
+def test_without_environment_and_public_split_it_warns_of_values_that_count_the_whole_horizon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: public recordings tell how long they go on."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    quick(monkeypatch)
+    for fraction, warned in ((0.0, True), (0.5, False)):
+        logged(terminated=False, public_fraction=fraction)
+        params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+        params["privacy"] |= {"target_epsilon": None, "noise_multiplier": 5.0, "sampling_probability": 1.0, "rounds": 4}
+        params["privacy"]["statistics"] |= {"normaliser": "bounds", "starts": True}
+        params["partition"]["public_fraction"] = fraction
+        Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+        assert ("count every step up to the horizon (9)" in said(capsys)) is warned
 
 
 def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(

@@ -374,7 +374,30 @@ def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: s
         ),
         (
             {"policy.starts": "public", "partition.public_fraction": 0},
-            "found 'public', while partition.public_fraction",
+            "nobody is public; set, all at once, privacy.statistics.normaliser: bounds (or private, charged), "
+            "policy.starts: reset (or auto)",
+        ),
+        (
+            {
+                "dataset": "csv-log",
+                "partition.public_fraction": 0,
+                "policy.starts": "public",
+                "dynamics.early_stopping.patience": 3,
+                "chosen.bounds.reward": "public",
+            },
+            "nobody is public; set, all at once, privacy.statistics.normaliser: bounds (or private, charged), "
+            "privacy.statistics.starts: true (charged), policy.starts: released (or auto), "
+            "dynamics.early_stopping.patience: null, bounds.reward: [low, high] in datasets/csv-log.yaml",
+        ),
+        (
+            {
+                "dataset": "csv-log",
+                "partition.public_fraction": 0,
+                "policy.starts": "released",
+                "privacy.statistics.normaliser": "bounds",
+                "privacy.statistics.starts": True,
+            },
+            None,
         ),
         ({"policy.starts": "released"}, "found 'released', while privacy.statistics.starts is false"),
         ({"policy.starts": "released", "privacy.statistics.starts": True}, None),

@@ -60,4 +60,13 @@ PUBLIC_CHECKS = [
         "an earlier run's advice is shown beside another model",
         ("tests/commands/test_summary.py",),
     ),
+    Bug(
+        "no-public-keys-one-by-one",
+        "words",
+        "primorl/config/params.py",
+        "alone and not statistics.starts,\n",
+        "False,\n",
+        "without public units a key that is needed shows only after the others are set",
+        ("tests/config/test_params.py",),
+    ),
 ]
