@@ -51,8 +51,8 @@ def test_it_prints_a_table_or_the_file(capsys: pytest.CaptureFixture[str]) -> No
     assert capsys.readouterr().out.splitlines() == [
         "dataset  pendulum-replay (Pendulum-v1), 2947 private units",
         "variant  private, seed 0",
-        "privacy  ε = 0.5, δ = 1e-05 per trajectory",
-        "spent    ε = 0.5, δ = 1e-05 in 1 charge when the model was made",
+        "privacy  of the policy: ε = 0.5, δ = 1e-05 per trajectory",
+        "spent    in all: ε = 0.5, δ = 1e-05 in 1 charge when the model was made",
         "return   -143.5  95% interval [-161.6, -125.4], 100 episodes",
         "score    904.3",
         "time     53 s: train_model 50, evaluate 3",

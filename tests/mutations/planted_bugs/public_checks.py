@@ -69,4 +69,13 @@ PUBLIC_CHECKS = [
         "without public units a key that is needed shows only after the others are set",
         ("tests/config/test_params.py",),
     ),
+    Bug(
+        "log-first-line-quoted",
+        "data flow",
+        "primorl/trajectories/sources/tabular/files.py",
+        "if 2 * len(needed & set(names)) < len(needed):",
+        "if not needed:",
+        "an error quotes the first line of a log without a header, which is somebody's row",
+        ("tests/trajectories/sources/test_tabular_refusals.py",),
+    ),
 ]
