@@ -364,58 +364,6 @@ def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: s
     assert found.startswith(f"datasets/{name}.yaml: unit: found 'person'; input should be 'trajectory'")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dataset": "csv-log"}, None),
-        (
-            {"dataset": "csv-log", "policy.starts": "reset"},
-            "found 'reset', while datasets/csv-log.yaml says environment: null",
-        ),
-        (
-            {"policy.starts": "public", "partition.public_fraction": 0},
-            "nobody is public; set, all at once, privacy.statistics.normaliser: bounds (or private, charged), "
-            "policy.starts: reset (or auto)",
-        ),
-        (
-            {
-                "dataset": "csv-log",
-                "partition.public_fraction": 0,
-                "policy.starts": "public",
-                "dynamics.early_stopping.patience": 3,
-                "chosen.bounds.reward": "public",
-            },
-            "nobody is public; set, all at once, privacy.statistics.normaliser: bounds (or private, charged), "
-            "privacy.statistics.starts: true (charged), policy.starts: released (or auto), "
-            "dynamics.early_stopping.patience: null, bounds.reward: [low, high] in datasets/csv-log.yaml",
-        ),
-        (
-            {
-                "dataset": "csv-log",
-                "partition.public_fraction": 0,
-                "policy.starts": "released",
-                "privacy.statistics.normaliser": "bounds",
-                "privacy.statistics.starts": True,
-            },
-            None,
-        ),
-        ({"policy.starts": "released"}, "found 'released', while privacy.statistics.starts is false"),
-        ({"policy.starts": "released", "privacy.statistics.starts": True}, None),
-        ({"policy.starts": "released", "dynamics.variant": "mopo"}, None),
-    ],
-)
-def test_where_rollouts_begin_is_settled_before_anything_is_paid_for(
-    changes: dict[str, Any], message: str | None
-) -> None:
-    raw = project_settings(changes.pop("dataset", "pendulum-replay"))
-    for key, value in changes.items():
-        raw = changed(key, value, raw)
-    if message is None:
-        params.from_plain(raw)
-    else:
-        assert message in refusal(raw)
-
-
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:
     raw = changed("privacy.noise_multiplier", 4.0)  # both are given
     raw["policy"] = "broken"

@@ -67,7 +67,7 @@ PUBLIC_CHECKS = [
         "alone and not statistics.starts,\n",
         "False,\n",
         "without public units a key that is needed shows only after the others are set",
-        ("tests/config/test_params.py",),
+        ("tests/config/test_starts.py",),
     ),
     Bug(
         "log-first-line-quoted",
