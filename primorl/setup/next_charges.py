@@ -111,11 +111,11 @@ def marked(
 def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions) -> None:
     """Refuse to pay for a model where the clone and the questions that follow would not fit the budget any more.
 
-    A model that is paid for is restored at no cost, and is not refused. A model that does not fit alone is left to the
-    ledger.
+    A model that is paid for is restored at no cost, and is not refused. A model that is charged alone is left to the
+    ledger, whose advice counts nothing else.
 
     Raises:
-        PipelineError: the budget allows the model and not all that is asked with it. Nothing was charged.
+        PipelineError: the budget does not allow the model and all that is asked with it. Nothing was charged.
     """
     budget = accounts.budget(params, partitions.manifest)
     if budget is None or params.dynamics.variant != "private":
@@ -128,7 +128,7 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
     wanted = [Next("train_model", None, setup.plan.event), *beside_model(params, _spent(params, setup))]
     model, *others = marked(params, setup, partitions, account, wanted)
     beside = [each for each in others if not each.paid]
-    if model.paid or not beside or not account.fits(model.event, budget):
+    if model.paid or not beside:
         return
     together = account.with_events([model.event, *(each.event for each in beside)], budget.delta)
     if together > budget.epsilon:

@@ -69,6 +69,8 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
     check(at(asking, 1.02, float(found)))
     assert float(found) > 0.8
     check(at(asking, 1.6, 1.0))
+    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
+        check(at(asking, 0.9, 1.0))
 
 
 def test_with_a_noise_multiplier_the_advice_counts_the_rest(asking: Params) -> None:
