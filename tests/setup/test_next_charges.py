@@ -92,8 +92,8 @@ def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
 def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     asking: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is charged for what is paid, also where the budget has no room for another such run."""
-    params = at(asking, 1.6, 1.0)
+    """What is paid is looked up in the ledger, by identity."""
+    params = at(asking, None, 1.0)
     questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
     assert planned(params, capsys).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
     trained(params)
