@@ -4,13 +4,18 @@ import sys
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params
-from primorl.project.paths import PARTITIONS, TRAJECTORIES
+from primorl.project.paths import PARTITIONS, PUBLIC, TRAJECTORIES
+from primorl.setup.public_checks import objections, say_public
 from primorl.tracking import StageRun
 from primorl.trajectories.partitioning import partition
+from primorl.trajectories.storage.store import UnitStore
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Split; the numbers of units are declared public, and nothing else is logged."""
+    """Split; the numbers of units are declared public, and nothing else is logged.
+
+    What the public split says against a training is printed already here.
+    """
     manifest = partition(
         TRAJECTORIES,
         PARTITIONS,
@@ -24,6 +29,8 @@ def body(params: Params, run: StageRun) -> None:
     run.metric("private_units", manifest.private_units)
     run.metric("public_units", manifest.public_units)
     run.tag("dataset_fingerprint", manifest.info.dataset_fingerprint)
+    found = objections(params, manifest, UnitStore.open(PUBLIC))
+    say_public("partition", (*found.stops, *found.warnings))
 
 
 if __name__ == "__main__":

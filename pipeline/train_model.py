@@ -11,8 +11,10 @@ from primorl.setup.fitting import check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_files import write_model
 from primorl.setup.model_training import MODEL_TRAINING
+from primorl.setup.next_charges import check_all_fits
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
+from primorl.setup.public_checks import check_public
 from primorl.tracking import StageRun
 
 
@@ -24,10 +26,12 @@ def body(params: Params, run: StageRun) -> None:
     """
     partitions = Partitions.open(PARTITIONS)
     place = Place.of_training(params.compute, params.dynamics.variant)
+    check_public(params, partitions.manifest, partitions.public)
     chosen, fit = fitted(params, partitions.manifest, partitions.public)
     say_fit("train_model", chosen, fit)
     check_verdict(params, fit)
     setup = MODEL_TRAINING.setup(params, partitions.manifest, partitions.public, place)
+    check_all_fits(params, setup, partitions)
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:

@@ -49,6 +49,8 @@ EDGES = (
     "primorl.setup.accounts",
     "primorl.setup.charges",
     "primorl.setup.compute",
+    "primorl.setup.next_charges",  # refuses
+    "primorl.setup.public_checks",  # refuses and warns
     "pipeline.runner",
     "primorl.setup.launcher",
 )

@@ -2,7 +2,7 @@
 
 import typer
 
-_HELP = """Check params.yaml and the datasets before `dvc repro`. Runs nothing and changes nothing.
+_HELP = """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
 
 DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
 
@@ -19,6 +19,13 @@ def register(app: typer.Typer) -> None:
 
 def _run() -> None:
     from primorl.config.checking import check_project
+    from primorl.config.datasets import TabularDataset
 
-    check_project()
+    params = check_project()
     print("params.yaml and the datasets are valid")
+    if isinstance(params.chosen, TabularDataset):
+        from primorl.trajectories.sources.tabular.source import source
+
+        there = source(params.dataset, params.chosen).check_columns()
+        named = params.chosen.options.files
+        print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")

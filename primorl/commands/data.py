@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from primorl.commands.folders import given_path
 from primorl.commands.printing import rendered
 from primorl.project.paths import PARTITIONS
+
+if TYPE_CHECKING:
+    from primorl.trajectories.description import PublicSplit
 
 _EXAMPLES = """\b
 Examples:
@@ -51,7 +54,9 @@ def _describe(
     from primorl.trajectories.description import describe, draw
 
     about, public = describe(PARTITIONS)
-    print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about))
+    columns, cut = _declared(about, public)
+    about["declared"] = columns
+    print(json.dumps(about, indent=2, allow_nan=False) if as_json else _text(about, cut=cut))
     if figure is not None:
         if public is None:
             print("no figure: there is no public split to draw")
@@ -60,7 +65,35 @@ def _describe(
                 draw(fresh, about, public)
 
 
-def _text(about: dict[str, Any]) -> str:
+def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list[dict[str, Any]], bool]:
+    """The bounds that the model keeps to, of each dimension of an observation and of the reward.
+
+    Returns:
+        The bounds with the share of public values outside, and whether last rows are dropped.
+    """
+    from primorl.config.params import load
+    from primorl.project.files import finite
+    from primorl.project.paths import MANIFEST, PARAMS
+    from primorl.setup.public_checks import bounded, cuts_last_rows
+    from primorl.trajectories.storage.manifest import Manifest
+
+    params = load(PARAMS) if PARAMS.exists() else None
+    dataset = params.chosen if params is not None and params.dataset == about["dataset"] else None
+    columns = bounded(dataset, Manifest.load(MANIFEST).info.spaces)
+    values = None if public is None else [*public.observation.T, public.reward]
+    return [
+        {
+            "name": column.name,
+            "low": finite(column.low),
+            "high": finite(column.high),
+            "from_public": column.of_public,
+            "outside": None if values is None else column.outside(values[i]),
+        }
+        for i, column in enumerate(columns)
+    ], cuts_last_rows(dataset)
+
+
+def _text(about: dict[str, Any], *, cut: bool) -> str:
     """Facts, then a table of dimensions, then the public split."""
     discrete, public = about["spaces"]["discrete_actions"], about["public"]
     actions = f"one of {about['action_size']}: {', '.join(about['action_names'])}"
@@ -76,7 +109,8 @@ def _text(about: dict[str, Any]) -> str:
     }
     lines = [f"{name:<13}{value}" for name, value in facts.items()]
     rows = [*_dimensions(about, "observation"), *([] if discrete else _dimensions(about, "action"))]
-    measured = ("public min", "max", "mean", "std") if public is not None else ()
+    rows += _dimensions(about, "reward")
+    measured = ("public min", "max", "mean", "std", "outside") if public is not None else ()
     lines += ["", rendered(("dimension", "declared", *measured), rows, right=measured)]
     if public is None:
         return "\n".join([*lines, "", "public split: none, and nothing may be said of the private one"])
@@ -89,22 +123,38 @@ def _text(about: dict[str, Any]) -> str:
         f"  return     {quantiles['return']} (5 / 50 / 95%), mean {public['return']['mean']:.4g}",
         f"  length     {quantiles['length']}",
         f"  terminated {public['terminated_share']:.1%} of trajectories",
-        *_ends(about["termination"], public),
+        *_ends(about["termination"], public, cut=cut),
     ]
     return "\n".join(lines)
 
 
-def _ends(termination: str, public: dict[str, Any]) -> list[str]:
-    """What tells terminated from truncated, where the model is to learn when episodes end."""
+def _ends(termination: str, public: dict[str, Any], *, cut: bool) -> list[str]:
+    """What is to be known of ends: rows that are dropped, and what tells terminated from truncated."""
     from primorl.dynamics.termination import LEARNED
 
+    said = []
+    if cut and public["terminated_share"] < 1:
+        said += [
+            "  The last row of a trajectory that does not terminate is not used: nothing was recorded after it.",
+            "  Its reward is thrown away. An outcome score there is lost: then name columns.terminated.",
+        ]
     if termination != LEARNED or public["terminated_share"] == 0:
-        return []
-    said = [
-        "  Terminated means that nothing could be earned or lost after it: death, a crash, a goal that ends the task.",
+        return said
+    said += [
+        "  Terminated means that nothing could be earned or lost after it: death, a crash, a goal that ends the task,",
+        "  a programme that ends with an outcome score.",
         "  A discharge, a cut or a time limit is truncated: only the recording stops. If it is declared as terminated,",
-        "  policies learn to bring it about. For such ends set columns.terminated: null and end: last_row.",
     ]
+    if public["reward"]["only_at_ends"]:
+        said += [
+            "  policies learn to bring it about. Here only last rows hold a reward: keep columns.terminated, for",
+            "  end: last_row would throw every one of them away.",
+        ]
+    else:
+        said += [
+            "  policies learn to bring it about. For such ends set columns.terminated: null and end: last_row, which",
+            "  also leaves out each trajectory's last reward.",
+        ]
     if public["terminated_share"] == 1:
         said.append("  Here every public trajectory terminates, as if the recording's own ends were meant. Are they?")
     return said
@@ -115,14 +165,31 @@ def _numbers(count: int) -> str:
 
 
 def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
-    """One row a dimension of an observation or action: its name, declared bounds, and the public split's statistics."""
-    names, public = about[f"{what}_names"], about["public"]
-    bounds = zip(about["spaces"][f"{what}_low"], about["spaces"][f"{what}_high"], strict=True)
-    for i, (low, high) in enumerate(bounds):
+    """One row a dimension of an observation or action, or of the reward.
+
+    Its name, declared bounds, and the public split's statistics.
+    """
+    public, size = about["public"], about["observation_size"]
+    if what == "action":
+        ends = zip(about["spaces"]["action_low"], about["spaces"]["action_high"], strict=True)
+        named = zip(about["action_names"], ends, strict=True)
+        columns = [{"name": name, "low": low, "high": high} for name, (low, high) in named]
+    else:
+        columns = about["declared"][size:] if what == "reward" else about["declared"][:size]
+    for i, column in enumerate(columns):
         if i == _MOST_ROWS:
-            more = f"… and {len(names) - _MOST_ROWS} more (--json has all)"
-            yield (more, *("",) * (1 if public is None else 5))
+            more = f"… and {len(columns) - _MOST_ROWS} more (--json has all)"
+            yield (more, *("",) * (1 if public is None else 6))
             return
-        declared = f"[{'-inf' if low is None else f'{low:.4g}'}, {'inf' if high is None else f'{high:.4g}'}]"
         measured = () if public is None else tuple(f"{public[what][q][i]:.4g}" for q in ("min", "max", "mean", "std"))
-        yield (names[i], declared, *measured)
+        # Actions outside their bounds are refused at ingest.
+        beyond = () if public is None else (f"{column.get('outside', 0.0):.1%}",)
+        yield (column["name"], _bounds(column), *measured, *beyond)
+
+
+def _bounds(column: dict[str, Any]) -> str:
+    """Declared bounds in words."""
+    low, high = column["low"], column["high"]
+    if column.get("from_public"):
+        return "those of the public split"
+    return f"[{'-inf' if low is None else f'{low:.4g}'}, {'inf' if high is None else f'{high:.4g}'}]"

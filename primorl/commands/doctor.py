@@ -10,7 +10,7 @@ import typer
 
 from primorl.commands.printing import rendered
 from primorl.project.errors import PipelineError
-from primorl.project.paths import LEDGER_HEAD, LOCK, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SECRET
+from primorl.project.paths import LEDGER_HEAD, LOCK, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SECRET, SUMMARY
 
 _HELP = """Check the project, and clean up after a killed run.
 
@@ -55,6 +55,7 @@ def examine(root: Path) -> Iterator[Finding]:
         ("params.yaml", _params),
         ("dvc.lock", _lock),
         ("outputs", _outputs),
+        ("summary", _summary),
         ("secret", _secret),
         ("ledger", _ledger),
         ("left-overs", _leftovers),
@@ -136,6 +137,17 @@ def _outputs(root: Path) -> tuple[bool, str]:
     if len(missing) == len(outputs):
         return True, "none is here; `dvc pull`, `dvc checkout` or `dvc repro` brings them"
     return False, f"{', '.join(missing)} missing; `dvc checkout` brings back what was made"
+
+
+def _summary(root: Path) -> tuple[bool, str]:
+    """Whether the results are of the model and the policy that are here."""
+    from primorl.commands.summary import other_files
+    from primorl.evaluation.summary import Summary
+
+    if not (root / SUMMARY).exists():
+        return True, "not there yet"
+    stale = other_files(Summary.read(root / SUMMARY))
+    return (True, "of the model and the policy that are here") if stale is None else (False, stale)
 
 
 def _secret(root: Path) -> tuple[bool, str]:

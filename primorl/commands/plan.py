@@ -16,9 +16,12 @@ from primorl.project.paths import PARAMS, PARTITIONS, UNITS
 if TYPE_CHECKING:
     from dp_accounting import dp_event
 
-    from primorl.config.blocks import Estimators
     from primorl.config.params import Params
+    from primorl.privacy.ledger.account import Account
+    from primorl.privacy.ledger.ledger import Budget
     from primorl.setup.fitting import Fit
+    from primorl.setup.next_charges import Next
+    from primorl.setup.public_checks import Objections
     from primorl.trajectories.storage.manifest import Manifest
 
 _HELP = """Show the ε of a mechanism, or solve for a target ε.
@@ -118,7 +121,9 @@ def _fit_as_json(settings: Settings) -> dict[str, Any]:
     if not settings.is_a_run or settings.fit is None:
         return {}
     _, fit = settings.fit
-    return {"can_learn": fit.answer, "why": fit.reason, "fitted": fit.values}
+    stops = settings.objections.stops
+    answer, why = ("no", "; ".join(stops)) if stops else (fit.answer, fit.reason)
+    return {"can_learn": answer, "why": why, "fitted": fit.values}
 
 
 def _shown(epsilon: float) -> str:
@@ -150,77 +155,95 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         if asked.delta >= 1 / units:
             yield f"  warning: δ is not below 1/{units}: to publish a whole unit would pass; choose a smaller one"
     if settings.is_a_run and settings.fit is not None:
-        yield from _fit_lines(settings.fit[1])
+        yield from _fit_lines(settings.fit[1], settings.objections)
+        if settings.manifest is not None and settings.manifest.public_units == 0:
+            yield from _without_public(settings.manifest)
     params = settings.params
     if params is not None and params.dynamics.variant != "private":
         yield f"  {PARAMS} has dynamics.variant {params.dynamics.variant}: a run of it has no guarantee at all"
     if params is not None:
-        estimators = params.estimators(spent.epsilon_pld)
-        if estimators or params.behaviour.target_epsilon is not None:
-            yield _with_others(params, asked, estimators)
-    if params is not None and settings.manifest is not None and UNITS.exists():
-        yield from _left(params, settings.manifest, asked)
+        from primorl.setup.next_charges import beside_model
+
+        others = beside_model(params, spent.epsilon_pld)
+        if others:
+            yield _with_others(params, asked, others)
+        if settings.manifest is not None and UNITS.exists():
+            yield from _left(settings, settings.manifest, asked, others)
 
 
-def _fit_lines(fit: "Fit") -> Iterator[str]:
+def _fit_lines(fit: "Fit", found: "Objections") -> Iterator[str]:
     """What was fitted, and what is to be expected of it."""
     if fit.values:
         said = ", ".join(f"{key} {value}" for key, value in sorted(fit.values.items()))
         yield f"  fitted to public facts of the data: {said}"
-    yield f"  can it learn? {fit.answer}: {fit.reason}"
+    for stop in found.stops:
+        yield f"  can it learn? no: {stop}"
+    if not found.stops:
+        yield f"  can it learn? {fit.answer}: {fit.reason}"
+    for warning in found.warnings:
+        yield f"  warning: {warning}"
 
 
-def _with_others(params: "Params", asked: Asked, named: "Estimators") -> str:
+def _without_public(manifest: "Manifest") -> Iterator[str]:
+    """What values in the model count, where neither a simulator nor a public split tells when recordings end."""
+    if manifest.info.environment is None:
+        yield (
+            "  warning: nobody is public, so nothing tells how long recordings go on; values in the model count every "
+            f"step up to the horizon ({manifest.info.horizon}), and lie beyond today's return if most are shorter"
+        )
+
+
+def _with_others(params: "Params", asked: Asked, others: "list[Next]") -> str:
     """What this run, the clone of the behaviour and the private evaluation of the policy come to together."""
-    from dp_accounting import dp_event
-
     from primorl.privacy.accounting.rounding import at_most
     from primorl.privacy.ledger.account import total_of
-    from primorl.setup.cloning import clone_event
-    from primorl.setup.private_evaluation import gaussian_mean
 
-    budget = params.privacy.budget
-    releases: list[dp_event.DpEvent] = [
-        dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, asked.delta)) for epsilon in named.values()
-    ]
-    clone, others = params.behaviour.target_epsilon, []
+    budget, words, clone = params.privacy.budget, [], params.behaviour.target_epsilon
     if clone is not None:
-        releases.append(clone_event(clone, asked.delta))
-        others.append(f"a clone of the behaviour ({at_most(clone, 4)})")
-    if named:
-        words = ", ".join(f"{name} {at_most(epsilon, 4)}" for name, epsilon in named.items())
-        others.append(f"the private evaluation of its policy ({words})")
-    together = total_of([asked.event, *releases], budget.delta).epsilon
-    line = f"  with {' and '.join(others)}: about ε {_shown(together)} in all"
+        words.append(f"a clone of the behaviour ({at_most(clone, 4)})")
+    questions = [each for each in others if each.question is not None]
+    if questions:
+        named = ", ".join(f"{each.question} {at_most(each.epsilon or 0, 4)}" for each in questions)
+        words.append(f"the private evaluation of its policy ({named})")
+    together = total_of([asked.event, *(each.event for each in others)], budget.delta).epsilon
+    line = f"  with {' and '.join(words)}: about ε {_shown(together)} in all"
     beyond = budget.epsilon is not None and together > budget.epsilon
     return f"{line}, which privacy.budget.epsilon {budget.epsilon!r} does not allow" if beyond else line
 
 
-def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]:
-    """What was spent on the dataset, and how much of its budget this run would leave."""
+def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[Next]") -> Iterator[str]:
+    """What was spent on the dataset, what the next run charges, and whether the budget allows it."""
     from primorl.privacy.accounting.rounding import at_most, left_of
-    from primorl.privacy.ledger.budget_advice import advice, rounds_that_fit
+    from primorl.privacy.ledger.account import Account
     from primorl.privacy.ledger.ledger import Budget
     from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
     from primorl.setup.losses import losses
+    from primorl.setup.next_charges import Next
 
-    ledger = begun_ledger(params)
+    params = settings.params
+    assert params is not None
+    ledger, account = begun_ledger(params), Account(())
     lost = losses(ledger)
     for loss in lost:
         yield f"warning: {loss.says}, so more may be spent than is known here; `primorl ledger verify` says more"
+    declared = params.privacy.budget
     if ledger is None:
         if not lost:
             yield "nothing was charged to this dataset yet: no ledger was begun"
-        return
-    check_secret(manifest, PARTITIONS)  # under another one the ledger would recognise nobody
-    with closing(ledger):
-        account = ledger.account(dataset_version(manifest, PARTITIONS))
-    declared = params.privacy.budget
-    total = account.total(declared.delta)
-    spent = f"ε {_shown(total.epsilon)} spent at δ {at_most(declared.delta)}"
-    yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
+        total = account.total(declared.delta)
+    else:
+        check_secret(manifest, PARTITIONS)  # under another one the ledger would recognise nobody
+        with closing(ledger):
+            account = ledger.account(dataset_version(manifest, PARTITIONS))
+        total = account.total(declared.delta)
+        spent = f"ε {_shown(total.epsilon)} spent at δ {at_most(declared.delta)}"
+        yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
     if total.charges > 1:
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
+    charges = [Next("train_model", None, asked.event), *others]
+    if settings.is_a_run:
+        charges = _marked(settings, account, charges)
+        yield _next_line(charges, asked)
     if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
         return
@@ -229,15 +252,69 @@ def _left(params: "Params", manifest: "Manifest", asked: Asked) -> Iterator[str]
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
         return
+    yield from _fitting(params, account, budget, asked, charges)
+
+
+def _marked(settings: Settings, account: "Account", charges: "list[Next]") -> "list[Next]":
+    """What the run charges, with what is paid marked."""
+    from primorl.setup.next_charges import marked
+    from primorl.setup.partitions import Partitions
+    from primorl.setup.training import training_setup
+
+    if not account.entries:
+        return charges
+    assert settings.params is not None
+    partitions = Partitions.open(PARTITIONS)
+    chosen = settings.params if settings.fit is None else settings.fit[0]
+    setup = training_setup(chosen, partitions.manifest, partitions.public, start=False)
+    return marked(settings.params, setup, partitions, account, charges)
+
+
+def _next_line(charges: "list[Next]", asked: Asked) -> str:
+    """What `dvc repro` would charge next, by stage."""
+    from primorl.privacy.accounting.epsilon import RELATION_NAME
+    from primorl.privacy.accounting.rounding import at_most
+
+    if all(each.paid for each in charges):
+        return "  next `dvc repro`: all of it is paid, nothing is charged"
+    words = [
+        f"{each.stage} "
+        + ("0 (paid)" if each.paid else at_most(each.epsilon or asked.spent(RELATION_NAME).epsilon_pld, 4))
+        for each in charges
+    ]
+    return f"  next `dvc repro` charges ε: {', '.join(words)}"
+
+
+def _fitting(
+    params: "Params", account: "Account", budget: "Budget", asked: Asked, charges: "list[Next]"
+) -> Iterator[str]:
+    """Whether the budget allows what is not paid yet, and what else it allows."""
+    from primorl.privacy.ledger.budget_advice import rounds_that_fit
+    from primorl.setup.next_charges import still_fitting
+
+    model, *others = charges
+    beside = [each for each in others if not each.paid]
+    events = [each.event for each in beside]
+    wanted = events if model.paid else [model.event, *events]
+    if not wanted:
+        return
+    if account.fits_all(wanted, budget):
+        with_it = account.with_events(wanted, budget.delta)
+        what = "this run fits: with it" if len(wanted) == 1 else "this run fits: with all of it"
+        yield f"  {what} ε {_shown(with_it)} in all (ε compose, they do not add)"
+    elif model.paid:
+        yield (
+            "  what is not paid yet does not fit; ask for a smaller ε (behaviour.target_epsilon or "
+            f"evaluation.private.estimators in {PARAMS})"
+        )
+    else:
+        yield f"  this run does not fit; {still_fitting(params, account, model.event, beside, budget)}"
+    if model.paid:
+        return
 
     def fits(event: "dp_event.DpEvent") -> bool:
-        return account.fits(event, budget)
+        return account.fits_all([event, *events], budget)
 
-    if fits(asked.event):
-        with_it = account.with_event(asked.event, budget.delta)
-        yield f"  this run fits: with it ε {_shown(with_it)} in all (ε compose, they do not add)"
-    else:
-        yield f"  this run does not fit; {advice(account, asked.event, budget)}"
     most = asked.rounds
     while most < MOST_ROUNDS and fits(replace(asked, rounds=most).event):
         most *= 4

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from primorl.config.params import Params
     from primorl.privacy.accounting.epsilon import Relation, Spent, Training
     from primorl.setup.fitting import Fit
+    from primorl.setup.public_checks import Objections
     from primorl.trajectories.storage.manifest import Manifest
 
 MOST_ROUNDS = 1_000_000
@@ -84,6 +85,16 @@ class Settings:
         file = MANIFEST
         return Manifest.load(file) if file.exists() else None
 
+    @cached_property
+    def objections(self) -> "Objections":
+        """What the public split says against the run; for `is_a_run`."""
+        from primorl.setup.public_checks import objections
+        from primorl.trajectories.storage.store import UnitStore
+
+        assert self.params is not None
+        assert self.manifest is not None
+        return objections(self.params, self.manifest, UnitStore.open(PUBLIC))
+
     def given(self, name: str) -> Any:
         """The number of an option, or None if it was not given.
 
@@ -128,8 +139,8 @@ class Settings:
         if f"privacy.{name}" in params.unfitted:
             if self.fit is None:
                 raise PipelineError(
-                    f"{_option(name)}: not given, and privacy.{name} in {PARAMS} is fitted to the data, which are "
-                    "not here; give it, or run `dvc repro partition`"
+                    f"{PARTITIONS}: not there yet; run `dvc repro partition`, for privacy.{name} in {PARAMS} is fitted "
+                    f"to the data; or give {_option(name)}"
                 )
             params = self.fit[0]
         return getattr(params.privacy, name)

@@ -1,10 +1,14 @@
 """``primorl summary``."""
 
-from typing import Annotated, Any
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.project.paths import SUMMARY
+from primorl.project.paths import MODEL, MOPO, POLICY, SUMMARY
+
+if TYPE_CHECKING:
+    from primorl.evaluation.summary import Summary
 
 _WHOSE = {
     "behaviour": "today",
@@ -33,8 +37,16 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
 
     from primorl.evaluation.summary import Summary
 
-    summary = Summary.read(SUMMARY).to_json()
+    found = Summary.read(SUMMARY)
+    summary, stale = found.to_json(), other_files(found)
+    if stale is not None:
+        print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
     print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
+
+
+def other_files(summary: "Summary") -> str | None:
+    """Why the results are not of what ``models/`` holds, in a line; None: they are."""
+    return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
 
 
 def text(summary: dict[str, Any]) -> str:
@@ -49,8 +61,8 @@ def text(summary: dict[str, Any]) -> str:
     rows = [
         ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
         ("variant", f"{summary['variant']}, {_seeds(summary)}"),
-        ("privacy", guarantee(summary)),
-        ("spent", account(summary)),
+        ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
+        ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
         *_private_answers(summary),
         *_value(summary).items(),
         *_recommendation(summary),
@@ -68,7 +80,10 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
     from primorl.evaluation.wording import source, value
 
     answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
-    rows = [(_WHOSE[each["of"]], f"{value(each['value'], each['ci95'])} by {source(each)}") for each in answers]
+    said = [f"{value(each['value'], each['ci95'])} by {source(each)}" for each in answers]
+    # The recommendation compares with the clone's drawn actions, which have another value.
+    said = [one + ", its likeliest actions" * (each["of"] == "clone") for one, each in zip(said, answers, strict=True)]
+    rows = [(_WHOSE[each["of"]], one) for one, each in zip(said, answers, strict=True)]
     return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
 
 

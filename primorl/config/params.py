@@ -68,7 +68,12 @@ class Params(Block):
     origins: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse rollouts that begin nowhere: found out after training, another model would have to be paid for."""
+        """Refuse what takes from public units where there are none, and rollouts that begin nowhere.
+
+        Found out after training, another model would have to be paid for.
+        """
+        if self.partition.public_fraction == 0 and self.dynamics.variant != "mopo":
+            self._check_without_public()
         starts, nowhere = self.policy.starts, None
         if "policy.starts" in self.unfitted:
             public = self.partition.public_fraction != 0
@@ -87,6 +92,22 @@ class Params(Block):
                 f"policy.starts: found {starts!r}, while {nowhere}; allowed: reset or pool with an environment, public "
                 "with a public split, released with privacy.statistics.starts: true"
             )
+
+    def _check_without_public(self) -> None:
+        """Name all keys at once that nobody public asks to be set."""
+        bounds, statistics, alone = self.chosen.bounds, self.privacy.statistics, self.chosen.environment is None
+        taken = "policy.starts" not in self.unfitted and self.policy.starts == "public"
+        wanted = {
+            "privacy.statistics.normaliser: bounds (or private, charged)": statistics.normaliser == "public",
+            "privacy.statistics.starts: true (charged)": alone and not statistics.starts,
+            f"policy.starts: {'released' if alone else 'reset'} (or auto)": taken,
+            "dynamics.early_stopping.patience: null": self.dynamics.early_stopping.patience is not None,
+            f"bounds.observation: {{low, high}} in {DATASETS}/{self.dataset}.yaml": bounds.observation == "public",
+            f"bounds.reward: [low, high] in {DATASETS}/{self.dataset}.yaml": bounds.reward == "public",
+        }
+        if any(wanted.values()):
+            keys = ", ".join(key for key, needed in wanted.items() if needed)
+            raise ValueError(f"partition.public_fraction: found 0, so nobody is public; set, all at once, {keys}")
 
     @property
     def policy_seeds(self) -> tuple[int, ...]:
@@ -206,6 +227,8 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         checked = _adapter().validate_python(said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
+            if suggestions.may_be_auto(key) and isinstance(_found(said, key), str):
+                why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
             if not inner or not any(other.startswith((f"{inner}: ", f"{inner}.")) for other in wrong[file]):
@@ -294,6 +317,13 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
+
+
+def _found(content: Any, key: str) -> Any:
+    """What stands at a dotted key; None: nothing."""
+    for part in key.split("."):
+        content = content.get(part) if isinstance(content, dict) else None
+    return content
 
 
 def _value(block: Any, key: str) -> Any:

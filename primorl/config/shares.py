@@ -43,11 +43,16 @@ def decide(content: dict[str, Any], origins: dict[str, str], environment: object
         privacy = content.get("privacy")
         target = privacy.get("target_epsilon") if isinstance(privacy, dict) else None
         if environment is None and isinstance(target, int | float):
-            place[last] = round(CLONE_SHARE * target, _DIGITS) if key == CLONE else estimators(target)
+            place[last] = clone(target) if key == CLONE else estimators(target)
             continue
         place[last] = None if key == CLONE else {}
         if environment is None and key == ESTIMATORS:
             origins[key] = STATED
+
+
+def clone(epsilon: float) -> float:
+    """ε of the clone beside a model of this ε."""
+    return round(CLONE_SHARE * epsilon, _DIGITS)
 
 
 def estimators(epsilon: float) -> Estimators:

@@ -215,6 +215,11 @@ def decide(raw: dict[str, Any], sources: list[Source]) -> tuple[dict[str, Any], 
     return raw | blocks, {key: file for key, file in origins.items() if key in leaves()}, wrong
 
 
+def may_be_auto(key: str) -> bool:
+    """Whether ``auto`` is a value of a key of ``params.yaml``, by dotted key."""
+    return key in leaves() and _alone(key) is None
+
+
 def _alone(key: str) -> str | None:
     """Why a key is decided in ``params.yaml`` alone; None: it may be suggested."""
     return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)

@@ -119,6 +119,23 @@ class Summary:
             **others,
         )
 
+    def other_files(self, model: Path, policy: Path) -> str | None:
+        """What ``models/`` holds in the place of the files that this is about, in a line; None: the same, or nothing.
+
+        Args:
+            model: folder of the model.
+            policy: folder of the policy.
+        """
+        named = {model / "model.safetensors": self.model_sha256, policy / "policy.safetensors": self.policy_sha256}
+        if not any(file.exists() for file in named):  # nothing was fetched
+            return None
+        known = {file: digest for file, digest in named.items() if digest is not None}
+        gone = [str(file.parent) for file in known if not file.exists()]
+        other = [str(file.parent) for file, digest in known.items() if file.exists() and file_sha256(file) != digest]
+        words = [f"another {' and another '.join(other)} is there now"] if other else []
+        words += [f"{' and '.join(gone)} is gone"] if gone else []
+        return f"these results are of an earlier run: {', '.join(words)}; {_REMEDY}" if words else None
+
     def to_json(self) -> dict[str, Any]:
         """The content of the file."""
         return to_json(self)

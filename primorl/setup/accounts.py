@@ -18,7 +18,7 @@ from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
 from primorl.setup.losses import refuse_losses
 from primorl.tracking import StageRun, git_commit
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
-from primorl.trajectories.identity.membership import DIGEST_BYTES, Membership, population_digest
+from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, Membership, population_digest
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.schema import DatasetInfo
 from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
@@ -249,6 +249,7 @@ def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
     at least as many.
     """
     content = file.read_bytes() if file.exists() else b""
+    content = b"" if content == NOBODY else content
     least = (2 if info.population in ("", info.dataset) else 3) * DIGEST_BYTES * units
     too_many = info.unit == "trajectory" and len(content) > least
     if len(content) < least or too_many or len(content) % DIGEST_BYTES:

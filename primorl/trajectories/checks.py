@@ -34,6 +34,7 @@ class RowCheck:
         horizon: the most steps that an episode may have; None: no limit is declared.
         trajectories_per_unit: the most trajectories that a unit may have; None: no limit is declared.
         behaviour_probabilities: whether every row names the probability of its action.
+        environment: whether an environment declares the space of actions, and not the dataset's entry.
     """
 
     def __init__(
@@ -45,12 +46,14 @@ class RowCheck:
         trajectories_per_unit: int | None = None,
         *,
         behaviour_probabilities: bool = False,
+        environment: bool = True,
     ):
         self._spaces = spaces
         self._may_terminate = may_terminate
         self._horizon = horizon
         self._trajectories_per_unit = trajectories_per_unit
         self._behaviour_probabilities = behaviour_probabilities
+        self._environment = environment
         self._schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probabilities)
         self._vectors = [field.name for field in self._schema if pa.types.is_fixed_size_list(field.type)]
         self._origin = origin
@@ -231,11 +234,14 @@ class RowCheck:
         outside = (actions < low - slack_low) | (actions > high + slack_high)
         if outside.any():
             dimension = int(np.flatnonzero(outside.any(axis=0))[0])
+            above = bool((actions[:, dimension] > high[dimension] + slack_high[dimension]).any())
+            repair = "clip the actions as the environment did, or correct `environment`"
+            if not self._environment:
+                repair = f"correct options.columns.action.{'high' if above else 'low'} of the entry, or the log"
             where.refuse(
                 outside.any(axis=1),
-                f"an action outside the declared space (dimension {dimension})",
-                f"[{low[dimension]:g}, {high[dimension]:g}]; clip the actions as the environment did, "
-                "or correct `environment`",
+                f"an action outside the declared space ({self._spaces.action_names[dimension]!r})",
+                f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}",
             )
 
     def _probabilities(self, where: "_Where", table: pa.Table) -> None:

@@ -26,6 +26,7 @@ class PublicSplit:
         observation: [R, S].
         action: [R, A], one-hot where actions are discrete.
         lengths: steps of each trajectory, [E].
+        reward: [R].
         returns: undiscounted, [E].
         terminated: whether each trajectory ended in a terminal state, [E].
     """
@@ -33,6 +34,7 @@ class PublicSplit:
     observation: Floats
     action: Floats
     lengths: npt.NDArray[np.int64]
+    reward: Floats
     returns: Floats
     terminated: npt.NDArray[np.bool_]
 
@@ -50,11 +52,19 @@ class PublicSplit:
                     vectors(table["observation"]).astype(float),
                     action_vectors(table, reader.info.spaces).astype(float),
                     ends - starts,
+                    rewards,
                     np.add.reduceat(rewards, starts),
                     table["terminated"].to_numpy()[ends - 1],
                 )
             )
         return cls(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
+
+    @property
+    def _only_at_ends(self) -> bool:
+        """Whether only the last rows of trajectories hold a reward."""
+        last = np.zeros(len(self.reward), dtype=bool)
+        last[np.cumsum(self.lengths) - 1] = True
+        return bool((self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all())
 
     def to_json(self) -> dict[str, Any]:
         """Counts, quantiles and ranges as plain JSON."""
@@ -66,6 +76,7 @@ class PublicSplit:
             "return": _quantiles(self.returns) | {"mean": float(self.returns.mean())},
             "observation": _ranges(self.observation),
             "action": _ranges(self.action),
+            "reward": _ranges(self.reward[:, None]) | {"only_at_ends": self._only_at_ends},
         }
 
 

@@ -56,6 +56,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
         horizon=horizon,
         trajectories_per_unit=dataset.trajectories_per_person,
         behaviour_probabilities=reader.behaviour_probabilities,
+        environment=dataset.environment is not None,
     )
     check_duplicates = DuplicateCheck(reader.path) if dataset.duplicates == "refuse" else None
     fingerprint = Fingerprint(spaces, behaviour_probabilities=reader.behaviour_probabilities)

@@ -12,7 +12,7 @@ from primorl.project.files import replaced_directory, replaced_file, write_json
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.consent import ConsentColumn, ConsentList, HashDraw, PublicRule
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret, secret_check
-from primorl.trajectories.identity.membership import Membership
+from primorl.trajectories.identity.membership import NOBODY, Membership
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import RANDOM, PartReader, PartWriter
 from primorl.trajectories.storage.schema import whole
@@ -46,6 +46,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         horizon=reader.info.horizon,
         trajectories_per_unit=reader.info.trajectories_per_person,
         behaviour_probabilities=named,
+        environment=reader.info.environment is not None,
     )
     fingerprint = Fingerprint(spaces, behaviour_probabilities=named)
     secret, name, population = project_secret(), reader.info.dataset, reader.info.population
@@ -98,7 +99,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
                 "drop the duplicate"
             )
         units_file.write_bytes(members.to_bytes())
-        public_units_file.write_bytes(public_members.to_bytes())
+        public_units_file.write_bytes(public_members.to_bytes() or NOBODY)
         manifest = Manifest(
             reader.info,
             private_units=counts[False],

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,9 +12,13 @@ import numpy as np
 import pytest
 
 from primorl.commands import main as cli
+from primorl.config.datasets import AnyDataset
+from primorl.config.params import load
 from primorl.trajectories.description import describe
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
+from primorl.trajectories.sources import source_of
+from tests.projects import ROOT
 from tests.trajectories.builders import entry, episode, write_raw
 
 
@@ -46,9 +52,10 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(
     assert about["dataset_fingerprint"] in text
     assert f"{about['private_units']} private, {about['public_units']} public" in text
     rows = [line.split() for line in text.splitlines()]
-    header = rows.index(["dimension", "declared", "public", "min", "max", "mean", "std"])
+    header = rows.index(["dimension", "declared", "public", "min", "max", "mean", "std", "outside"])
     assert [row[0] for row in rows[header + 1 : header + 5]] == [*about["observation_names"], *about["action_names"]]
     assert f"{about['public']['observation']['max'][0]:.4g}" in rows[header + 1]
+    assert rows[header + 5][0] == "reward"
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -130,3 +137,79 @@ def test_private_outputs_go_to_the_remote_that_is_named_and_to_no_other(
 
 def contents(folder: Path) -> set[bytes]:
     return {file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+
+
+LOG = """\
+source: tabular
+environment: null
+unit: person
+population: log
+trajectories_per_person: 1
+horizon: 9
+termination: {termination}
+ingestion: {{}}
+options:
+  files: log.csv
+  columns: {{unit: person, trajectory: person, order: t, observation: [x], action: {{column: a, count: 2}}, reward: r,
+    terminated: {terminated}}}
+  trajectory_ids: global
+  end: last_row
+bounds: {{observation: {{low: [-1], high: [0.5]}}, reward: [0, 4]}}
+score: null
+suggested: {{partition: {{}}, privacy: {{}}, dynamics: {{}}, behaviour: {{}}, policy: {{}}, evaluation: {{}}}}
+"""
+
+
+def write_log(*, terminated: bool) -> AnyDataset:
+    """A project of twenty people of four rows, a score in the last one; half of the observations are beyond a bound."""
+    steps = [(i, t) for i in range(20) for t in range(4)]
+    rows = [f"p{i},{t},{0.9 * (t % 2) + i / 1000},{t % 2},{3.0 * (t == 3)},{int(t == 3)}" for i, t in steps]
+    Path("log.csv").write_text("\n".join(["person,t,x,a,r,done", *rows]) + "\n", encoding="utf-8")
+    Path("datasets").mkdir(exist_ok=True)
+    ends = ("learned", "done") if terminated else ("none", "null")
+    Path("datasets/log.yaml").write_text(LOG.format(termination=ends[0], terminated=ends[1]), encoding="utf-8")
+    for name in ("params.yaml", "datasets/defaults.yaml"):
+        shutil.copy(ROOT / name, name)
+    text = Path("params.yaml").read_text(encoding="utf-8")
+    Path("params.yaml").write_text(re.sub(r"(?m)^dataset: .*$", "dataset: log", text), encoding="utf-8")
+    return load().chosen
+
+
+def logged(*, terminated: bool, public_fraction: float = 0.5) -> None:
+    """The same, partitioned."""
+    chosen = write_log(terminated=terminated)
+    source_of("log", chosen).collect(Path("raw"))
+    ingest(Path("raw"), Path("data/trajectories"), "log", chosen)
+    partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
+
+
+@pytest.mark.parametrize("terminated", [False, True])
+def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_rewards(
+    project: Path, capsys: pytest.CaptureFixture[str], terminated: bool
+) -> None:
+    """A score in the last row is lost where that row is cut, and is never advised away where it is kept."""
+    logged(terminated=terminated)
+    assert cli.main(["data", "describe"]) == 0
+    text = capsys.readouterr().out
+    rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
+    assert " ".join(rows["x"][1:3]) == "[-1, 0.5]"
+    assert rows["x"][-1] == ("50.0%" if terminated else "33.3%")
+    assert " ".join(rows["r"][1:3]) == "[0, 4]"
+    assert rows["r"][-1] == "0.0%"
+    assert ("reward is thrown away" in text) is not terminated
+    assert ("keep columns.terminated" in text) is terminated
+    assert "set columns.terminated: null" not in text
+
+
+def test_check_reads_the_header_of_a_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A wrong name is told before anything is collected; a log that is not there yet is no error."""
+    write_log(terminated=True)
+    assert cli.main(["check"]) == 0
+    assert "log.csv: has the columns of the entry" in capsys.readouterr().out
+    log = Path("log.csv")
+    log.write_text(log.read_text(encoding="utf-8").replace(",done\n", ",left\n", 1), encoding="utf-8")
+    assert cli.main(["check"]) == 1
+    assert "column 'done' is missing (the file has 'person', 't', 'x', 'a', 'r', 'left')" in capsys.readouterr().err
+    log.unlink()
+    assert cli.main(["check"]) == 0
+    assert "not there yet, so its columns are unchecked" in capsys.readouterr().out

@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.project.paths import MANIFEST
 from primorl.setup.training import make_plan
 from primorl.trajectories.storage.manifest import Manifest
+from tests.commands.test_data import logged
 from tests.commands.test_plan import answered, said
 from tests.pipeline.training_project import watch_private
 from tests.setup.conftest import small
@@ -42,6 +44,36 @@ def test_text_and_json_say_what_is_fitted_and_whether_it_can_learn(
     assert f"  can it learn? no: {found.reason}" in lines
 
 
+def test_what_the_public_split_speaks_against_is_said_in_place_of_the_verdict(
+    data: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Training would refuse in the same words."""
+    file = Path("datasets/small.yaml")
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    content["bounds"]["reward"] = [-16.5, -4.0]
+    file.write_text(yaml.safe_dump(content), encoding="utf-8")
+    (line,) = (each for each in said(capsys).splitlines() if "lie outside its bounds" in each)
+    assert line.startswith("  can it learn? no: datasets/small.yaml: bounds.reward: ")
+    assert answered(capsys)["can_learn"] == "no"
+
+
+def test_without_environment_and_public_split_it_warns_of_values_that_count_the_whole_horizon(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: public recordings tell how long they go on."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    quick(monkeypatch)
+    for fraction, warned in ((0.0, True), (0.5, False)):
+        logged(terminated=False, public_fraction=fraction)
+        params = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+        params["privacy"] |= {"target_epsilon": None, "noise_multiplier": 5.0, "sampling_probability": 1.0, "rounds": 4}
+        params["privacy"]["statistics"] |= {"normaliser": "bounds", "starts": True}
+        params["partition"]["public_fraction"] = fraction
+        Path("params.yaml").write_text(yaml.safe_dump(params), encoding="utf-8")
+        assert ("count every step up to the horizon (9)" in said(capsys)) is warned
+
+
 def test_a_target_is_fitted_to_and_the_files_noise_is_in_use_where_rounds_are_looked_for(
     data: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -62,8 +94,8 @@ def test_without_partitions_a_key_that_is_to_be_fitted_is_one_error(
     assert cli.main(["plan"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert line == (
-        "error: --rounds: not given, and privacy.rounds in params.yaml is fitted to the data, which are not here; give "
-        "it, or run `dvc repro partition`"
+        "error: data/partitions: not there yet; run `dvc repro partition`, for privacy.rounds in params.yaml is fitted "
+        "to the data; or give --rounds"
     )
     assert cli.main(["plan", "--rounds", "4", "--json"]) == 0
     assert "can_learn" not in json.loads(capsys.readouterr().out)

@@ -106,6 +106,12 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ("seed", -1, "seed: found -1; input should be greater than or equal to 0"),
         ("seed", 2**31, "seed: found 2147483648; input should be less than 2147483648"),
         ("seed", 0.5, "seed: found 0.5; input should be a valid integer, got a number with a fractional part"),
+        (
+            "privacy.rounds",
+            "atuo",
+            "privacy.rounds: found 'atuo'; input should be a valid integer, unable to parse string as an integer, "
+            "or auto",
+        ),
         ("seed", True, "seed: found True; a number is needed, not a truth value"),
         ("privacy.target_epsilon", True, "privacy.target_epsilon: found True; a number is needed, not a truth value"),
         ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
@@ -356,35 +362,6 @@ def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: s
     name = ONE_OF_EACH_SOURCE[source]
     found = refusal(changed("chosen.unit", "person", project_settings(name)))
     assert found.startswith(f"datasets/{name}.yaml: unit: found 'person'; input should be 'trajectory'")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dataset": "csv-log"}, None),
-        (
-            {"dataset": "csv-log", "policy.starts": "reset"},
-            "found 'reset', while datasets/csv-log.yaml says environment: null",
-        ),
-        (
-            {"policy.starts": "public", "partition.public_fraction": 0},
-            "found 'public', while partition.public_fraction",
-        ),
-        ({"policy.starts": "released"}, "found 'released', while privacy.statistics.starts is false"),
-        ({"policy.starts": "released", "privacy.statistics.starts": True}, None),
-        ({"policy.starts": "released", "dynamics.variant": "mopo"}, None),
-    ],
-)
-def test_where_rollouts_begin_is_settled_before_anything_is_paid_for(
-    changes: dict[str, Any], message: str | None
-) -> None:
-    raw = project_settings(changes.pop("dataset", "pendulum-replay"))
-    for key, value in changes.items():
-        raw = changed(key, value, raw)
-    if message is None:
-        params.from_plain(raw)
-    else:
-        assert message in refusal(raw)
 
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:

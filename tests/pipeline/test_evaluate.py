@@ -284,8 +284,8 @@ def test_the_summary_fits_on_a_screen() -> None:
     assert lines == [
         "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
         "variant  private, seed 0",
-        "privacy  ε = 1.19, δ = 1e-05 per trajectory",
-        "spent    ε = 2.5, δ = 1e-05 in 3 charges when the model was made "
+        "privacy  of the policy: ε = 1.19, δ = 1e-05 per trajectory",
+        "spent    in all: ε = 2.5, δ = 1e-05 in 3 charges when the model was made "
         "(ε = 2.25 if all settings were fixed beforehand)",
         "return   -151.2  95% interval [-170, -130], 100 episodes",
         "score    899.2",

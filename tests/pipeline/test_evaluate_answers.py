@@ -68,7 +68,7 @@ def test_the_summary_has_the_values_the_verdict_and_the_total() -> None:
     assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (2.75, 4)
     assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
     assert text(summary).splitlines()[3:9] == [
-        "spent    ε = 2.75, δ = 1e-05 in 4 charges with the private evaluation "
+        "spent    in all: ε = 2.75, δ = 1e-05 in 4 charges with the private evaluation "
         "(ε = 2.5 if all settings were fixed beforehand)",
         "today    -12.3 ± 0.8 by behaviour (ε 0.0496)",
         "policy   -9.9 ± 1.2 by lstd (ε 0.2)",
@@ -76,6 +76,9 @@ def test_the_summary_has_the_values_the_verdict_and_the_total() -> None:
         "zeros    -20 [-25, -19] by lstd (ε 0.2)",
         "model    believable up to 5 steps",
     ]
+    clone = summary["private_evaluation"][1] | {"of": "clone"}
+    labelled = text(summary | {"private_evaluation": [clone]}).splitlines()
+    assert "clone    -9 by model (free), its likeliest actions" in labelled
 
 
 @pytest.mark.parametrize("key", ["model_sha256", "policy_sha256"])

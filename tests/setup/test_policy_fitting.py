@@ -120,5 +120,5 @@ def test_rollouts_that_could_begin_nowhere_are_refused_before_training(tmp_path:
     entry |= {"environment": None, "horizon": 200}
     entry["suggested"]["partition"] = {"public_fraction": 0.0}
     path.write_text(yaml.safe_dump(entry), encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"policy.starts: found .*environment: null"):
+    with pytest.raises(PipelineError, match=r"nobody is public; set, all at once, .*privacy.statistics.starts: true"):
         parse(raw, tmp_path / "params.yaml")

@@ -164,7 +164,7 @@ def test_rewards_in_a_column_are_accepted(project: Path) -> None:
             "actions",
             (1, 0),
             -3.0,
-            "trajectory number 6, step 1: found an action outside the declared space (dimension 0)",
+            "trajectory number 6, step 1: found an action outside the declared space ('action_0')",
         ),
         ("truncations", -1, False, "trajectory number 6, step 1: found end flags missing"),
         (

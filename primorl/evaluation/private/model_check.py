@@ -257,9 +257,8 @@ class ModelCheck:
         if wrong:
             rule = f"its squared error of {' and '.join(wrong)}s is surely above a trivial guess's ({figure:.2g} times)"
             return Verdict("no", figure, rule)
-        rule = (
-            f"its squared error is about {figure:.2g} of a trivial guess's, which must surely be below {GOOD_RATIO:g}"
-        )
+        close = "but noise hides whether it is" if figure < GOOD_RATIO else "not"
+        rule = f"its squared error is measured at about {figure:.2g} of a trivial guess's, {close} below {GOOD_RATIO:g}"
         return Verdict("doubtful", figure, rule)
 
     def _means(

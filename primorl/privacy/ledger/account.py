@@ -103,6 +103,16 @@ class Account:
         by_filter = (self.cost + cost(event)).epsilon(delta)
         return by_filter if self.entries else min(by_filter, fixed_epsilon(event, delta))
 
+    def fits_all(self, events: Sequence[dp_event.DpEvent], budget: Budget) -> bool:
+        """Whether a budget allows these events, one after the other."""
+        return self.with_events(events, budget.delta) <= budget.epsilon
+
+    def with_events(self, events: Sequence[dp_event.DpEvent], delta: float) -> float:
+        """ε at ``delta`` with these events, one after the other."""
+        if len(events) == 1:
+            return self.with_event(events[0], delta)
+        return total([self.cost, *(cost(event) for event in events)]).epsilon(delta)
+
     def running(self, delta: float) -> Iterator[tuple[Charge, float]]:
         """Each charge, and ε at ``delta`` right after it."""
         costs = Cost()

@@ -4,7 +4,7 @@ Every command that names a run that fits takes the figure from here, so that one
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from dp_accounting import dp_event
@@ -21,7 +21,7 @@ _DIGITS = 3  # short enough to be typed
 Fits = Callable[[dp_event.DpEvent], bool]
 
 
-def advice(account: Account, event: dp_event.DpEvent, budget: Budget) -> str:
+def advice(account: Account, event: dp_event.DpEvent, budget: Budget, beside: Sequence[dp_event.DpEvent] = ()) -> str:
     """What still fits the budget, each as a command to paste.
 
     The words set ``privacy.target_epsilon`` to null, and with it the dataset's suggestion for it, so that they mean the
@@ -31,6 +31,7 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget) -> str:
         account: what was spent on the same units.
         event: the refused run.
         budget: what it would exceed.
+        beside: what will be charged after it, for which the budget must be enough too.
     """
     if isinstance(event, dp_event.NonPrivateDpEvent):
         return "a run without a guarantee fits no budget"
@@ -38,7 +39,7 @@ def advice(account: Account, event: dp_event.DpEvent, budget: Budget) -> str:
         return "nothing fits any more"
 
     def fits(other: dp_event.DpEvent) -> bool:
-        return account.fits(other, budget)
+        return account.fits_all([other, *beside], budget)
 
     run, multiplier, rounds = Training.of(event), multiplier_that_fits(event, fits), rounds_that_fit(event, fits)
     found = []

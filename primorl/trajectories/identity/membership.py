@@ -17,6 +17,10 @@ from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_sta
 DIGEST_BYTES = 16
 
 
+NOBODY = b"\n"
+"""What a file holds in the place of no digests: of an empty file DVC warns at every stage."""
+
+
 class Membership:
     """Keyed digests of every unit that `update` is shown: of its id, and of each trajectory's id and rows.
 

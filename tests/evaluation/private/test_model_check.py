@@ -149,6 +149,8 @@ def test_the_verdict_is_sure_or_says_that_it_is_not() -> None:
     assert judged(0.1, 1.0, 1e-6).believable == "yes"
     assert judged(0.1, 1.0, 0.2).believable == "doubtful"
     assert judged(0.8, 1.0, 1e-6).believable == "doubtful"
+    assert judged(0.1, 1.0, 0.2).rule.endswith("of a trivial guess's, but noise hides whether it is below 0.5")
+    assert judged(0.8, 1.0, 1e-6).rule.endswith("about 0.8 of a trivial guess's, not below 0.5")
     assert judged(1.1, 1.0, 1e-6).believable == "no"
     assert judged(2.0, 1.0, 1e-3).believable == "no"
     assert judged(0.8, 1.0, 1e-6).figure == pytest.approx(0.8)

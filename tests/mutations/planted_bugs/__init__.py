@@ -17,6 +17,7 @@ from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAM
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
+from tests.mutations.planted_bugs.public_checks import PUBLIC_CHECKS
 from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.selection import SELECTION
@@ -59,4 +60,5 @@ BUGS: tuple[Bug, ...] = (
     *RECOMMENDATION,
     *FITTING,
     *UPGRADES,
+    *PUBLIC_CHECKS,
 )

@@ -200,6 +200,22 @@ def test_files_with_other_columns(project: Path) -> None:
     assert "column 'time': found times in some files and numbers in others" in refusal(entry())
 
 
+def test_a_missing_column_is_told_with_those_that_are_there_unless_the_first_line_may_be_data(project: Path) -> None:
+    """Half of the mapped columns make it a header."""
+    text(HEADER.replace("gain", "income").encode() + b"2,0,0,1,A,0.5,1,0,1\n")
+    assert re.search(r"column 'gain' is missing \(the file has 'user', .*'income'.*\); allowed", refusal(entry()))
+    text(f"user,0,0,1,{SECRET},0.5,1,0,1\n".encode())
+    assert "the file has" not in refusal(entry())
+
+
+def test_an_action_beyond_its_bound_is_told_by_its_column_and_the_key_to_correct(project: Path) -> None:
+    for dose, key in ((7.0, "high"), (-7.0, "low")):
+        write(changed(1, dose=dose)(rows()))
+        line = refusal(entry())
+        assert "an action outside the declared space ('dose')" in line
+        assert line.endswith(f"correct options.columns.action.{key} of the entry, or the log")
+
+
 BAD_CSV: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "not readable as CSV in UTF-8 with a header: truncated, corrupt or empty"),
     "a header alone": (HEADER.encode(), "found no rows in 1 files"),

@@ -47,7 +47,12 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
         ("next_observation", 0, [0.0, 0.0, np.inf], "trajectory number 1, step 0: found a non-finite next_observation"),
         ("action", 2, [-np.inf], "trajectory number 1, step 2: found a non-finite action"),
         ("reward", 6, np.nan, "trajectory number 2, step 2: found a non-finite reward"),
-        ("action", 4, [2.01], "trajectory number 2, step 0: found an action outside the declared space (dimension 0)"),
+        (
+            "action",
+            4,
+            [2.01],
+            "trajectory number 2, step 0: found an action outside the declared space ('action_0')",
+        ),
         ("truncated", 1, True, "step 1: found an end (terminated or truncated) before the last step"),
         ("terminated", 4, True, "step 0: found an end (terminated or truncated) before the last step"),
         ("truncated", 3, False, "trajectory number 1, step 3: found end flags missing at the last step"),

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
+from primorl.config.reading import shown
 from primorl.config.tabular import CsvFormat
 from primorl.project.errors import PipelineError
 from primorl.trajectories.sources.tabular.fields import Field
@@ -25,6 +26,7 @@ from primorl.trajectories.sources.tabular.fields import Field
 ROWS_PER_BATCH = 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
+_MOST_NAMED = 30  # columns of a file, in an error
 _ENDINGS = (".parquet", ".csv", ".csv.gz")
 _AGAIN = "repair the log and run `dvc repro -f collect`"
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Error)
@@ -35,6 +37,14 @@ def log_files(folder: Path) -> list[Path]:
     found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_ENDINGS)]
     shown = [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
     return sorted(shown, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
+
+
+def _there(names: Sequence[str], needed: set[str]) -> str:
+    """The columns that a file has; nothing where its first line may be no header: then it is data."""
+    if 2 * len(needed & set(names)) < len(needed):
+        return ""
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return f" (the file has {', '.join(map(shown, names[:_MOST_NAMED]))}{more})"
 
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
@@ -49,6 +59,7 @@ class Log:
         folder: where they are, at any depth.
         fields: what to read of each row; other columns are left aside.
         form: of those that are CSV.
+        paths: the files; None: all in the folder.
 
     Attributes:
         paths: the files, in the order they are read.
@@ -57,10 +68,10 @@ class Log:
         PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
-    def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat):
+    def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat, paths: Sequence[Path] | None = None):
         self._fields = fields
         self._form = form
-        self.paths = log_files(folder)
+        self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
             raise PipelineError(
                 f"{folder}: found no log, allowed are {', '.join(_ENDINGS)}; correct options.files and run "
@@ -118,8 +129,9 @@ class Log:
             if names.count(column) != 1:
                 found = "missing" if column not in names else "there twice"
                 raise PipelineError(
-                    f"{path}: column {column!r} is {found}; allowed is every column of options.columns once in every "
-                    "file (a CSV's first line names them); correct options.columns or the file"
+                    f"{path}: column {column!r} is {found}{_there(names, needed)}; allowed is every column of "
+                    "options.columns once in every file (a CSV's first line names them); correct options.columns or "
+                    "the file"
                 )
         if path.suffix != ".parquet":
             types = self._csv_types(path)

@@ -42,13 +42,7 @@ class Tabular:
     def collect(self, target: Path) -> None:
         """Copy the files, under the names they have in their folder."""
         named = self.dataset.options.files
-        wanted = home() / Path(named).expanduser()
-        if wanted.is_dir():
-            folder, files = wanted, log_files(wanted)
-        else:
-            folder = Path(*_fixed(wanted))
-            matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
-            files = sorted(path for path in matched if path.is_file())
+        folder, files = self._files()
         if not files:
             raise PipelineError(
                 f"datasets/{self.name}.yaml: options.files: found no file at {named!r}; allowed are a file, a "
@@ -65,6 +59,25 @@ class Tabular:
                 "with an unsupported name; allowed are .parquet, .csv and .csv.gz, with no dot or "
                 "underscore in front; rename them, or narrow the pattern"
             )
+
+    def check_columns(self) -> bool:
+        """Compare the columns of the files with the entry; False where there are no files yet.
+
+        Raises:
+            PipelineError: a column is missing, there twice or of a wrong type.
+        """
+        folder, files = self._files()
+        if files:
+            Log(folder, fields_of(self.dataset.options.columns), self.dataset.options.csv, files)
+        return bool(files)
+
+    def _files(self) -> tuple[Path, list[Path]]:
+        """The files that the options name, and the folder that their names begin in."""
+        wanted = home() / Path(self.dataset.options.files).expanduser()
+        if wanted.is_dir():
+            return wanted, log_files(wanted)
+        matched = [Path(found) for found in glob.glob(str(wanted), recursive=True)]  # noqa: PTH207
+        return Path(*_fixed(wanted)), sorted(path for path in matched if path.is_file())
 
     def open(self, raw: Path) -> Reader:
         """Open the copies and compare their columns with the entry."""

@@ -1,0 +1,110 @@
+"""Model, clone and questions are paid by the same people, so a budget must be enough for all before the first."""
+
+import re
+from contextlib import closing
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pipeline import clone_behaviour
+from primorl.config import shares
+from primorl.config.params import Params, plain
+from primorl.privacy.ledger.requests import Request
+from primorl.project.errors import PipelineError
+from primorl.project.paths import PARTITIONS
+from primorl.setup import cloning
+from primorl.setup.accounts import project_ledger
+from primorl.setup.next_charges import beside_model, check_all_fits
+from primorl.setup.partitions import Partitions
+from primorl.setup.training import training_setup
+from tests.commands.test_plan import said
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
+from tests.projects import write_settings
+from tests.trajectories.builders import INFO, episode
+
+DELTA = 1e-3
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone that is accounted in a moment."""
+    monkeypatch.setattr(cloning, "ROUNDS", 5)
+    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 1.0)
+    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 6 / epsilon)
+
+
+@pytest.fixture
+def asking(small: Params) -> Params:
+    """A project with nine private units and two public ones."""
+    write_partitions([episode(3 + i, i) for i in range(9)], [episode(6, 100 + i) for i in range(2)])
+    return replace(small, dataset=INFO.dataset)
+
+
+def at(asking: Params, budget: float | None, epsilon: float, **privacy: Any) -> Params:
+    """A run at ε with a clone and questions that are shares of it."""
+    given = {"target_epsilon": epsilon, "noise_multiplier": None, "sampling_probability": 1.0}
+    return with_changes(
+        asking,
+        privacy=given | {"budget": {"epsilon": budget, "delta": DELTA}} | privacy,
+        behaviour={"target_epsilon": shares.clone(epsilon)},
+        evaluation={"private": plain(asking.evaluation.private) | {"estimators": shares.estimators(epsilon)}},
+    )
+
+
+def check(params: Params) -> None:
+    partitions = Partitions.open(PARTITIONS)
+    check_all_fits(params, training_setup(params, partitions.manifest, partitions.public), partitions)
+
+
+def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(asking: Params) -> None:
+    """The command that the refusal names fits all of it, and is not far off. Twin: a larger budget."""
+    params = at(asking, 1.02, 1.0)
+    with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private") as no:
+        trained(params)
+    assert charged(params) == []
+    assert "\n" not in str(no.value)
+    (found,) = re.findall(r"`dvc exp run -S privacy.target_epsilon=([0-9.]+)`", str(no.value))
+    check(at(asking, 1.02, float(found)))
+    assert float(found) > 0.8
+    check(at(asking, 1.6, 1.0))
+    with pytest.raises(PipelineError, match="with the model, clone_behaviour"):  # which does not fit alone either
+        check(at(asking, 0.9, 1.0))
+
+
+def test_with_a_noise_multiplier_the_advice_counts_the_rest(asking: Params) -> None:
+    noise: dict[str, Any] = {"target_epsilon": None, "noise_multiplier": 7.5}
+    with pytest.raises(PipelineError, match="still fitting: noise_multiplier ") as refused:
+        check(at(asking, 0.7, 1.0, **noise))
+    found = re.findall(r"privacy.noise_multiplier=([0-9.]+)`", str(refused.value))[0]
+    check(at(asking, 0.7, 1.0, **noise | {"noise_multiplier": float(found)}))
+
+
+def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
+    """What `primorl plan` says of the next charges."""
+    write_settings(plain(params))
+    capsys.readouterr()
+    (line,) = (line for line in said(capsys).splitlines() if "next `dvc repro`" in line)
+    return line.strip()
+
+
+def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
+    asking: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is paid is looked up in the ledger, by identity."""
+    params = at(asking, None, 1.0)
+    questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
+    assert planned(params, capsys).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")
+    trained(params)
+    assert planned(params, capsys).endswith(f"charges ε: train_model 0 (paid), clone_behaviour 0.35, {questions}")
+    clone_behaviour.body(params, RememberingRun())  # type: ignore[arg-type]
+    partitions = Partitions.open(PARTITIONS)
+    with closing(project_ledger(params)) as ledger:
+        for each in beside_model(params, None)[1:]:
+            asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)
+            ledger.commit(ledger.reserve(asked, None).id)
+    assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
+    again = planned(replace(params, seed=7), capsys)
+    assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
+    assert again.endswith("model_check 0.2"), "it asks about another model"
