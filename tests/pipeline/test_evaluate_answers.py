@@ -78,7 +78,7 @@ def test_the_summary_has_the_values_the_verdict_and_the_total() -> None:
     ]
     clone = summary["private_evaluation"][1] | {"of": "clone"}
     labelled = text(summary | {"private_evaluation": [clone]}).splitlines()
-    assert "clone    -9 by model (free), its likeliest actions" in labelled
+    assert "clone    -9 by model (free), as it would be released" in labelled
 
 
 @pytest.mark.parametrize("key", ["model_sha256", "policy_sha256"])
