@@ -81,9 +81,8 @@ def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
 
     answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
     said = [f"{value(each['value'], each['ci95'])} by {source(each)}" for each in answers]
-    # The recommendation compares with the clone's drawn actions, which have another value.
-    said = [one + ", as it would be released" * (each["of"] == "clone") for one, each in zip(said, answers, strict=True)]
-    rows = [(_WHOSE[each["of"]], one) for one, each in zip(said, answers, strict=True)]
+    note = {"clone": ", as it would be released"}  # drawn actions in a box may be worth something else
+    rows = [(_WHOSE[each["of"]], one + note.get(each["of"], "")) for one, each in zip(said, answers, strict=True)]
     return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
 
 

@@ -116,6 +116,13 @@ def answered(answers: Mapping[str, Any], units: str) -> Section:
     if answers["verdict"] is not None:
         points.append(f"Check of the model: {answers['verdict']}")
     ordered = sorted(answers["estimates"], key=lambda answer: list(_WHOSE).index(answer["of"]))
+    by_bias: dict[str, list[str]] = {}
+    for answer in ordered:
+        by_bias.setdefault(answer["bias"], []).append(source(answer))
+    points += [
+        f"What else may be wrong in answers by {' and '.join(dict.fromkeys(by))}: {bias}"
+        for bias, by in by_bias.items()
+    ]
     return Section("What people get today, and under the policy", tuple(points), tuple(map(_answer, ordered)))
 
 
@@ -168,7 +175,7 @@ def _answer(answer: Mapping[str, Any]) -> Row:
         interval = f"95% interval {low:.4g} to {high:.4g}, which covers {answer['covers']}"
     return (
         f"{_WHOSE[answer['of']]}, by {source(answer)}",
-        f"{what}{answer['value']:.4g}; {interval}. What else may be wrong: {answer['bias']}",
+        f"{what}{answer['value']:.4g}; {interval}",
     )
 
 

@@ -62,7 +62,9 @@ def main() -> None:
         fresh.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
         fresh.replace(FILE)
         print(_line(row), flush=True)
-    print(table([row for row in rows if any(row.items() >= key.items() for key in wanted)]))
+    found = [row for row in rows if any(row.items() >= key.items() for key in wanted)]
+    print(table(found))
+    print(shares(found))
 
 
 def _made(missing: list[dict[str, Any]], work: Path, jobs: int, *, keep: bool) -> Iterable[dict[str, Any]]:
@@ -102,6 +104,26 @@ def relative(row: dict[str, Any], who: str) -> float | None:
     return float((row[who]["mean"] - said["behaviour"]) / (said["best"] - said["worst"]))
 
 
+def recommended(row: dict[str, Any]) -> tuple[float, float] | None:
+    """The relative gain of what is recommended, and its standard error; None: nothing is."""
+    answer = (row["summary"].get("recommendation") or {}).get("answer")
+    who = {"trial": "policy", "keep": "cloned"}.get(answer, "")
+    gain = relative(row, who) if who else None
+    return None if gain is None else (gain, row[who]["error"] / (row["truth"]["best"] - row["truth"]["worst"]))
+
+
+def shares(rows: list[dict[str, Any]]) -> str:
+    """How often what is recommended is good, and a trial of a policy is wrong."""
+    known = [found for row in rows if (found := recommended(row)) is not None]
+    trials = [row for row in rows if (row["summary"].get("recommendation") or {}).get("answer") == "trial"]
+    wrong = sum((relative(row, "policy") or 0.0) < 0 for row in trials)
+    return (
+        f"{len(rows)} runs: something is recommended in {len(known)}, within 5% of the range or better in "
+        f"{sum(gain >= -0.05 for gain, _ in known)}, better by more than 1.96 errors in "
+        f"{sum(gain > 1.96 * error for gain, error in known)}; {len(trials)} trials, {wrong} of a policy that is worse"
+    )
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown: a line for each log, number of people and settings; seeds side by side."""
     lines = [
@@ -118,7 +140,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             for who in ("cloned", "policy")
         ]
         gains = [gain for row in members if (gain := relative(row, "policy")) is not None]
-        said = ", ".join(str(row["summary"].get("recommendation", "-")) for row in members)
+        said = ", ".join(str((row["summary"].get("recommendation") or {}).get("answer", "-")) for row in members)
         lines.append(
             f"| {log} | {people} | `{changes}` | {first['behaviour']:.4g} | {first['best']:.4g} | {first['worst']:.4g} "
             f"| {means[0]} | {means[1]} | {f'{np.mean(gains):+.0%}' if gains else '-'} | {said} "

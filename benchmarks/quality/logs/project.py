@@ -16,9 +16,12 @@ import torch
 import yaml
 from numpy.typing import NDArray
 
-from benchmarks.quality.logs.log import Act, Log, Observed
+from benchmarks.quality.logs.log import Act, Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
+from primorl.policy.behaviour import FILE as BEHAVIOUR
+from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.member_values import Policies
 from primorl.project.paths import DATASETS, MODEL, MODELS, MOPO, PARAMS, PARTITIONS, PIPELINE, POLICY, SUMMARY
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -65,7 +68,7 @@ def run(log: Log, *, people: int, seed: int, changes: Mapping[str, object], fold
         lay(log, seed, changes, folder)
         status, error = stages(folder, LEARNING)
     summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8")) if (folder / SUMMARY).exists() else {}
-    released = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
+    policy = MOPO if (folder / MOPO / "policy.safetensors").exists() else POLICY
     return {
         "log": log.name,
         "people": people,
@@ -75,7 +78,7 @@ def run(log: Log, *, people: int, seed: int, changes: Mapping[str, object], fold
         "error": error,
         "truth": truth(log),
         "can_learn": _verdict(folder / MODEL / "config.json"),
-        "policy": measured(log, folder / released),
+        "policy": measured(log, folder / policy),
         "cloned": measured(log, folder / CLONED),
         "summary": {name: value for name, value in summary.items() if name not in _LEFT_OUT},
         "seconds": json.loads((folder / SECONDS).read_text(encoding="utf-8")) if (folder / SECONDS).exists() else {},
@@ -166,17 +169,20 @@ def truth(log: Log) -> dict[str, float]:
 
 
 def measured(log: Log, folder: Path) -> dict[str, float] | None:
-    """True value of a saved policy and its standard error; None: there is no policy."""
+    """True value of a saved policy, or of the clone as it is released, and its standard error; None: there is none."""
     if not (folder / "policy.safetensors").exists():
         return None
-    returns = log.returns(act_of(DeterministicPolicy.load(folder)), _EPISODES, _SEED + 1)
+    policy: Policies = DeterministicPolicy.load(folder)
+    if (folder / BEHAVIOUR).exists():
+        policy = released(BehaviourPolicy.load(folder, torch.device("cpu")), _SEED)
+    returns = log.returns(act_of(policy, discrete=isinstance(log.action, Levels)), _EPISODES, _SEED + 1)
     return {"mean": float(returns.mean()), "error": float(returns.std(ddof=1) / len(returns) ** 0.5)}
 
 
-def act_of(policy: DeterministicPolicy) -> Act:
+def act_of(policy: Policies, *, discrete: bool) -> Act:
     """A policy (P = 1) as the simulators ask it."""
     choose: Callable[[NDArray[Any]], NDArray[Any]] = (
-        (lambda action: action.argmax(1)) if policy.discrete_actions else (lambda action: action)
+        (lambda action: action.argmax(1)) if discrete else (lambda action: action)
     )
 
     def act(observed: Observed) -> NDArray[Any]:
