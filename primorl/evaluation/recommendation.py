@@ -110,7 +110,11 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, *, believed: boo
         f"{today:.4g} for a clone that acts as they do"
     )
     if not believed:
-        return _more(f"the model check says not to believe the model, so it can judge no policy; {told}", **figures)
+        why = "the model check says not to believe the model, so it can judge no policy"
+        if not clone.learned:
+            return _more(f"{why}, and no public action tells whether the clone acts as people do; {told}", **figures)
+        reason = f"{why}; the clone predicts public actions better than a constant; {told}"
+        return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(reason), **figures)
     moved = f"gains {gain:.3g} over" if gain >= 0 else f"loses {-gain:.3g} against"
     compared = f"in the member of the model that likes it least the policy {moved} today's practice"
     if gain > margin:

@@ -105,11 +105,14 @@ def test_a_wide_interval_of_today_s_return_is_no_misfit() -> None:
     assert recommend(replace(TODAY, low=-110.0, high=-50.0), far(20.0), believed=True).misfit == 0.0
 
 
-def test_a_model_that_is_not_to_be_believed_recommends_nothing() -> None:
-    """Nor the clone: by the model alone it would be worth what people get."""
+def test_a_model_that_is_not_to_be_believed_recommends_no_policy() -> None:
+    """What speaks for the clone is then the public actions alone."""
     found = recommend(TODAY, CLONE, believed=False)
-    assert (found.answer, found.policy) == ("more_data", None)
+    assert (found.answer, found.policy) == ("keep", "models/behaviour")
     assert "not to believe the model" in found.reason
+    for learned in (False, None):
+        found = recommend(TODAY, replace(CLONE, learned=learned), believed=False)
+        assert (found.answer, found.policy) == ("more_data", None)
 
 
 @pytest.mark.parametrize(
