@@ -47,9 +47,10 @@ def batches_of(source: Ragged, normaliser: Normaliser, batch_size: int, epochs: 
 
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize("mode", ["flat", "per_layer"])
-@pytest.mark.parametrize("epochs", [1, 3])
 @pytest.mark.parametrize("norm", [0.05, 0.5, math.inf])
-@pytest.mark.parametrize(("weight_decay", "beta_nll"), [(0.0, 0.0), (0.1, 0.5), (0.0, 1.0)])
+@pytest.mark.parametrize(
+    ("epochs", "weight_decay", "beta_nll"), [(1, 0.0, 0.0), (3, 0.1, 0.0), (3, 0.0, 1.0), (1, 0.1, 0.5)]
+)
 def test_agrees_with_the_reference(
     shape: Architecture,
     identity: Normaliser,
