@@ -175,7 +175,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
             tried = _clipped(params, manifest, public, values, dry_run)
             if tried is not None:
                 outcome = tried.outcome(dry_run)
-                if best is None or outcome.loss < best[0].loss:
+                if best is None or outcome.in_all < best[0].in_all:
                     best = outcome, tried
             bar.update()
     if best is None:

@@ -10,8 +10,17 @@ import math
 from dataclasses import dataclass, replace
 
 import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
 
-from primorl.dynamics.ensemble import Architecture, Weights, row_losses
+from primorl.dynamics.ensemble import (
+    TERMINATION_GAIN,
+    Architecture,
+    Weights,
+    gaussian,
+    negative_log_likelihood,
+    outputs,
+)
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
@@ -29,6 +38,7 @@ LEAST_UNITS = 2 * LEAST_OF_A_START
 _MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
+_SAME = 1e-4  # of a column's scale; one that varies less is a counter or a trait, which everything predicts
 _WORST = 5.0  # nats of a row beyond a constant's loss
 _UNCLIPPED = 1e6
 _LARGE = 0.9  # quantile; units with large updates often know of rare events, which a lower clip would unlearn
@@ -38,15 +48,20 @@ _LARGE = 0.9  # quantile; units with large updates often know of rare events, wh
 class Outcome:
     """Mean losses of the transitions that judge; of each, at most `_WORST` more than a constant's mean loss.
 
+    Columns whose change never varies, counters and traits, are left out of what can be learned: a constant predicts
+    them without a model. They count in the comparison of settings, since noise may set them in motion.
+
     Attributes:
         start: of the weights that it begins from.
         loss: at its end.
         constant: of the best constant prediction.
+        in_all: at its end, all columns counted.
     """
 
     start: float
     loss: float
     constant: float
+    in_all: float
 
 
 class DryRun:
@@ -68,6 +83,9 @@ class DryRun:
         inputs, targets = self._second.rows(_MOST_ROWS)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)
+        spread = self._rows[1][:, : self._normaliser.target_scale.numel()].std(dim=0)
+        self._varies = spread > _SAME * self._normaliser.target_scale
+        self._varies[-1] = True  # the reward
         self._starts: dict[tuple[Architecture, int, float], Weights] = {}
 
     def outcome(self, setup: TrainingSetup, *, from_public: bool, noise: float = 1.0) -> Outcome:
@@ -99,18 +117,42 @@ class DryRun:
             server=replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)),
         )
         result = train(once, self._second, self._rows)
-        assert result.public_loss is not None, "there are rows that judge"
-        constant = result.public_loss.constant
-        start, final = (self._loss(setup, w, constant + _WORST) for w in (weights, result.weights))
-        return Outcome(start, final, constant)
+        every, varying = torch.ones_like(self._varies), self._varies
+        constant = self._constant(setup.ensemble, varying)
+        return Outcome(
+            start=self._loss(setup, weights, varying),
+            loss=self._loss(setup, result.weights, varying),
+            constant=constant,
+            in_all=self._loss(setup, result.weights, every),
+        )
 
     @torch.no_grad()
-    def _loss(self, setup: TrainingSetup, weights: Weights, most: float) -> float:
-        """Mean loss of rows, of each at most ``most``: a row unlike all of the first half decides little."""
-        shape, (inputs, targets) = setup.ensemble, (self._normaliser.inputs, self._normaliser.targets)
-        standardised = inputs(self._rows[0]).expand(shape.members, -1, -1)
-        losses, _ = row_losses(shape, weights, standardised, targets(self._rows[1]))
+    def _loss(self, setup: TrainingSetup, weights: Weights, columns: Tensor) -> float:
+        """Mean loss of rows in some columns; of each row at most `_WORST` more than a constant's.
+
+        A row unlike all of the first half decides little.
+        """
+        shape, most = setup.ensemble, self._constant(setup.ensemble, columns) + _WORST
+        output = outputs(weights, self._normaliser.inputs(self._rows[0]).expand(shape.members, -1, -1))
+        mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
+        rows = self._normaliser.targets(self._rows[1])
+        targets = rows[:, : shape.targets][:, columns]
+        losses = negative_log_likelihood(mean[..., columns], log_variance[..., columns], targets)
+        if shape.learned_termination:
+            logit = TERMINATION_GAIN * output[..., -1]
+            losses = losses + binary_cross_entropy_with_logits(logit, rows[:, -1].expand_as(logit), reduction="none")
         return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
+
+    def _constant(self, shape: Architecture, columns: Tensor) -> float:
+        """Mean loss of predicting each target's mean and variance, and the rate of terminations."""
+        targets = self._normaliser.targets(self._rows[1]).double()
+        variance = targets[:, : shape.targets][:, columns].var(dim=0, unbiased=False)
+        bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
+        loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
+        if shape.learned_termination:
+            rate = targets[:, -1].mean().expand(len(targets))
+            loss += float(binary_cross_entropy(rate, targets[:, -1]))
+        return loss
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""

@@ -66,7 +66,8 @@ def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: 
 
     def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
         assert from_public
-        return fitting.Outcome(start=3.0, loss=losses[setup.local.learning_rate, noise], constant=5.0)
+        loss = losses[setup.local.learning_rate, noise]
+        return fitting.Outcome(start=3.0, loss=loss, constant=5.0, in_all=loss)
 
     monkeypatch.setattr(DryRun, "outcome", outcome)
     chosen, found = fit(automatic(data))
@@ -82,7 +83,7 @@ def test_the_verdict_follows_what_is_left_of_what_can_be_learned(
     data: Params, monkeypatch: pytest.MonkeyPatch, loss: float, answer: str
 ) -> None:
     def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
-        return fitting.Outcome(start=1.0, loss=0.0 if noise == 0 else loss, constant=5.0)
+        return fitting.Outcome(start=1.0, loss=0.0 if noise == 0 else loss, constant=5.0, in_all=loss)
 
     monkeypatch.setattr(DryRun, "outcome", outcome)
     assert fit(automatic(data))[1].answer == answer

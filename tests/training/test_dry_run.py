@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.normaliser import Normaliser
 from primorl.training import dry_run as module
 from primorl.training import public_start
 from primorl.training.dry_run import LEAST_UNITS, DryRun
@@ -131,6 +132,21 @@ def test_the_usual_norm_is_that_of_whole_updates_without_a_clip(small: Architect
     norm = dry_run.usual_norm(setup_for(small, rate=0.001), from_public=False)
     assert dry_run.usual_norm(setup_for(small, rate=0.001, clip=clip), from_public=False) == norm > 1e-3
     assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
+
+
+def test_a_trait_of_people_is_not_what_can_be_learned(small: Architecture) -> None:
+    """A constant predicts it, to the least variance. It counts where settings are compared, since noise may move it."""
+    units = with_flags(small)
+    for targets in units.targets:
+        targets[:, 0] = 0.0
+    outcome = DryRun(units, flag=False).outcome(setup_for(small), from_public=True)
+    rows = torch.cat(list(units.targets))[:, 1 : small.targets].double()
+    by_hand = 0.0
+    for variance in (rows / Normaliser.from_public(rows, rows).target_scale).var(dim=0, unbiased=False).tolist():
+        by_hand += 0.5 * (1 + math.log(variance))
+    assert outcome.constant == pytest.approx(by_hand, abs=0.3), "the twin counts half of the least log-variance more"
+    assert small.log_variance_low / 2 < -1
+    assert outcome.in_all != outcome.loss
 
 
 def test_the_clip_leaves_nine_updates_in_ten_as_they_are(

@@ -7,6 +7,15 @@ _REHEARSED, _FITTED = "tests/training/test_dry_run.py", "tests/setup/test_fittin
 
 FITTING = [
     Bug(
+        "fitting-traits-are-learned",
+        "data flow",
+        _DRY_RUN,
+        "every, varying = torch.ones_like(self._varies), self._varies",
+        "every = varying = torch.ones_like(self._varies)",
+        "a log of people with many traits is said to be unlearnable, since a constant predicts these best",
+        (_REHEARSED,),
+    ),
+    Bug(
         "fitting-clip-at-the-median",
         "data flow",
         _DRY_RUN,
