@@ -142,7 +142,12 @@ def forward(weights: Weights, inputs: Tensor, low: float, high: float) -> tuple[
 
 
 def row_losses(
-    shape: Architecture, weights: Weights, inputs: Tensor, targets: Tensor, beta_nll: float = 0.0
+    shape: Architecture,
+    weights: Weights,
+    inputs: Tensor,
+    targets: Tensor,
+    beta_nll: float = 0.0,
+    counted: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """What every member loses on every row, and what it predicts.
 
@@ -154,13 +159,16 @@ def row_losses(
         inputs: standardised, ``[N, B, S + A]``.
         targets: standardised, ``[.., B, columns]``, see `Architecture.columns`.
         beta_nll: β of the loss that is trained on; losses that are reported have 0.
+        counted: which of the Gaussian's columns count in the loss, bool ``[S + 1]``; None: all.
 
     Returns:
         Losses ``[N, B]``; means, and probabilities of a termination where those are learned: ``[N, B, columns]``.
     """
     output = outputs(weights, inputs)
     mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
-    loss = negative_log_likelihood(mean, log_variance, targets[..., : shape.targets], beta_nll)
+    of = slice(None) if counted is None else counted
+    of_targets = targets[..., : shape.targets][..., of]
+    loss = negative_log_likelihood(mean[..., of], log_variance[..., of], of_targets, beta_nll)
     if not shape.learned_termination:
         return loss, mean
     logit = TERMINATION_GAIN * output[..., -1]

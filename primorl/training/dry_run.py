@@ -11,22 +11,15 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy, binary_cross_entropy_with_logits
 
-from primorl.dynamics.ensemble import (
-    TERMINATION_GAIN,
-    Architecture,
-    Weights,
-    gaussian,
-    negative_log_likelihood,
-    outputs,
-)
+from primorl.dynamics.ensemble import Architecture, Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.public_evaluation import constant_loss
 from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
 from primorl.training.public_start import Units, public_start, shuffled
 from primorl.training.settings import EarlyStopping, Execution
@@ -83,9 +76,9 @@ class DryRun:
         inputs, targets = self._second.rows(_MOST_ROWS)
         self._rows = inputs, targets[:, : None if flag else -1]
         self._normaliser = Normaliser.from_public(*self._rows, flag)
-        spread = self._rows[1][:, : self._normaliser.target_scale.numel()].std(dim=0)
-        self._varies = spread > _SAME * self._normaliser.target_scale
-        self._varies[-1] = True  # the reward
+        self._judging = self._normaliser.inputs(inputs), self._normaliser.targets(self._rows[1])
+        self._varying = self._judging[1][:, : len(self._normaliser.target_scale)].std(dim=0) > _SAME
+        self._varying[-1] = True  # the reward
         self._starts: dict[tuple[Architecture, int, float], Weights] = {}
 
     def outcome(self, setup: TrainingSetup, *, from_public: bool, noise: float = 1.0) -> Outcome:
@@ -117,42 +110,22 @@ class DryRun:
             server=replace(setup.server, early_stopping=EarlyStopping(every=plan.rounds, patience=None)),
         )
         result = train(once, self._second, self._rows)
-        every, varying = torch.ones_like(self._varies), self._varies
-        constant = self._constant(setup.ensemble, varying)
+        assert result.public_loss is not None, "there are rows that judge"
+        shape, varying = setup.ensemble, self._varying
+        constant = constant_loss(shape, self._judging[1], varying)
         return Outcome(
-            start=self._loss(setup, weights, varying),
-            loss=self._loss(setup, result.weights, varying),
+            start=self._loss(shape, weights, constant, varying),
+            loss=self._loss(shape, result.weights, constant, varying),
             constant=constant,
-            in_all=self._loss(setup, result.weights, every),
+            in_all=self._loss(shape, result.weights, result.public_loss.constant),
         )
 
     @torch.no_grad()
-    def _loss(self, setup: TrainingSetup, weights: Weights, columns: Tensor) -> float:
-        """Mean loss of rows in some columns; of each row at most `_WORST` more than a constant's.
-
-        A row unlike all of the first half decides little.
-        """
-        shape, most = setup.ensemble, self._constant(setup.ensemble, columns) + _WORST
-        output = outputs(weights, self._normaliser.inputs(self._rows[0]).expand(shape.members, -1, -1))
-        mean, log_variance = gaussian(output, shape.log_variance_low, shape.log_variance_high)
-        rows = self._normaliser.targets(self._rows[1])
-        targets = rows[:, : shape.targets][:, columns]
-        losses = negative_log_likelihood(mean[..., columns], log_variance[..., columns], targets)
-        if shape.learned_termination:
-            logit = TERMINATION_GAIN * output[..., -1]
-            losses = losses + binary_cross_entropy_with_logits(logit, rows[:, -1].expand_as(logit), reduction="none")
+    def _loss(self, shape: Architecture, weights: Weights, constant: float, counted: Tensor | None = None) -> float:
+        """Mean loss of rows, of each at most `_WORST` more than a constant's: a row unlike others decides little."""
+        most, (inputs, targets) = constant + _WORST, self._judging
+        losses, _ = row_losses(shape, weights, inputs.expand(shape.members, -1, -1), targets, counted=counted)
         return float(losses.nan_to_num(nan=most).clamp(max=most).mean())
-
-    def _constant(self, shape: Architecture, columns: Tensor) -> float:
-        """Mean loss of predicting each target's mean and variance, and the rate of terminations."""
-        targets = self._normaliser.targets(self._rows[1]).double()
-        variance = targets[:, : shape.targets][:, columns].var(dim=0, unbiased=False)
-        bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
-        loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
-        if shape.learned_termination:
-            rate = targets[:, -1].mean().expand(len(targets))
-            loss += float(binary_cross_entropy(rate, targets[:, -1]))
-        return loss
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""

@@ -70,15 +70,25 @@ class PublicEvaluator:
         """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
         if isinstance(self._architecture, PolicyNetwork):
             return constant_policy_loss(self._architecture, self._targets)
-        architecture = _ensemble(self._architecture)
-        targets = self._targets[:, : architecture.targets].double()
-        variance = targets.var(dim=0, unbiased=False)
-        bounded = variance.log().clamp(architecture.log_variance_low, architecture.log_variance_high)
-        loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
-        if architecture.learned_termination:
-            share = float(self._targets[:, -1].mean())
-            loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
-        return loss
+        return constant_loss(_ensemble(self._architecture), self._targets)
+
+
+def constant_loss(shape: Architecture, targets: Tensor, counted: Tensor | None = None) -> float:
+    """Loss of predicting each target's mean and variance, and the rate of terminations where those are learned.
+
+    Args:
+        shape: sizes of the ensemble; the log-variance keeps to its bounds.
+        targets: standardised, ``[R, columns]``.
+        counted: which of the Gaussian's columns count, bool ``[S + 1]``; None: all.
+    """
+    values = targets[:, : shape.targets].double()
+    variance = (values if counted is None else values[:, counted]).var(dim=0, unbiased=False)
+    bounded = variance.log().clamp(shape.log_variance_low, shape.log_variance_high)
+    loss = float(0.5 * (variance * torch.exp(-bounded) + bounded).sum())
+    if shape.learned_termination:
+        share = float(targets[:, -1].mean())
+        loss -= sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+    return loss
 
 
 def losses_of_rows(
