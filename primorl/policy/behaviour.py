@@ -174,7 +174,7 @@ class Drawn:
         return self.behaviour.act(observation[0].float(), self.generators)[None]
 
 
-def released(behaviour: BehaviourPolicy, seed: int) -> Drawn | DeterministicPolicy:
+def released(behaviour: BehaviourPolicy, generators: SeedGenerators) -> Drawn | DeterministicPolicy:
     """The clone as it is released: discrete actions are drawn, of actions in a box the mean is taken.
 
     The likeliest of discrete actions may leave out what people do seldom and in time, such as a repair. The mean of
@@ -182,11 +182,9 @@ def released(behaviour: BehaviourPolicy, seed: int) -> Drawn | DeterministicPoli
 
     Args:
         behaviour: the clone.
-        seed: of the draws.
+        generators: of the draws.
     """
-    if not behaviour.discrete_actions:
-        return behaviour.policy
-    return Drawn(behaviour, SeedGenerators.of([seed], behaviour.policy.action_low.device))
+    return Drawn(behaviour, generators) if behaviour.discrete_actions else behaviour.policy
 
 
 def _spread(folder: Path, policy: DeterministicPolicy) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from primorl.evaluation.private.model_value import Clone
 from primorl.evaluation.private.precision import policy_in_float64
 from primorl.evaluation.private.problem import Act, Problem
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
-from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn
+from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
@@ -107,18 +107,14 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
     """
     if not BehaviourConfig.read(folder).made:
         return None
-    behaviour, policy = BehaviourPolicy.load(folder, torch.device("cpu")), DeterministicPolicy.load(folder)
-    drawn = Drawn(behaviour, SeedGenerators.of([seed], torch.device("cpu")))
-
-    def draw(observation: Tensor) -> Tensor:
-        return drawn.act(observation[None])[0]
-
-    return Clone(released=draw if policy.discrete_actions else act_of(policy), drawn=draw)
+    cpu = torch.device("cpu")
+    behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
+    return Clone(released=act_of(released(behaviour, generators)), drawn=act_of(Drawn(behaviour, generators)))
 
 
-def act_of(policy: DeterministicPolicy) -> Act:
-    """One exported policy as estimators ask it, in float64."""
-    exact = policy_in_float64(policy)
+def act_of(policy: DeterministicPolicy | Drawn) -> Act:
+    """One policy as estimators ask it; an exported one in float64."""
+    exact = policy_in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
     return lambda observation: exact.act(observation.double()[None])[0]
 
 

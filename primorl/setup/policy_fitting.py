@@ -12,12 +12,12 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.dynamics.ends import Evidence, evidence
 from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.evaluation.survival import PublicTrajectories
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.choice import Contest
-from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.training import Near
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
@@ -131,8 +131,9 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
     Raises:
         PipelineError: the clone's files are missing or broken, or it is of other actions than the model.
     """
-    clone = DeterministicPolicy.load(BEHAVIOUR)
-    bounds = model.bounds
+    cpu = torch.device("cpu")
+    behaviour, bounds = BehaviourPolicy.load(BEHAVIOUR, cpu), model.bounds
+    clone = behaviour.policy
     same = clone.discrete_actions == bounds.discrete_actions and all(
         torch.equal(mine, its)
         for mine, its in ((clone.action_low, bounds.action_low), (clone.action_high, bounds.action_high))
@@ -141,7 +142,7 @@ def near_the_clone(params: Params, public: PublicLog, model: GaussianEnsemble, d
         raise PipelineError(f"{BEHAVIOUR}: of other observations or actions than {MODEL}; run `dvc repro`")
     contest = Contest(
         ensemble=model,
-        clone=released(BehaviourPolicy.load(BEHAVIOUR, torch.device("cpu")), params.seed),
+        clone=released(behaviour, SeedGenerators.of([params.seed], cpu)),
         starts=public.first_states(params),
         weights=public.going_on(by_model=model.termination != NONE),
         seed=params.seed,

@@ -63,7 +63,7 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     assert ((expected > 0.02) & (expected < 0.98)).all()
     many = rows.repeat_interleave(4000, dim=0)
     taken = torch.as_tensor(primorl.load_policy(tmp_path).act(many))
-    judged = released(BehaviourPolicy.load(tmp_path, CPU), seed=0).act(many[None])[0].argmax(-1)
+    judged = released(BehaviourPolicy.load(tmp_path, CPU), SeedGenerators.of([0], CPU)).act(many[None])[0].argmax(-1)
     for found in (taken, judged):
         torch.testing.assert_close(found.view(3, -1).float().mean(1), expected, atol=0.03, rtol=0)
     config = PolicyConfig.read(tmp_path)
@@ -73,7 +73,7 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
 
 def test_a_clone_of_actions_in_a_box_takes_their_mean(tmp_path: Path) -> None:
     made = saved(tmp_path, discrete=False)
-    assert released(made, seed=0) is made.policy
+    assert released(made, SeedGenerators.of([0], CPU)) is made.policy
     assert not PolicyConfig.read(tmp_path).drawn
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.quality.logs.log import Act, Levels, Log, Observed
 from benchmarks.quality.logs.stages import SECONDS
+from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import FILE as BEHAVIOUR
 from primorl.policy.behaviour import BehaviourPolicy, released
 from primorl.policy.exported import DeterministicPolicy
@@ -174,7 +175,8 @@ def measured(log: Log, folder: Path) -> dict[str, float] | None:
         return None
     policy: Policies = DeterministicPolicy.load(folder)
     if (folder / BEHAVIOUR).exists():
-        policy = released(BehaviourPolicy.load(folder, torch.device("cpu")), _SEED)
+        cpu = torch.device("cpu")
+        policy = released(BehaviourPolicy.load(folder, cpu), SeedGenerators.of([_SEED], cpu))
     returns = log.returns(act_of(policy, discrete=isinstance(log.action, Levels)), _EPISODES, _SEED + 1)
     return {"mean": float(returns.mean()), "error": float(returns.std(ddof=1) / len(returns) ** 0.5)}
 
