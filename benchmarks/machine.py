@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,6 +20,17 @@ def machine() -> str:
         names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
         model = names[0].partition(":")[2].strip() if names else model
     return f"{model}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
+
+
+def command(module: str) -> str:
+    """How this process was started, without options that name a folder: where rows were made says nothing."""
+    words: list[str] = []
+    for word in sys.argv[1:]:
+        if "/" not in word:
+            words.append(word)
+        elif words and words[-1].startswith("--"):
+            words.pop()
+    return " ".join([f"python -m {module}", *words])
 
 
 def seconds(work: Callable[[], object], repeats: int) -> float:

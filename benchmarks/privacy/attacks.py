@@ -11,7 +11,6 @@ import argparse
 import dataclasses
 import json
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ import torch
 from absl import logging
 from matplotlib.figure import Figure
 
-from benchmarks.machine import RESULTS, machine
+from benchmarks.machine import RESULTS, command, machine
 from primorl.attacks import membership
 from primorl.attacks.one_run import audit_one_run
 from primorl.attacks.population import population
@@ -105,7 +104,7 @@ def measure(variant: membership.Variant, epsilon: float | None, seeds: list[int]
         "cpu_seconds": time.process_time() - used,
         "machine": machine(),
         "commit": commit,
-        "command": " ".join(["python -m benchmarks.privacy.attacks", *sys.argv[1:]]),
+        "command": command("benchmarks.privacy.attacks"),
     }
 
 

@@ -11,7 +11,6 @@ import argparse
 import json
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from benchmarks.machine import RESULTS, machine
+from benchmarks.machine import RESULTS, command, machine
 from benchmarks.quality.logs import LOGS
 from benchmarks.quality.logs.project import ROOT, run
 
@@ -53,7 +52,7 @@ def main() -> None:
     same = {
         "machine": machine(),
         "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip(),
-        "command": " ".join(["python -m benchmarks.quality.logs", *sys.argv[1:]]),
+        "command": command("benchmarks.quality.logs"),
     }
     for row in _made(missing, work, arguments.jobs, keep=arguments.work is not None):
         rows.append(row | same)
