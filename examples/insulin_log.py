@@ -1,6 +1,7 @@
 """Write the log that the entry `csv-log` of params.yaml reads: invented patients on insulin, as a ward would log them.
 
 python examples/insulin_log.py [--patients 1000]
+python examples/insulin_log.py --judge models/policy    # what a stay truly earns, today and under that policy
 
 Rows come in order of time, those of all patients together. Every patient has one to four stays, numbered from 0. A stay
 is twelve hours, and its last row tells only what was observed then. Nobody real is in it.
@@ -8,6 +9,7 @@ is twelve hours, and its last row tells only what was observed then. Nobody real
 
 import argparse
 import csv
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -23,10 +25,14 @@ def main() -> None:
     """Invent the patients and write one file for each year."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--patients", type=int, default=1000)
+    parser.add_argument("--judge", nargs="+", metavar="FOLDER", help="write no log, but judge these policies")
+    arguments = parser.parse_args()
+    if arguments.judge:
+        return _judge(arguments.judge)
     generator = np.random.default_rng(0)
     rows = [
         row
-        for patient in range(parser.parse_args().patients)
+        for patient in range(arguments.patients)
         for stay in range(generator.integers(1, 5))
         for row in _stay(generator, patient, stay)
     ]
@@ -50,12 +56,51 @@ def _stay(generator: np.random.Generator, patient: int, stay: int) -> list[list[
         if hour == HOURS:
             rows.append([*observed, "", ""])
             break
-        dose = float(np.clip(0.08 * (glucose - 6) + 0.1 * MEALS[meal] + generator.normal(0, 0.2), 0, 1))
-        on_board = 0.6 * on_board + dose
-        drift = 0.1 * (8 - glucose) + MEALS[meal] - 2.2 * on_board + generator.normal(0, 0.3)
-        glucose = float(np.clip(glucose + drift, 2, 25))
-        rows.append([*observed, round(dose, 3), round(-min(abs(glucose - 6) / 10, 1), 4)])
+        dose = _usual_dose(generator, glucose, meal)
+        glucose, on_board, reward = _after(generator, glucose, on_board, meal, dose)
+        rows.append([*observed, round(dose, 3), round(reward, 4)])
     return rows
+
+
+def _usual_dose(generator: np.random.Generator, glucose: float, meal: str) -> float:
+    """What the ward gives today."""
+    return float(np.clip(0.08 * (glucose - 6) + 0.1 * MEALS[meal] + generator.normal(0, 0.2), 0, 1))
+
+
+def _after(
+    generator: np.random.Generator, glucose: float, on_board: float, meal: str, dose: float
+) -> tuple[float, float, float]:
+    """Glucose and insulin on board after an hour, and the reward of that hour."""
+    on_board = 0.6 * on_board + dose
+    drift = 0.1 * (8 - glucose) + MEALS[meal] - 2.2 * on_board + generator.normal(0, 0.3)
+    glucose = float(np.clip(glucose + drift, 2, 25))
+    return glucose, on_board, -min(abs(glucose - 6) / 10, 1)
+
+
+def _judge(folders: list[str], stays: int = 2000) -> None:
+    """Print the true mean return of a stay under today's practice and under each policy, with its standard error."""
+    import primorl
+
+    names = list(MEALS)
+
+    def of(folder: str) -> Callable[[np.random.Generator, float, float, str], float]:
+        policy = primorl.load_policy(folder)
+        one_hot = np.eye(len(names))
+        return lambda generator, glucose, on_board, meal: float(
+            policy.act([glucose, on_board, *one_hot[names.index(meal)]])[0]
+        )
+
+    judged = {"today": lambda generator, glucose, on_board, meal: _usual_dose(generator, glucose, meal)}
+    for name, dose in (judged | {folder: of(folder) for folder in folders}).items():
+        generator, returns = np.random.default_rng(1), np.zeros(stays)
+        for stay in range(stays):
+            glucose, on_board = generator.uniform(5, 15), 0.0
+            for _ in range(HOURS):
+                meal = str(generator.choice(names, p=[0.6, 0.2, 0.2]))
+                given = dose(generator, glucose, on_board, meal)
+                glucose, on_board, reward = _after(generator, glucose, on_board, meal, given)
+                returns[stay] += reward
+        print(f"{name}: {returns.mean():.3f} ± {returns.std() / stays**0.5:.3f}")
 
 
 if __name__ == "__main__":

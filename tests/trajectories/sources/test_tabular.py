@@ -343,8 +343,10 @@ def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, b
 # What a dataset's file may say
 
 
-def test_the_documented_example_runs(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The dataset's file and the script that writes its log fit each other."""
+def test_the_documented_example_runs(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The dataset's file and the script that writes its log fit each other, and so does the truth that it tells."""
     spec = importlib.util.spec_from_file_location("insulin_log", REPOSITORY / "examples" / "insulin_log.py")
     assert spec is not None
     assert spec.loader is not None
@@ -362,3 +364,7 @@ def test_the_documented_example_runs(project: Path, monkeypatch: pytest.MonkeyPa
     seen = np.array(written["observation"].to_pylist())
     assert (seen >= dataset.bounds.observation.low).all()
     assert (seen <= dataset.bounds.observation.high).all()
+    script._judge([], stays=200)
+    told, error = (float(word) for word in capsys.readouterr().out.strip().removeprefix("today: ").split(" ± "))
+    returns = written["reward"].to_numpy().reshape(-1, 12).sum(1)
+    assert abs(told - returns.mean()) < 4 * np.hypot(error, returns.std() / len(returns) ** 0.5)
