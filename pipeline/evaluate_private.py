@@ -1,6 +1,7 @@
 """Stage: evaluate the policy and the model on the private units; charged, and idle unless estimators are named."""
 
 import sys
+from dataclasses import replace
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
@@ -51,10 +52,13 @@ def body(params: Params, run: StageRun) -> None:
         ends=PolicyConfig.read(POLICY).ends,
     )
     clone = clone_of(BEHAVIOUR, params.seed)
+    if clone is not None:
+        problem = replace(problem, clone=clone.probabilities)
     subject = Subject(
         model_charge=Statement.read(MODEL).charge,
         model_sha256=file_sha256(MODEL / "model.safetensors"),
         policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+        clone_charge=None if clone is None else Statement.read(BEHAVIOUR).charge,
         clone_sha256=None if clone is None else file_sha256(BEHAVIOUR / "policy.safetensors"),
     )
     asked = asked_for(estimators, problem, partitions.manifest.info)

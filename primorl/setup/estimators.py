@@ -1,10 +1,11 @@
 """The estimators of private evaluation by name, with settings that were measured (docs/evaluation-results.md)."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.behaviour_model import BehaviourFit
+from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
 from primorl.evaluation.private.doubly_robust import DoublyRobust
 from primorl.evaluation.private.dptd import Dptd
 from primorl.evaluation.private.estimator import Estimate, Estimator
@@ -25,16 +26,17 @@ MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histog
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
 
-def estimator(name: EstimatorName, info: DatasetInfo) -> Estimator:
+def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estimator:
     """The estimator of a name, for a dataset.
 
-    The behaviour's probabilities are the log's, where it names them, and are fitted otherwise.
+    The behaviour's probabilities are the log's, where it names them, or else the clone's, or else they are fitted.
 
     Args:
         name: as params.yaml has it.
         info: public facts of the dataset.
+        cloned: whether there is a clone of the behaviour, with discrete actions.
     """
-    behaviour = None if info.behaviour_probabilities else _FIT
+    behaviour = None if info.behaviour_probabilities else Cloned() if cloned else _FIT
     horizon = info.horizon or _LONGEST
     match name:
         case "behaviour":
@@ -101,10 +103,15 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     Raises:
         PipelineError: an estimator does not fit the data, or no noise is enough for its ε.
     """
-    return tuple(
-        Asked(made, plan_at(made, problem, epsilon))
-        for made, epsilon in ((estimator(name, info), epsilon) for name, epsilon in epsilons.items())
-    )
+    cloned, found = problem.clone is not None, []
+    for name, epsilon in epsilons.items():
+        made = estimator(name, info, cloned=cloned)
+        asked = Asked(made, plan_at(made, problem, epsilon))
+        if "clone" in made.about:  # the behaviour was fitted at first: what was paid for then is not paid for again
+            fitted = estimator(name, info, cloned=False)
+            asked = replace(asked, earlier=Asked(fitted, plan_at(fitted, problem, epsilon)))
+        found.append(asked)
+    return tuple(found)
 
 
 def free_estimates(problem: Problem, clone: Clone | None) -> tuple[Estimate, ...]:

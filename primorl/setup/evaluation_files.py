@@ -13,7 +13,7 @@ from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
-from primorl.project.paths import MODEL
+from primorl.project.paths import BEHAVIOUR, MODEL
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
 from primorl.setup.statement import assumptions
@@ -92,8 +92,13 @@ def _statement(partitions: Partitions, each: Paid, paid: PaidEvaluation) -> Stat
     statement = each.asked.plan.statement(
         dataset_fingerprint=info.dataset_fingerprint, public_assumptions=assumptions(partitions.manifest)
     )
-    # The question itself holds the model and the policy: where they are not private, neither is the whole.
-    unsound = () if Statement.read(MODEL).sound else ("the model in the question has no sound guarantee of its own",)
+    # The question itself holds the model, the policy and the clone: where they are not private, neither is the whole.
+    parts = [("model", MODEL), *([("clone", BEHAVIOUR)] if "clone" in each.asked.estimator.about else [])]
+    unsound = [
+        f"the {part} in the question has no sound guarantee of its own"
+        for part, folder in parts
+        if not Statement.read(folder).sound
+    ]
     return replace(
         statement,
         void=(*statement.void, *unsound),

@@ -109,13 +109,22 @@ def clone_of(folder: Path, seed: int) -> Clone | None:
         return None
     cpu = torch.device("cpu")
     behaviour, generators = BehaviourPolicy.load(folder, cpu), SeedGenerators.of([seed], cpu)
-    return Clone(released=act_of(released(behaviour, generators)), drawn=act_of(Drawn(behaviour, generators)))
+    return Clone(
+        released=act_of(released(behaviour, generators)),
+        drawn=act_of(Drawn(behaviour, generators)),
+        probabilities=_probabilities(behaviour) if behaviour.discrete_actions else None,
+    )
 
 
 def act_of(policy: DeterministicPolicy | Drawn) -> Act:
     """One policy as estimators ask it; an exported one in float64."""
     exact = policy_in_float64(policy) if isinstance(policy, DeterministicPolicy) else policy
     return lambda observation: exact.act(observation.double()[None])[0]
+
+
+def _probabilities(behaviour: BehaviourPolicy) -> Act:
+    exact = replace(behaviour, policy=policy_in_float64(behaviour.policy))
+    return lambda observation: exact.log_probabilities(observation.double()).exp()
 
 
 def _starts(model: Path, public: UnitStore, seed: int) -> Tensor:

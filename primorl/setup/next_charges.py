@@ -99,7 +99,7 @@ def marked(
             found.append(replace(each, paid=CLONING.identity(params, clone, partitions) in known))
         else:
             most = each.epsilon or 0.0
-            about_model = "model" in estimator(each.question, partitions.manifest.info).about
+            about_model = "model" in estimator(each.question, partitions.manifest.info, cloned=False).about
             after = paid_by.sequence if about_model and paid_by is not None else 0
             answered = any(
                 charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates

@@ -4,11 +4,11 @@ import hashlib
 import json
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 from dp_accounting import dp_event
 
@@ -18,7 +18,7 @@ from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.accounting.privacy_filter import gaussian_epsilon
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
-from primorl.privacy.ledger.ledger import Ledger, Request
+from primorl.privacy.ledger.ledger import Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
@@ -40,10 +40,12 @@ class Asked:
     Attributes:
         estimator: with its settings.
         plan: at the ε that params.yaml gives it.
+        earlier: how an earlier version answered the same question; it stands where it was paid for. None: likewise.
     """
 
     estimator: Estimator
     plan: Plan
+    earlier: Self | None = None
 
 
 @dataclass(frozen=True)
@@ -85,12 +87,14 @@ class Subject:
         model_charge: id of the charge that paid for the model; None: it has none.
         model_sha256: of the model's file.
         policy_sha256: of the policy's file.
-        clone_sha256: of the clone's file; None: none was made. No estimator that is charged asks about it.
+        clone_charge: id of the charge that paid for the clone; None: it has none, or there is none.
+        clone_sha256: of the clone's file; None: none was made.
     """
 
     model_charge: str | None
     model_sha256: str
     policy_sha256: str
+    clone_charge: str | None
     clone_sha256: str | None
 
 
@@ -129,7 +133,7 @@ def paid_evaluation(
     Args:
         params: every choice.
         problem: the question.
-        asked: the estimators.
+        asked: the estimators; where an earlier version's answer was paid for, that one stands.
         partitions: whose private rows are opened after the first charge is granted.
         subject: model and policy.
         log: the stage's MLflow run.
@@ -138,11 +142,13 @@ def paid_evaluation(
         PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
             settings.
     """
-    requests = [_request(params, log, partitions, each, subject) for each in asked]
     budget = accounts.budget(params, partitions.manifest)
     rows = _Rows(params, partitions)
     with closing(accounts.project_ledger(params)) as ledger:
-        if pending := _pending(ledger, requests):
+        known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
+        asked = [_as_paid(params, partitions, each, subject, known) for each in asked]
+        requests = [_request(params, log, partitions, each, subject) for each in asked]
+        if pending := [request for request in requests if request.identity not in known]:
             ledger.dry_run(_together(pending), budget)
         paid = []
         for each, request in zip(asked, requests, strict=True):
@@ -177,9 +183,9 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
     if state.about not in (about, about.partition(_BOUNDS)[0]):  # states had no bounds at first
         raise PipelineError(
             f"models: {name}: charge {payment.charge.id} of {payment.charge.time} paid for its answer about another "
-            "policy that was made with the same settings (an edit of code, or another machine), or about other bounds "
-            "of rewards or returns; to pay for an answer about these, set evaluation.private.draw in params.yaml to a "
-            "new number"
+            "policy or clone that was made with the same settings (an edit of code, or another machine), or about "
+            "other bounds of rewards or returns; to pay for an answer about these, set evaluation.private.draw in "
+            "params.yaml to a new number"
         )
     if state.missing:
         raise PipelineError(
@@ -204,10 +210,11 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
         )
 
 
-def _pending(ledger: Ledger, requests: Sequence[Request]) -> list[Request]:
-    """The requests that no charge pays for yet."""
-    known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}
-    return [request for request in requests if request.identity not in known]
+def _as_paid(params: Params, partitions: Partitions, asked: Asked, subject: Subject, known: Collection[str]) -> Asked:
+    """The estimator, or how an earlier version answered the same question, if that alone was paid for."""
+    if asked.earlier is None or _identity(params, partitions, asked, subject) in known:
+        return asked
+    return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked
 
 
 def _together(requests: Sequence[Request]) -> Request:
@@ -254,6 +261,8 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
         "policy": _asked_of_policy(params) if "policy" in estimator.about else None,
         "draw": chosen.draw,
     }
+    if "clone" in estimator.about:
+        content["clone"] = subject.clone_charge
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -263,8 +272,8 @@ def _asked_of_policy(params: Params) -> dict[str, Any]:
 
 
 def _about(estimator: Estimator, problem: Problem, subject: Subject) -> str:
-    """Digests of model and policy, and the bounds that contributions are scaled by, which the identity leaves out."""
-    digests = {"model": subject.model_sha256, "policy": subject.policy_sha256}
+    """Digests of model, policy and clone, and the bounds that contributions are scaled by: not in the identity."""
+    digests = {"model": subject.model_sha256, "policy": subject.policy_sha256, "clone": subject.clone_sha256 or ""}
     ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
     return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
 

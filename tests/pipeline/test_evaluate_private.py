@@ -174,6 +174,15 @@ def test_answers_about_a_model_without_a_guarantee_say_so(ready: Params) -> None
     assert all("model" in each.void[-1] for each in evaluated(ready).statements.values())
 
 
+def test_answers_about_a_clone_without_a_guarantee_say_so(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: an answer that is not about the clone does not."""
+    monkeypatch.setattr(Behaviour, "about", ("clone",))
+    write_json(Path("models/behaviour/privacy.json"), NOT_PRIVATE | {"charge": None, "spent_on_dataset": None})
+    statements = evaluated(ready).statements
+    assert statements["behaviour"].void[-1].startswith("the clone")
+    assert not any("clone" in reason for reason in statements["model_check"].void)
+
+
 def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(
     ready: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:

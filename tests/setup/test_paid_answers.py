@@ -1,5 +1,6 @@
 """Answers and choices that people paid for under an earlier version are the same work: nobody is charged again."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,8 +33,8 @@ def answered(name: EstimatorName, origins: dict[str, str] | None = None, **chang
     raw = project_settings()
     raw["policy"] |= {key.removeprefix("policy__"): changes.pop(key) for key in list(changes) if "__" in key}
     raw["evaluation"]["private"] |= {"discount": 0.9, "return_bounds": None, "draw": 0} | changes
-    params, asked = params_module.from_plain(raw, origins), estimator(name, INFO)
-    subject = Subject("charge", "model", "policy", None)
+    params, asked = params_module.from_plain(raw, origins), estimator(name, INFO, cloned=False)
+    subject = Subject("charge", "model", "policy", None, None)
     return private_evaluation._identity(params, DATA, Asked(asked, asked.plan(PROBLEM, 0.1)), subject)
 
 
@@ -44,6 +45,29 @@ def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
     assert answered("behaviour", return_bounds=[-1.0, 2.0]) == BOUNDED
     others: list[dict[str, Any]] = [{"return_bounds": "public"}, {"discount": 0.8}, {"draw": 1}]
     assert len({ANSWERS["behaviour"], *(answered("behaviour", **other) for other in others)}) == 4
+
+
+def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> None:
+    """The clone takes the fit's place in new questions only. Twin: another clone is another question."""
+    params = params_module.from_plain(project_settings())
+    subject = Subject("charge", "model", "policy", "clone's charge", "clone")
+    new, old = (estimator("importance", INFO, cloned=cloned) for cloned in (True, False))
+    question = replace(PROBLEM, discrete_actions=True)
+    earlier = Asked(old, old.plan(question, 0.1))
+    asked = Asked(new, new.plan(question, 0.1), earlier)
+
+    def identity(asked: Asked, subject: Subject = subject) -> str:
+        return private_evaluation._identity(params, DATA, asked, subject)
+
+    def stands(known: set[str]) -> Asked:
+        return private_evaluation._as_paid(params, DATA, asked, subject, known)
+
+    assert stands({identity(earlier)}) is earlier
+    assert stands(set()) is asked
+    assert stands({identity(earlier), identity(asked)}) is asked
+    other = replace(subject, clone_charge="other")
+    assert identity(asked, other) != identity(asked)
+    assert identity(earlier, other) == identity(earlier)
 
 
 def test_what_a_policy_was_fitted_to_is_the_same_work_whatever_stands_in_for_it() -> None:

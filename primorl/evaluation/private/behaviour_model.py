@@ -1,4 +1,4 @@
-"""A privately fitted model of who chose the logged actions: multinomial logistic regression on the observation."""
+"""Probabilities of the logged actions where the log names none: of the private clone, or of a model fitted for them."""
 
 import math
 from collections.abc import Mapping
@@ -17,9 +17,14 @@ _DECAYS, _TINY = (0.9, 0.99), 1e-8
 _AVERAGED = 0.5  # share of the rounds, the last ones, whose iterates are averaged
 
 
+@dataclass(frozen=True)
+class Cloned:
+    """The probabilities are those of the private clone (`Problem.clone`), which is released and costs nothing more."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class BehaviourFit:
-    """How the behaviour is fitted where the log names no probabilities.
+    """How the behaviour is fitted where the log names no probabilities and there is no clone.
 
     The model is b(a | s) ∝ exp(θ_a·x(s)), x being the standardised observation and a constant, divided by the root of
     their number. In each round every unit of a Poisson cohort contributes the gradient of the mean cross-entropy of
@@ -63,6 +68,18 @@ class BehaviourFit:
         before = max(0, done - math.floor(self.rounds * (1 - _AVERAGED)))  # iterates that are in the average already
         average = values[_AVERAGE] * (before / (before + 1)) + weights / (before + 1)
         return {**values, _WEIGHTS: weights, _AVERAGE: average, _FIRST: first, _SECOND: second}
+
+
+def cloned_probabilities(problem: Problem, episodes: Episodes) -> Tensor:
+    """The clone's probabilities of the logged actions, float64 ``[U, M]``; sensitive.
+
+    Raises:
+        ValueError: the problem has no clone.
+    """
+    if problem.clone is None:
+        raise ValueError("no clone of the behaviour was made")
+    chances = problem.asked(problem.clone, episodes.observation)
+    return chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
 
 
 def fitted_probabilities(problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:

@@ -20,7 +20,7 @@ Of = Literal["behaviour", "clone", "policy", "random", "zero_action", "model"]
 """Whose value an estimate is: of those who made the log, of their private clone, of the policy, of a baseline; or how
 wrong the model is."""
 
-About = Literal["model", "policy"]
+About = Literal["model", "policy", "clone"]
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class EvaluationState:
         done: rounds whose releases are in ``values``.
         asked: how many queries were answered, or may have been. They are spent.
         finished: nothing is left to release.
-        about: digest of the model and the policy that the question is about; empty where it is about neither.
+        about: digests of what the question is about beside the data (`Estimator.about`); empty where it is nothing.
     """
 
     values: Mapping[str, Tensor]
@@ -117,8 +117,10 @@ class Estimator(Protocol):
     """
 
     name: ClassVar[str]
-    about: ClassVar[tuple[About, ...]]
-    """What the answer depends on beside the data: for another model or policy, the question is charged again."""
+
+    @property
+    def about(self) -> tuple[About, ...]:
+        """What the answer depends on beside the data: for another model or policy, the question is charged again."""
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).

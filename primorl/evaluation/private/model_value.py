@@ -34,10 +34,12 @@ class Clone:
     Attributes:
         released: the policy in ``models/behaviour``: its mean, or discrete actions drawn from its distribution.
         drawn: actions drawn from its distribution, as the people's are.
+        probabilities: of discrete actions, ``[B, S]`` to ``[B, A]``; None: actions are in a box.
     """
 
     released: Act
     drawn: Act
+    probabilities: Act | None = None
 
 
 @dataclass(frozen=True)

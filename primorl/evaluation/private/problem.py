@@ -50,6 +50,8 @@ class Problem:
         ensemble: the released model.
         starts: first states that are public or released, ``[n, S]``, in the environment's units.
         seed: of features and initial weights; public.
+        clone: probabilities of discrete actions, ``[B, S]`` to ``[B, A]``, of the private clone of the behaviour; None:
+            there is none, or actions are in a box.
         survival: S(t), the chance that a trajectory which did not terminate has more than t steps, float64
             ``[horizon]``, from public trajectories (`primorl.evaluation.survival`); None: all go on to the horizon.
     """
@@ -74,6 +76,7 @@ class Problem:
     ensemble: GaussianEnsemble
     starts: Tensor
     seed: int = 0
+    clone: Act | None = None
     survival: Tensor | None = None
 
     @property
@@ -170,13 +173,17 @@ class Problem:
         return chances[step.clamp(0, len(self.survival))]
 
     def actions(self, observation: Tensor) -> Tensor:
-        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units.
+        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units."""
+        return self.asked(self.policy, observation)
 
-        The policy is on the CPU; actions are returned on the observations' device.
+    def asked(self, act: Act, observation: Tensor) -> Tensor:
+        """``act`` of every row, float64 ``[.., A]``, for ``[.., S]`` in the environment's units.
+
+        Rows are asked on the CPU in blocks of one size; the answer is returned on the observations' device.
         """
         flat = observation.reshape(-1, self.observation_size).float().cpu()
-        action = in_blocks(self.policy, flat).to(observation.device, torch.float64)
-        return action.view(*observation.shape[:-1], self.action_size)
+        answer = in_blocks(act, flat).to(observation.device, torch.float64)
+        return answer.view(*observation.shape[:-1], self.action_size)
 
 
 def _chances(survival: Tensor) -> Tensor:

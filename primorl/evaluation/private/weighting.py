@@ -9,7 +9,12 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.behaviour_model import BehaviourFit, fitted_probabilities
+from primorl.evaluation.private.behaviour_model import (
+    BehaviourFit,
+    Cloned,
+    cloned_probabilities,
+    fitted_probabilities,
+)
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import (
     About,
@@ -45,21 +50,35 @@ class WeightedEstimator(ABC):
 
     There are two releases. The first is the mean x̄ of the units' vectors x_i, ‖x_i‖ ≤ ``norm``. The value is f(x̄). The
     second is the mean of (g·x_i)², g being the gradient of f at the released x̄: it gives the sampling variance by
-    the delta method, and |g·x_i| ≤ norm·‖g‖ bounds it. Where the log names probabilities, the first release is
-    the plan's only round, at q = 1; otherwise the rounds fit the behaviour and the first release is a query.
+    the delta method, and |g·x_i| ≤ norm·‖g‖ bounds it. Where b is fitted, the rounds fit it and the first release
+    is a query; otherwise the first release is the plan's only round, at q = 1.
 
     Attributes:
         largest_weight: the bound on a weight; public.
         lookback: steps whose ratios are multiplied.
-        behaviour: how b is fitted; None: the log names the probabilities of its actions.
+        behaviour: where b comes from, the private clone or a fit; None: the log names its probabilities.
     """
 
     name: ClassVar[str]
-    about: ClassVar[tuple[About, ...]] = ("model", "policy")
 
     largest_weight: LargestWeight
     lookback: Steps
-    behaviour: BehaviourFit | None
+    behaviour: BehaviourFit | Cloned | None
+
+    @property
+    def about(self) -> tuple[About, ...]:
+        """See `Estimator.about`."""
+        return ("model", "policy", "clone") if isinstance(self.behaviour, Cloned) else ("model", "policy")
+
+    @property
+    def fit(self) -> BehaviourFit | None:
+        """How b is fitted; None: it is known."""
+        return self.behaviour if isinstance(self.behaviour, BehaviourFit) else None
+
+    @property
+    def model_of_behaviour(self) -> str:
+        """Where b comes from where it is not known, in words."""
+        return "the fitted behaviour" if self.fit else "the clone of the behaviour"
 
     @abstractmethod
     def norm(self, problem: Problem) -> float:
@@ -96,7 +115,7 @@ class WeightedEstimator(ABC):
                 f"evaluation.private: {self.name}: needs discrete actions: the policy is deterministic, and of actions "
                 "in a box it never takes exactly the logged one; leave this estimator out"
             )
-        fit = self.behaviour
+        fit = self.fit
         left = gaussian_mean if fit is None else gaussian_mean * math.sqrt(1 - fit.budget_share)
         sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
         size, norm = self.size(problem), self.norm(problem)
@@ -113,19 +132,19 @@ class WeightedEstimator(ABC):
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """See `Estimator.begin`."""
-        return {} if self.behaviour is None else self.behaviour.begin(problem)
+        return {} if self.fit is None else self.fit.begin(problem)
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See `Estimator.contributions`: x_i, or gradients of the behaviour's fit."""
-        if self.behaviour is None:
+        if self.fit is None:
             return self.vectors(problem, values, episodes)
-        return self.behaviour.gradients(problem, values, episodes)
+        return self.fit.gradients(problem, values, episodes)
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
         """See `Estimator.stepped`."""
-        if self.behaviour is None:
+        if self.fit is None:
             return {**values, self.name + SUMS: released.double()}
-        return self.behaviour.stepped(values, released, done)
+        return self.fit.stepped(values, released, done)
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See `Estimator.query_total`."""
@@ -144,9 +163,9 @@ class WeightedEstimator(ABC):
         of its own noise is added to the noisy second moment, so that the interval is rather too wide.
         """
         sums = self.name + SUMS
-        mean = (state.values if self.behaviour is None else state.answers)[sums].double()
+        mean = (state.values if self.fit is None else state.answers)[sums].double()
         noise = {query.what: query.standard_deviation / plan.units for query in plan.queries}
-        if self.behaviour is None:
+        if self.fit is None:
             noise[sums] = noise_of(plan)
         value, gradient = self.value(problem, mean)
         square = _largest_influence(self.norm(problem), gradient) ** 2
@@ -175,9 +194,11 @@ class WeightedEstimator(ABC):
         that is held at every step.
 
         Raises:
-            PipelineError: the log names no probabilities, and none are fitted.
+            PipelineError: the log names no probabilities, and there is neither a clone nor a fit.
         """
-        if self.behaviour is not None:
+        if isinstance(self.behaviour, Cloned):
+            probability = cloned_probabilities(problem, episodes)
+        elif self.behaviour is not None:
             probability = fitted_probabilities(problem, values, episodes)
         elif episodes.probability is not None:
             probability = episodes.probability

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from primorl.evaluation.private.behaviour_model import BehaviourFit
+from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import Estimate, EvaluationState, run
 from primorl.evaluation.private.importance import ImportanceSampling
@@ -85,6 +85,21 @@ def test_a_fitted_behaviour_stands_in_for_the_logged_one() -> None:
         run(estimator(), problem, estimator().plan(problem, EXACT), source)
 
 
+def test_a_clone_stands_in_for_the_logged_behaviour_at_no_further_cost() -> None:
+    """Its probabilities make the weights; nothing is spent on a fit. Twin: a clone that is wrong makes others."""
+    problem, logged = tiny_mdp.problem(50), tiny_mdp.log(50)
+    silent, cloned = logged.without_probabilities().episodes(), estimator(behaviour=Cloned())
+    known = replace(problem, clone=tiny_mdp.clone)
+    expected = estimator().vectors(problem, {}, logged.episodes())
+    torch.testing.assert_close(cloned.vectors(known, {}, silent), expected)
+    wrong = replace(problem, clone=lambda rows: torch.full((len(rows), 2), 0.5, dtype=torch.float64))
+    assert not torch.allclose(cloned.vectors(wrong, {}, silent), expected, atol=0.1)
+    assert str(cloned.plan(known, 0.3)) == str(estimator().plan(problem, 0.3))
+    assert "clone" in cloned.bias()
+    with pytest.raises(ValueError, match="no clone"):
+        cloned.vectors(problem, {}, silent)
+
+
 def test_where_weights_have_died_out_the_value_is_that_of_the_behaviour() -> None:
     own, problem = estimator(), tiny_mdp.problem(10)
     plain = torch.tensor([0.1, 0.2, 0.0, 0.05], dtype=torch.float64)
@@ -146,11 +161,11 @@ def test_without_the_bound_on_weights_the_check_fails() -> None:
         check_bound(own, own.vectors(problem, {}, episodes))
 
 
-@pytest.mark.parametrize("fit", [None, FIT])
-def test_a_unit_moves_no_sum_by_more_than_its_sensitivity(fit: BehaviourFit | None) -> None:
+@pytest.mark.parametrize("behaviour", [None, FIT, Cloned()])
+def test_a_unit_moves_no_sum_by_more_than_its_sensitivity(behaviour: BehaviourFit | Cloned | None) -> None:
     """Whatever one unit holds, the others' contributions stay, and its own are within the bounds that are charged."""
-    own = estimator(behaviour=fit, largest_weight=4.0)
-    problem = tiny_mdp.problem(40)
+    own = estimator(behaviour=behaviour, largest_weight=4.0)
+    problem = replace(tiny_mdp.problem(40), clone=tiny_mdp.clone)
     plan = own.plan(problem, 1.0)
     values = {**own.begin(problem), "importance_sums": torch.rand(16, dtype=torch.float64)}
     sound, hostile = (tiny_mdp.log(40, hostile=unit).episodes() for unit in (None, 7))

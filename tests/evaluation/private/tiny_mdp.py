@@ -25,6 +25,11 @@ def act(observation: Tensor) -> Tensor:
     return one_hot(POLICY[observation.argmax(-1)], ACTIONS).float()
 
 
+def clone(observation: Tensor) -> Tensor:
+    """Probabilities of actions, those of the behaviour."""
+    return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
+
+
 def true_value() -> float:
     """Of the policy, all first states being as likely: dynamic programming."""
     value = torch.zeros(STATES + 1, dtype=torch.float64)

@@ -62,4 +62,42 @@ WEIGHTS = [
         "the gradient of a unit depends on how long others of its batch are",
         (_FIT,),
     ),
+    Bug(
+        "clone-of-another-policy",
+        "evaluation",
+        "primorl/evaluation/private/behaviour_model.py",
+        "chances = problem.asked(problem.clone, episodes.observation)",
+        "chances = problem.asked(problem.policy, episodes.observation)",
+        "weights take the policy's own actions for the clone's probabilities",
+        (_IMPORTANCE,),
+    ),
+    Bug(
+        "clone-not-in-the-question",
+        "evaluation",
+        "primorl/setup/private_evaluation.py",
+        """    if "clone" in estimator.about:
+""",
+        """    if "clones" in estimator.about:
+""",
+        "weights of another clone are taken for those that were paid for",
+        ("tests/setup/test_paid_answers.py",),
+    ),
+    Bug(
+        "clone-without-guarantee-not-said",
+        "evaluation",
+        "primorl/setup/evaluation_files.py",
+        """if "clone" in each.asked.estimator.about else []""",
+        """if "clones" in each.asked.estimator.about else []""",
+        "an answer whose weights are of a clone without a guarantee is stated as private",
+        ("tests/pipeline/test_evaluate_private.py",),
+    ),
+    Bug(
+        "earlier-answer-charged-again",
+        "evaluation",
+        "primorl/setup/private_evaluation.py",
+        "    return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked",
+        "    return asked",
+        "an upgrade charges the same people again for an answer that they paid for",
+        ("tests/setup/test_paid_answers.py",),
+    ),
 ]
