@@ -55,6 +55,10 @@ _FROM_SCRATCH: dict[str, Any] = {
     "privacy.clipping_norm": 0.35,
 }
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
+_LITTLE_NOISE, _LARGE_STEPS = 0.2, 0.03
+"""s up to which local steps may be large, and their learning rate."""
+_NOISE_OF_CLIP, _LARGEST_CLIP = 0.1, 1.0
+"""Where steps are large, C is the first over s, and this at most: the noise of a round does not grow with the clip."""
 _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
 _ROWS = 64  # of one unit and round
 _SHARES = 0.05, 0.5
@@ -209,6 +213,9 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         noise = noise_share(training_setup(params.fitted(values), manifest, public))
         if noise <= _NOISE_YES:
             break
+    if noise <= _LITTLE_NOISE:
+        clip = float(f"{min(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), _LARGEST_CLIP):.4g}")
+        values |= _wanted(params, {"dynamics.learning_rate": _LARGE_STEPS, "privacy.clipping_norm": clip})
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     return Fit(
         values=values,

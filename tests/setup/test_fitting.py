@@ -197,6 +197,25 @@ def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data:
     assert fit(params, units=5)[1].answer == "no"
 
 
+@pytest.mark.parametrize(
+    ("share", "rate", "clip"), [(0.09, 0.03, 1.0), (0.125, 0.03, 0.8), (0.199, 0.03, 0.5025), (0.201, 0.01, 0.35)]
+)
+def test_the_rule_takes_larger_steps_and_clips_where_there_is_little_noise(
+    data: Params, share: float, rate: float, clip: float
+) -> None:
+    """Twin: what params.yaml gives holds."""
+    shutil.rmtree(PARTITIONS)
+    write_data(public=4)
+    given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
+    weights = 2 * sum(w * b for w, b in ((4 + 1, 5), (5 + 1, 2 * 4 + 1)))
+    given["privacy__noise_multiplier"] = share * 0.5 * 9 * 4 / math.sqrt(weights)
+    chosen, found = fit(automatic(data, **given))
+    assert found.noise == pytest.approx(share)
+    assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (rate, pytest.approx(clip, rel=1e-3))
+    chosen, _ = fit(automatic(data, **given, dynamics__learning_rate=0.002, privacy__clipping_norm=0.3))
+    assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (0.002, 0.3)
+
+
 def test_the_baseline_is_neither_judged_nor_kept(data: Params) -> None:
     chosen, found = fit(automatic(data, dynamics__variant="mopo"))
     assert (found.answer, found.values, fits()) == ("yes", {}, [])
