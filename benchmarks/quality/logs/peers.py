@@ -94,7 +94,7 @@ def export(data: Path, folder: Path, names: list[str] | None, people: list[int],
                 facts = {"log": name, "people": count, "seed": seed, "action_size": actions}
                 fresh = file.with_suffix(".new")
                 with fresh.open("wb") as opened:
-                    np.savez(opened, facts=json.dumps(facts), **arrays)
+                    np.savez(opened, **arrays, facts=np.array(json.dumps(facts)))  # type: ignore[arg-type]
                 fresh.rename(file)
                 print(f"{file.name} is written", flush=True)
 
@@ -228,7 +228,8 @@ def act_of(log: "Log", file: Path) -> "Act":
         if isinstance(log.action, Levels):
             return said.reshape(len(observed))
         low, high = np.array(log.action.low), np.array(log.action.high)
-        return low + (said.reshape(len(observed), -1) + 1) / 2 * (high - low)
+        action: NDArray[Any] = low + (said.reshape(len(observed), -1) + 1) / 2 * (high - low)
+        return action
 
     return act
 
