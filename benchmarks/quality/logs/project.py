@@ -177,7 +177,12 @@ def measured(log: Log, folder: Path) -> dict[str, float] | None:
     if (folder / BEHAVIOUR).exists():
         cpu = torch.device("cpu")
         policy = released(BehaviourPolicy.load(folder, cpu), SeedGenerators.of([_SEED], cpu))
-    returns = log.returns(act_of(policy, discrete=isinstance(log.action, Levels)), _EPISODES, _SEED + 1)
+    return valued(log, act_of(policy, discrete=isinstance(log.action, Levels)))
+
+
+def valued(log: Log, act: Act) -> dict[str, float]:
+    """True value of a policy and its standard error."""
+    returns = log.returns(act, _EPISODES, _SEED + 1)
     return {"mean": float(returns.mean()), "error": float(returns.std(ddof=1) / len(returns) ** 0.5)}
 
 

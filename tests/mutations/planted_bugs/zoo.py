@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.bug import Bug
 
 _LOG, _TESTS = "benchmarks/quality/logs/log.py", ("tests/benchmarks/test_logs.py",)
+_PEERS, _PEERS_TESTS = "benchmarks/quality/logs/peers.py", ("tests/benchmarks/test_peers.py",)
 
 ZOO = [
     Bug(
@@ -49,5 +50,32 @@ ZOO = [
         "totals[step.trajectory] = step.reward",
         "a return is the last reward",
         _TESTS,
+    ),
+    Bug(
+        "peers-last-step-lost",
+        "zoo",
+        _PEERS,
+        "np.repeat(np.arange(len(cut)), 1 + cut)",
+        "np.repeat(np.arange(len(cut)), 1)",
+        "d3rlpy gets no row for the last observation, and never sees the last reward",
+        _PEERS_TESTS,
+    ),
+    Bug(
+        "peers-terminations-are-timeouts",
+        "zoo",
+        _PEERS,
+        "whole.ends[own].numpy() & ~terminated",
+        "whole.ends[own].numpy()",
+        "a true termination is followed by another step",
+        _PEERS_TESTS,
+    ),
+    Bug(
+        "peers-actions-stay-scaled",
+        "zoo",
+        _PEERS,
+        "low + (said.reshape(len(observed), -1) + 1) / 2 * (high - low)",
+        "said.reshape(len(observed), -1)",
+        "a peer's actions are not scaled back to the log's bounds",
+        _PEERS_TESTS,
     ),
 ]
