@@ -76,8 +76,8 @@ def marked(
     """The same charges, with what is paid marked.
 
     Model and clone are looked up by the identity of their paid work. Questions are looked up by name and ε; one about
-    the model must be of the model that is paid. Another policy, or another draw of theirs, makes them questions of
-    their own, which shows only when they are asked.
+    the model must be of the model that is paid, one with the clone's weights of the clone that is paid. Another policy,
+    or another draw of theirs, makes them questions of their own, which shows only when they are asked.
 
     Args:
         params: every choice.
@@ -88,23 +88,27 @@ def marked(
     """
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
-    paid_by = known.get(MODEL_TRAINING.identity(params, setup, partitions))
-    found = [replace(wanted[0], paid=paid_by is not None)]
+    model = known.get(MODEL_TRAINING.identity(params, setup, partitions))
+    paid_by, info = {"model": model}, partitions.manifest.info
+    found = [replace(wanted[0], paid=model is not None)]
     for each in wanted[1:]:
         candidates = [charge for charge in charges if charge.stage == each.stage]
         if not candidates:
             found.append(each)
         elif each.question is None:
             clone = CLONING.setup(params, partitions.manifest, partitions.public, ALONE)
-            found.append(replace(each, paid=CLONING.identity(params, clone, partitions) in known))
+            paid_by["clone"] = known.get(CLONING.identity(params, clone, partitions))
+            found.append(replace(each, paid=paid_by["clone"] is not None))
         else:
             most = each.epsilon or 0.0
-            about_model = "model" in estimator(each.question, partitions.manifest.info, cloned=False).about
-            after = paid_by.sequence if about_model and paid_by is not None else 0
+            cloned = info.spaces.discrete_actions and wanted[1].question is None
+            about = estimator(each.question, info, cloned=cloned).about
+            needed = [paid_by.get(part) for part in ("model", "clone") if part in about]
+            after = max((charge.sequence for charge in needed if charge is not None), default=0)
             answered = any(
                 charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
             )
-            found.append(replace(each, paid=answered and not (about_model and paid_by is None)))
+            found.append(replace(each, paid=answered and None not in needed))
     return found
 
 

@@ -3,6 +3,7 @@
 import re
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from primorl.config.params import Params, plain
 from primorl.privacy.ledger.requests import Request
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
-from primorl.setup import cloning
+from primorl.setup import cloning, next_charges
 from primorl.setup.accounts import project_ledger
 from primorl.setup.next_charges import beside_model, check_all_fits
 from primorl.setup.partitions import Partitions
@@ -90,7 +91,7 @@ def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
-    asking: Params, capsys: pytest.CaptureFixture[str]
+    asking: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is paid is looked up in the ledger, by identity."""
     params = at(asking, None, 1.0)
@@ -108,3 +109,9 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     again = planned(replace(params, seed=7), capsys)
     assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"
+    other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
+    assert planned(other, capsys).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
+    weighed = SimpleNamespace(about=("model", "clone"))
+    monkeypatch.setattr(next_charges, "estimator", lambda *_, **__: weighed)
+    assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
+    assert planned(other, capsys).endswith(f"clone_behaviour 0.3, {questions}"), "it asks with another clone's weights"
