@@ -1,0 +1,105 @@
+"""The tables of docs/evaluation-results.md about the zoo, from the rows in benchmarks/results.
+
+python -m benchmarks.quality.logs.report
+
+Rows are made by `python -m benchmarks.quality.logs` and `python -m benchmarks.quality.logs.peers`.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from benchmarks.machine import RESULTS
+from benchmarks.quality.logs.__main__ import FILE, recommended, relative
+
+EPSILON, VARIANT = "privacy.target_epsilon", "dynamics.variant"
+_WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data"}
+Row = dict[str, Any]
+
+
+def main() -> None:
+    """Print the tables."""
+    rows: list[Row] = json.loads(FILE.read_text(encoding="utf-8"))
+    peers_file = RESULTS / "logs_peers.json"
+    peers: list[Row] = json.loads(peers_file.read_text(encoding="utf-8")) if peers_file.exists() else []
+    private = [row for row in rows if VARIANT not in row["changes"]]
+    pooled = [row for row in rows if row["changes"].get(VARIANT) == "mopo"]
+    print(overview(private), by_log(private, pooled, peers), sep="\n\n")
+
+
+def overview(rows: list[Row]) -> str:
+    """How often recommendations are good, for each number of people and ε."""
+    lines = [
+        "| people | ε | runs | verdict | recommended | within 5% of the range, or better "
+        "| better by more than 1.96 errors | trials | of these of a worse policy | worse policies in all |",
+        "|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for people, epsilon in sorted({(row["people"], row["changes"][EPSILON]) for row in rows}):
+        mine = [row for row in rows if row["people"] == people and row["changes"][EPSILON] == epsilon]
+        known = [found for row in mine if (found := recommended(row)) is not None]
+        trials = [row for row in mine if answer(row) == "trial"]
+        good = sum(gain >= -0.05 for gain, _ in known)
+        better = sum(gain > 1.96 * error for gain, error in known)
+        wrong = sum((relative(row, "policy") or 0.0) < 0 for row in trials)
+        worse = sum((relative(row, "policy") or 0.0) < 0 for row in mine)
+        said = ", ".join(
+            f"{sum(row['can_learn'] == word for row in mine)} {word}" for word in dict.fromkeys(_verdicts(mine))
+        )
+        lines.append(
+            f"| {people:,} | {epsilon:g} | {len(mine)} | {said} | {len(known)} | {good} | {better} | {len(trials)} "
+            f"| {wrong} | {worse} |"
+        )
+    return "\n".join(lines)
+
+
+def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
+    """True gains over the behaviour as shares of the range: recommended at each ε, and of the peers."""
+    shown = sorted({(row["people"], row["changes"][EPSILON]) for row in rows})
+    methods = sorted({(peer["algorithm"], peer["steps"]) for peer in peers})
+    head = [f"{people:,}, ε {epsilon:g}" for people, epsilon in shown]
+    head += ["MOPO, 10,000", "d3rlpy, 10,000"]
+    lines = ["| log | behaviour | best | " + " | ".join(head) + " |", "|---" * (3 + len(head)) + "|"]
+    for log in sorted({row["log"] for row in rows}):
+        mine = [row for row in rows if row["log"] == log]
+        cells = [
+            "; ".join(_cell(row) for row in mine if (row["people"], row["changes"][EPSILON]) == place) or "–"
+            for place in shown
+        ]
+        cells.append(_gains(relative(row, "policy") for row in pooled if row["log"] == log))
+        of_log = [
+            f"{algorithm} {peer['gain']:+.0%}"
+            for algorithm, steps in methods
+            for peer in peers
+            if peer["log"] == log
+            and peer["people"] == 10_000
+            and (peer["algorithm"], peer["steps"]) == (algorithm, steps)
+        ]
+        cells.append("; ".join(of_log) or "–")
+        truth = mine[0]["truth"]
+        lines.append(f"| {log} | {truth['behaviour']:.3g} | {truth['best']:.3g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def answer(row: Row) -> str | None:
+    """What the run recommended; None: it failed."""
+    found: str | None = (row["summary"].get("recommendation") or {}).get("answer")
+    return found
+
+
+def _verdicts(rows: list[Row]) -> Iterable[str]:
+    return sorted((row["can_learn"] for row in rows if row["can_learn"]), reverse=True)
+
+
+def _cell(row: Row) -> str:
+    said, found = answer(row), recommended(row)
+    if said is None:
+        return "no" if "cannot learn" in (row["error"] or "") else "failed"
+    return _WORDS[said] if found is None else f"{_WORDS[said]} {found[0]:+.0%}"
+
+
+def _gains(gains: Iterable[float | None]) -> str:
+    return "; ".join(f"{gain:+.0%}" for gain in gains if gain is not None) or "–"
+
+
+if __name__ == "__main__":
+    main()
