@@ -1,7 +1,6 @@
 """Stage: evaluate the policy and the model on the private units; charged, and idle unless estimators are named."""
 
 import sys
-from dataclasses import replace
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
@@ -40,6 +39,7 @@ def body(params: Params, run: StageRun) -> None:
         return
     partitions = Partitions.open(PARTITIONS)
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
+    clone = clone_of(BEHAVIOUR, params.seed)
     problem = evaluation_problem(
         partitions.manifest,
         MODEL,
@@ -50,10 +50,8 @@ def body(params: Params, run: StageRun) -> None:
         return_bounds=chosen.return_bounds,
         seed=params.seed,
         ends=PolicyConfig.read(POLICY).ends,
+        clone=clone,
     )
-    clone = clone_of(BEHAVIOUR, params.seed)
-    if clone is not None:
-        problem = replace(problem, clone=clone.probabilities)
     subject = Subject(
         model_charge=Statement.read(MODEL).charge,
         model_sha256=file_sha256(MODEL / "model.safetensors"),

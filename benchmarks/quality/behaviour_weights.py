@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +73,8 @@ def asked(known: dict[str, Any], repetitions: int) -> list[dict[str, Any]]:
         return_bounds="public",
         seed=0,
         ends=PolicyConfig.read(POLICY).ends,
+        clone=clone,
     )
-    problem = replace(problem, clone=clone.probabilities)
     info = partitions.manifest.info
     source = accounts.open_private(partitions.manifest, partitions.version, partitions.folder, 1 << 32, episodes=True)
     rows = []

@@ -194,7 +194,7 @@ def missing(
         for name, usual in ESTIMATORS.items():
             keys = [about | {"what": name, "policy": policy, "target_epsilon": epsilon} for epsilon in EPSILONS]
             if name in names and not all(there(key) for key in keys):
-                problem, chosen = study.problem(policy), estimator(name, study.manifest.info)
+                problem, chosen = study.problem(policy), estimator(name, study.manifest.info, cloned=False)
                 begin = chosen.begin(problem)
                 for key in keys:
                     if there(key) is None:

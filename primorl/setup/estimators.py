@@ -107,7 +107,7 @@ def asked_for(epsilons: Mapping[EstimatorName, float], problem: Problem, info: D
     for name, epsilon in epsilons.items():
         made = estimator(name, info, cloned=cloned)
         asked = Asked(made, plan_at(made, problem, epsilon))
-        if "clone" in made.about:  # the behaviour was fitted at first: what was paid for then is not paid for again
+        if "clone" in made.about:  # who paid for an answer with a fitted behaviour does not pay again
             fitted = estimator(name, info, cloned=False)
             asked = replace(asked, earlier=Asked(fitted, plan_at(fitted, problem, epsilon)))
         found.append(asked)

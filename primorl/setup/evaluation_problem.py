@@ -36,6 +36,7 @@ def evaluation_problem(
     return_bounds: Sequence[float] | Literal["public"] | None,
     seed: int,
     ends: str | None = None,
+    clone: Clone | None = None,
 ) -> Problem:
     """The question that the estimators answer.
 
@@ -50,6 +51,7 @@ def evaluation_problem(
             what the rewards' bounds allow.
         seed: of features and initial weights.
         ends: how rollouts end, as the policy's ``config.json`` says: ``none``, or None for how the model says.
+        clone: of the behaviour, if there is one.
 
     Raises:
         PipelineError: neither a horizon nor a discount bounds the return, or the model is missing or broken.
@@ -83,6 +85,7 @@ def evaluation_problem(
         ensemble=ensemble,
         starts=_starts(model, public, seed),
         seed=seed,
+        clone=None if clone is None else clone.probabilities,
     )
     problem = problem.with_return_bounds(None if return_bounds == "public" else return_bounds)
     if public.units == 0:

@@ -52,18 +52,16 @@ _FROM_SCRATCH: dict[str, Any] = {
     "dynamics.beta_nll": 0.0,
     "dynamics.learning_rate": 0.01,
     "privacy.rounds": 100,
-    "privacy.clipping_norm": 0.35,
+    "privacy.clipping_norm": 1.0,
 }
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
-_LITTLE_NOISE, _LARGE_STEPS = 0.2, 0.03
-"""s up to which local steps may be large, and their learning rate."""
-_NOISE_OF_CLIP, _LARGEST_CLIP = 0.1, 1.0
-"""Where steps are large, C is the first over s, and this at most: the noise of a round does not grow with the clip."""
+_LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
+"""Learning rate of local steps where there is little noise, and s C, of which C is made: at most 1."""
 _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
 _ROWS = 64  # of one unit and round
 _SHARES = 0.05, 0.5
-_NOISE_YES, _NOISE_NO = 0.37, 0.55
-"""s up to which runs learned, and from which none did."""
+_NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
+"""s up to which runs learned, up to which most did, and from which none did."""
 _LEARNED_YES, _LEARNED_NO = 0.9, 0.6
 _HELPS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
@@ -104,10 +102,8 @@ class Fit:
             return ""
         if self.helps is None:
             return "; more people or a larger ε alone would not do"
-        return (
-            f"; {self.helps:g} times the people, or the ε, would do, or a network with {self.helps**2:.0f} times fewer "
-            "weights"
-        )
+        fewer = round(self.helps**2, 1)
+        return f"; {self.helps:g} times the people, or the ε, would do, or a network with {fewer:g} times fewer weights"
 
 
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
@@ -211,11 +207,12 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
         values = _wanted(params, {**_common(manifest, public), **_FROM_SCRATCH, "dynamics.hidden": list(hidden)})
         noise = noise_share(training_setup(params.fitted(values), manifest, public))
-        if noise <= _NOISE_YES:
+        if noise <= _NOISE_SOME:
             break
-    if noise <= _LITTLE_NOISE:
-        clip = float(f"{min(_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP), _LARGEST_CLIP):.4g}")
-        values |= _wanted(params, {"dynamics.learning_rate": _LARGE_STEPS, "privacy.clipping_norm": clip})
+    steps = {"privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}")}
+    if noise <= _NOISE_YES:
+        steps["dynamics.learning_rate"] = _LARGE_STEPS
+    values |= _wanted(params, steps)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     return Fit(
         values=values,

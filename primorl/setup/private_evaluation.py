@@ -40,7 +40,8 @@ class Asked:
     Attributes:
         estimator: with its settings.
         plan: at the ε that params.yaml gives it.
-        earlier: how an earlier version answered the same question; it stands where it was paid for. None: likewise.
+        earlier: another way to answer the same question, with a fitted behaviour; its answer stands where it was paid
+            for. None: there is no other way.
     """
 
     estimator: Estimator
@@ -81,7 +82,7 @@ class PaidEvaluation:
 
 @dataclass(frozen=True)
 class Subject:
-    """The model and the policy that the estimators evaluate.
+    """The model and the policy that the estimators evaluate, and the clone, whose weights some of them use.
 
     Attributes:
         model_charge: id of the charge that paid for the model; None: it has none.
@@ -133,7 +134,7 @@ def paid_evaluation(
     Args:
         params: every choice.
         problem: the question.
-        asked: the estimators; where an earlier version's answer was paid for, that one stands.
+        asked: the estimators; where `Asked.earlier` was paid for and they were not, its answer stands.
         partitions: whose private rows are opened after the first charge is granted.
         subject: model and policy.
         log: the stage's MLflow run.
@@ -211,7 +212,7 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
 
 
 def _as_paid(params: Params, partitions: Partitions, asked: Asked, subject: Subject, known: Collection[str]) -> Asked:
-    """The estimator, or how an earlier version answered the same question, if that alone was paid for."""
+    """The estimator, or the other way to answer its question, if that alone was paid for."""
     if asked.earlier is None or _identity(params, partitions, asked, subject) in known:
         return asked
     return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked

@@ -74,7 +74,7 @@ def test_the_default_settings_are_those_that_the_figures_were_made_with(project:
         ("cartpole-swingup", (1.4, 0.1, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
         ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
-        ("propofol", (1.0, 0.06, 150, 0.35, 0.005, None, (64, 64), 50)),
+        ("propofol", (1.0, TO_FIT, TO_FIT, TO_FIT, TO_FIT, TO_FIT, (64, 64), 50)),
         ("csv-log", (0.8, TO_FIT, TO_FIT, TO_FIT, TO_FIT, TO_FIT, (64, 64), 100)),
     ],
 )

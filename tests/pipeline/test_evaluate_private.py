@@ -1,6 +1,8 @@
 """How `evaluate_private` pays, asks and writes: nothing is read before it is charged, and nothing is paid twice."""
 
+import hashlib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +11,7 @@ from pipeline import evaluate_private
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.evaluation.private.behaviour import Behaviour
+from primorl.evaluation.private.model_value import Clone
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
@@ -181,6 +184,26 @@ def test_answers_about_a_clone_without_a_guarantee_say_so(ready: Params, monkeyp
     statements = evaluated(ready).statements
     assert statements["behaviour"].void[-1].startswith("the clone")
     assert not any("clone" in reason for reason in statements["model_check"].void)
+
+
+def test_weights_are_those_of_the_clone_that_is_here(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its probabilities are in the question, its charge and its file in what tells questions apart."""
+    clone = Clone(*[lambda observation: observation] * 3)
+    seen: list[Any] = []
+    monkeypatch.setattr(evaluate_private, "clone_of", lambda *_: clone)
+    monkeypatch.setattr(evaluate_private, "free_estimates", lambda *_: ())
+    monkeypatch.setattr(
+        evaluate_private, "paid_evaluation", lambda _, problem, __, ___, subject, ____: seen.extend((problem, subject))
+    )
+    write_json(Path("models/behaviour/privacy.json"), PRIVATE | {"charge": "0" * 16, "spent_on_dataset": None})
+    Path("models/behaviour/policy.safetensors").write_bytes(b"clone")
+    with pytest.raises(TypeError):
+        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
+    problem, subject = seen
+    assert problem.clone is clone.probabilities
+    assert subject.clone_charge == "0" * 16
+    weighed: Any = SimpleNamespace(about=("clone",))
+    assert private_evaluation._about(weighed, problem, subject).startswith(hashlib.sha256(b"clone").hexdigest())
 
 
 def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(

@@ -15,6 +15,7 @@ from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
+from primorl.setup.evaluation_problem import clone_of
 
 CPU = torch.device("cpu")
 S, A, H = 3, 2, 5
@@ -53,6 +54,21 @@ def saved(folder: Path, *, discrete: bool) -> BehaviourPolicy:
 
 def hidden(policy: DeterministicPolicy) -> Tensor:
     return torch.relu(((ROWS - MEAN) / SCALE) @ policy.layers[0][0].T + policy.layers[1][0])
+
+
+def test_a_clone_of_discrete_actions_says_how_likely_each_is(tmp_path: Path) -> None:
+    """Twin: actions in a box have no probabilities."""
+    policy, rows = saved(tmp_path, discrete=True), ROWS.flatten(0, 1)
+    found = clone_of(tmp_path, 0)
+    assert found is not None
+    assert found.probabilities is not None
+    chances = found.probabilities(rows)
+    torch.testing.assert_close(chances.float(), policy.log_probabilities(rows).exp())
+    torch.testing.assert_close(chances.sum(-1), torch.ones(len(rows), dtype=torch.float64))
+    saved(tmp_path, discrete=False)
+    boxed = clone_of(tmp_path, 0)
+    assert boxed is not None
+    assert boxed.probabilities is None
 
 
 def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> None:

@@ -168,7 +168,7 @@ def test_only_a_private_training_is_refused(data: Params) -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "answer"), [(0.1, "yes"), (0.369, "yes"), (0.38, "marginal"), (0.549, "marginal"), (0.551, "no")]
+    ("share", "answer"), [(0.1, "yes"), (0.199, "yes"), (0.201, "marginal"), (0.549, "marginal"), (0.551, "no")]
 )
 def test_without_a_public_split_a_rule_decides(data: Params, share: float, answer: str) -> None:
     """s = z √d / (qK √T), all of it given."""
@@ -183,7 +183,7 @@ def test_without_a_public_split_a_rule_decides(data: Params, share: float, answe
     assert (found.answer, found.learned) == (answer, None)
     assert (found.helps is None) == (answer == "yes")
     if found.helps is not None:
-        assert share / found.helps <= 0.37 < share / (found.helps - 0.11)
+        assert share / found.helps <= 0.2 < share / (found.helps - 0.11)
 
 
 def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data: Params) -> None:
@@ -198,7 +198,7 @@ def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data:
 
 
 @pytest.mark.parametrize(
-    ("share", "rate", "clip"), [(0.09, 0.03, 1.0), (0.125, 0.03, 0.8), (0.199, 0.03, 0.5025), (0.201, 0.01, 0.35)]
+    ("share", "rate", "clip"), [(0.09, 0.03, 1.0), (0.125, 0.03, 0.8), (0.199, 0.03, 0.5025), (0.25, 0.01, 0.4)]
 )
 def test_the_rule_takes_larger_steps_and_clips_where_there_is_little_noise(
     data: Params, share: float, rate: float, clip: float

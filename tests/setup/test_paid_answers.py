@@ -9,8 +9,9 @@ import pytest
 from primorl.config import params as params_module
 from primorl.config.blocks import EstimatorName
 from primorl.config.suggestions import TO_FIT
+from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
 from primorl.setup import private_evaluation, selection
-from primorl.setup.estimators import estimator
+from primorl.setup.estimators import asked_for, estimator
 from primorl.setup.private_evaluation import Asked, Subject
 from tests.evaluation.private.conftest import model, problem
 from tests.projects import project_settings
@@ -45,6 +46,23 @@ def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
     assert answered("behaviour", return_bounds=[-1.0, 2.0]) == BOUNDED
     others: list[dict[str, Any]] = [{"return_bounds": "public"}, {"discount": 0.8}, {"draw": 1}]
     assert len({ANSWERS["behaviour"], *(answered("behaviour", **other) for other in others)}) == 4
+
+
+def test_the_logs_own_probabilities_come_first_then_the_clones_then_a_fit() -> None:
+    """And where it is the clone's, an answer with a fit is known as the other way to answer."""
+
+    def behaviours(question: Any, **facts: Any) -> list[Any]:
+        info: Any = SimpleNamespace(**vars(INFO) | facts)
+        (asked,) = asked_for({"importance": 0.5}, question, info)
+        return [getattr(each and each.estimator, "behaviour", "none") for each in (asked, asked.earlier)]
+
+    question = replace(PROBLEM, discrete_actions=True)
+    cloned = replace(question, clone=lambda observation: observation)
+    fitted = behaviours(question)[0]
+    assert behaviours(question) == [fitted, "none"]
+    assert isinstance(fitted, BehaviourFit)
+    assert behaviours(cloned) == [Cloned(), fitted]
+    assert behaviours(cloned, behaviour_probabilities=True) == [None, "none"]
 
 
 def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> None:

@@ -85,7 +85,7 @@ class DoublyRobust(WeightedEstimator):
 
     def bias(self) -> str:
         """See `WeightedEstimator.bias`."""
-        weights = "" if self.behaviour is None else f", {self.model_of_behaviour} may be wrong"
+        weights = f", {self.doubt}" if self.doubt else ""
         return (
             f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
             f"{self.lookback} steps alone are multiplied{weights}; large corrections are cut"

@@ -120,7 +120,7 @@ class Estimator(Protocol):
 
     @property
     def about(self) -> tuple[About, ...]:
-        """What the answer depends on beside the data: for another model or policy, the question is charged again."""
+        """What the answer depends on beside the data: for another one, the question is charged again."""
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).

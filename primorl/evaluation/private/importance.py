@@ -82,7 +82,7 @@ class ImportanceSampling(WeightedEstimator):
 
     def bias(self) -> str:
         """See `WeightedEstimator.bias`."""
-        source = "" if self.behaviour is None else f"; {self.model_of_behaviour} may be wrong"
+        source = f"; {self.doubt}" if self.doubt else ""
         return (
             f"weights above {self.largest_weight:g} are cut, and where few people were treated like the policy the "
             f"value goes over to the behaviour's{source}"

@@ -76,9 +76,11 @@ class WeightedEstimator(ABC):
         return self.behaviour if isinstance(self.behaviour, BehaviourFit) else None
 
     @property
-    def model_of_behaviour(self) -> str:
-        """Where b comes from where it is not known, in words."""
-        return "the fitted behaviour" if self.fit else "the clone of the behaviour"
+    def doubt(self) -> str:
+        """What may be wrong with b, in words; empty where it is known."""
+        if self.behaviour is None:
+            return ""
+        return "the fitted behaviour may be wrong" if self.fit else "the clone of the behaviour may be wrong"
 
     @abstractmethod
     def norm(self, problem: Problem) -> float:
@@ -195,6 +197,7 @@ class WeightedEstimator(ABC):
 
         Raises:
             PipelineError: the log names no probabilities, and there is neither a clone nor a fit.
+            ValueError: there is no clone where the weights are to be its.
         """
         if isinstance(self.behaviour, Cloned):
             probability = cloned_probabilities(problem, episodes)
@@ -204,8 +207,7 @@ class WeightedEstimator(ABC):
             probability = episodes.probability
         else:
             raise PipelineError(
-                f"evaluation.private: {self.name}: the log names no probabilities of its actions; give the settings of "
-                "a fit under behaviour"
+                f"evaluation.private: {self.name}: the log names no probabilities of its actions, and none are fitted"
             )
         probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)
         differs = problem.actions(episodes.observation).argmax(-1) != episodes.action.argmax(-1)

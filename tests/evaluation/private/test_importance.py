@@ -12,6 +12,7 @@ from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import Estimate, EvaluationState, run
 from primorl.evaluation.private.importance import ImportanceSampling
+from primorl.evaluation.private.precision import BLOCK
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
@@ -96,6 +97,10 @@ def test_a_clone_stands_in_for_the_logged_behaviour_at_no_further_cost() -> None
     assert not torch.allclose(cloned.vectors(wrong, {}, silent), expected, atol=0.1)
     assert str(cloned.plan(known, 0.3)) == str(estimator().plan(problem, 0.3))
     assert "clone" in cloned.bias()
+    sizes: list[int] = []
+    blocks = replace(problem, clone=lambda rows: (sizes.append(len(rows)), tiny_mdp.clone(rows))[1])
+    cloned.vectors(blocks, {}, silent)
+    assert set(sizes) == {BLOCK}, "a row's rounding would depend on who shares its batch"
     with pytest.raises(ValueError, match="no clone"):
         cloned.vectors(problem, {}, silent)
 
