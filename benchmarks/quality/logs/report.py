@@ -57,7 +57,8 @@ def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
     shown = sorted({(row["people"], row["changes"][EPSILON]) for row in rows})
     methods = sorted({(peer["algorithm"], peer["steps"]) for peer in peers})
     head = [f"{people:,}, ε {epsilon:g}" for people, epsilon in shown]
-    head += ["MOPO, 10,000", "d3rlpy, 10,000"]
+    beside = sorted({row["people"] for row in pooled})
+    head += [*(f"MOPO, {people:,}" for people in beside), "d3rlpy, 10,000"]
     lines = ["| log | behaviour | best | " + " | ".join(head) + " |", "|---" * (3 + len(head)) + "|"]
     for log in sorted({row["log"] for row in rows}):
         mine = [row for row in rows if row["log"] == log]
@@ -65,7 +66,9 @@ def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
             "; ".join(_cell(row) for row in mine if (row["people"], row["changes"][EPSILON]) == place) or "–"
             for place in shown
         ]
-        cells.append(_gains(relative(row, "policy") for row in pooled if row["log"] == log))
+        for people in beside:
+            own = [row for row in pooled if row["log"] == log and row["people"] == people]
+            cells.append(_gains(relative(row, "policy") for row in own))
         of_log = [
             f"{algorithm} {peer['gain']:+.0%}"
             for algorithm, steps in methods
