@@ -1,9 +1,13 @@
+from functools import cache
 from pathlib import Path
 
 import pytest
+from dp_accounting.dp_event import DpEvent
 
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
+from primorl.privacy.accounting import figures
+from primorl.privacy.mechanism import plan
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
@@ -33,3 +37,20 @@ def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     """A few rounds on a few units make no good model, and these tests ask for none; those marked `verdict` do."""
     if request.node.get_closest_marker("verdict") is None:
         monkeypatch.setattr(PublicLosses, "diverged", False)
+
+
+@pytest.fixture(autouse=True)
+def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Statements here leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
+
+    tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
+    """
+    monkeypatch.setattr(plan, "figures", _figures_without_groups)
+
+
+@cache
+def _figures_without_groups(event: DpEvent, delta: float) -> figures.Figures:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "GROUP_SIZES", ())
+        found: figures.Figures = figures.figures.__wrapped__(event, delta)
+    return found

@@ -258,7 +258,7 @@ def test_a_statement_of_an_older_format_is_made_again_for_free(data: Params) -> 
     """Format 2 named another relation. It gets one line, and the next run remakes it from what was paid for."""
     trained(data)
     now = statement()
-    new = ("epsilon_replace_one", "profile", "groups", "attacks")
+    new = ("epsilon_replace_one", "profile", "attacks")
     assert set(new) <= now.keys()
     old = {key: value for key, value in now.items() if key not in new}
     write_json(OUTPUT / "privacy.json", old | {"format": 2, "neighboring_relation": "add_or_remove_one"})
