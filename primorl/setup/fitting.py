@@ -30,6 +30,7 @@ from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
 from primorl.setup.training import training_setup
 from primorl.training.dry_run import LEAST_UNITS, DryRun, Outcome
+from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
 from primorl.training.setup import TrainingSetup
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -57,6 +58,14 @@ _FROM_SCRATCH: dict[str, Any] = {
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
 _LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
 """Learning rate of local steps where there is little noise, and s C, of which C is made: at most 1."""
+_FROM_FEW: dict[str, Any] = {
+    "dynamics.start": "public",
+    "dynamics.beta_nll": 1.0,
+    "dynamics.learning_rate": 0.0003,
+    "privacy.rounds": 20,
+    "privacy.clipping_norm": 0.02,
+}
+"""Where public units make first weights and are too few for a dry run: a few small steps from there."""
 _MOST_TRANSITIONS = 6e6  # that all rounds of a training read: some twenty seconds on two cores
 _ROWS = 64  # of one unit and round
 _SHARES = 0.05, 0.5
@@ -203,16 +212,24 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
+    few = _starts_from_few(params, public)
     values, noise = {}, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
-        values = _wanted(params, {**_common(manifest, public), **_FROM_SCRATCH, "dynamics.hidden": list(hidden)})
-        noise = noise_share(training_setup(params.fitted(values), manifest, public))
+        steps = _FROM_FEW if few else _FROM_SCRATCH
+        values = _wanted(params, {**_common(manifest, public), **steps, "dynamics.hidden": list(hidden)})
+        noise = noise_share(training_setup(params.fitted(values), manifest, public, start=False))
         if noise <= _NOISE_SOME:
             break
-    steps = {"privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}")}
-    if noise <= _NOISE_YES:
-        steps["dynamics.learning_rate"] = _LARGE_STEPS
-    values |= _wanted(params, steps)
+    if not few:
+        values |= _wanted(
+            params,
+            {
+                "privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}"),
+                "dynamics.learning_rate": _LARGE_STEPS
+                if noise <= _NOISE_YES
+                else _FROM_SCRATCH["dynamics.learning_rate"],
+            },
+        )
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     return Fit(
         values=values,
@@ -224,6 +241,13 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
         constant=None,
         helps=None if answer == "yes" else math.ceil(10 * noise / _NOISE_YES) / 10,
     )
+
+
+def _starts_from_few(params: Params, public: UnitStore) -> bool:
+    """Whether the rounds begin from public units that are too few for a dry run."""
+    if not LEAST_OF_A_START <= public.units < LEAST_UNITS or params.privacy.statistics.normaliser == "private":
+        return False
+    return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
 
 
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:

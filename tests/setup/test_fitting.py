@@ -173,7 +173,7 @@ def test_only_a_private_training_is_refused(data: Params) -> None:
 def test_without_a_public_split_a_rule_decides(data: Params, share: float, answer: str) -> None:
     """s = z √d / (qK √T), all of it given."""
     shutil.rmtree(PARTITIONS)
-    write_data(public=4)
+    write_data(public=3)
     given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
     chosen, _ = fit(automatic(data, **given))
     weights = chosen.dynamics.ensemble_size * sum(w * b for w, b in ((4 + 1, 5), (5 + 1, 2 * 4 + 1)))
@@ -188,7 +188,7 @@ def test_without_a_public_split_a_rule_decides(data: Params, share: float, answe
 
 def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data: Params) -> None:
     shutil.rmtree(PARTITIONS)
-    write_data(public=4)
+    write_data(public=3)
     params = automatic(data)
     sizes = [fit(params, units=units)[0].dynamics.hidden for units in (100_000, 60, 35, 9)]
     assert sizes[0] == (64, 64)
@@ -205,7 +205,7 @@ def test_the_rule_takes_larger_steps_and_clips_where_there_is_little_noise(
 ) -> None:
     """Twin: what params.yaml gives holds."""
     shutil.rmtree(PARTITIONS)
-    write_data(public=4)
+    write_data(public=3)
     given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
     weights = 2 * sum(w * b for w, b in ((4 + 1, 5), (5 + 1, 2 * 4 + 1)))
     given["privacy__noise_multiplier"] = share * 0.5 * 9 * 4 / math.sqrt(weights)
@@ -214,6 +214,18 @@ def test_the_rule_takes_larger_steps_and_clips_where_there_is_little_noise(
     assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (rate, pytest.approx(clip, rel=1e-3))
     chosen, _ = fit(automatic(data, **given, dynamics__learning_rate=0.002, privacy__clipping_norm=0.3))
     assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (0.002, 0.3)
+
+
+def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Params) -> None:
+    """They are too few for a dry run. Twin: where a private query makes the normaliser, weights begin at random."""
+    shutil.rmtree(PARTITIONS)
+    write_data(public=7)
+    chosen, found = fit(automatic(data))
+    assert (chosen.dynamics.start, found.learned) == ("public", None)
+    assert (chosen.dynamics.learning_rate, chosen.privacy.rounds, chosen.privacy.clipping_norm) == (0.0003, 20, 0.02)
+    assert fit(automatic(data, dynamics__start="random"))[0].privacy.rounds == 100
+    statistics = project_settings()["privacy"]["statistics"] | {"normaliser": "private"}
+    assert fit(automatic(data, privacy__statistics=statistics), units=10_000)[0].dynamics.start == "random"
 
 
 def test_the_baseline_is_neither_judged_nor_kept(data: Params) -> None:
