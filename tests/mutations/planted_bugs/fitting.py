@@ -123,4 +123,22 @@ FITTING = [
         "the same mechanism is charged again, since its ε is read at another δ",
         (_FITTED,),
     ),
+    Bug(
+        "fitting-few-public-units-unused",
+        "data flow",
+        _FITTING,
+        "if not LEAST_OF_A_START <= public.units < LEAST_UNITS",
+        "if not LEAST_UNITS <= public.units < LEAST_UNITS",
+        "people pay for a model from random weights that is worse than the one their public units make",
+        (_FITTED,),
+    ),
+    Bug(
+        "fitting-clip-for-less-noise",
+        "data flow",
+        _FITTING,
+        "_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP)",
+        "_NOISE_OF_CLIP / _NOISE_OF_CLIP",
+        "without public units noise grows with the clip until nothing is learned",
+        (_FITTED,),
+    ),
 ]
