@@ -1,6 +1,6 @@
 """The clip where nobody is public: what the fit takes, against constants and against adaptive clipping for free.
 
-python -m benchmarks.quality.clips --logs visits machine triage wide --people 1000 --epsilon 1 3 --work /tmp/zoo
+python -m benchmarks.quality.clips --logs visits machine triage pricing --people 1000 --epsilon 1 3 --work /tmp/zoo
 
 Adaptive clipping (Andrew et al. 2021) follows a quantile of the units' update norms. Here it gets the exact quantile of
 300 units in every round and pays nothing for it, which no private training may do: a bound on what a charged one could
@@ -28,8 +28,8 @@ from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.project.paths import MANIFEST, PRIVATE, PUBLIC
 from primorl.setup.fitting import fitted, noise_share
 from primorl.setup.training import training_setup
-from primorl.training.cohort import local_batches
-from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.dry_run import update_norms
+from primorl.training.local_update import ensemble_clip
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
@@ -41,13 +41,13 @@ FILE = RESULTS / "clips.json"
 CONSTANT, MEDIAN, MOST = "0.35, step 0.01", "median of norms", "90% of norms"
 WAYS = ("fitted", CONSTANT, "0.35, step 0.03", "1, step 0.03", MEDIAN, MOST)
 _QUANTILES = {MEDIAN: 0.5, MOST: 0.9}
-_UNITS, _LEAST, _UNCLIPPED = 300, 1e-3, 1e6
+_UNITS, _LEAST, _MOST_NORM = 300, 1e-3, 1e6
 
 
 def main() -> None:
     """Run what is missing and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--logs", nargs="+", choices=LOGS, default=["visits", "machine", "triage", "wide"])
+    parser.add_argument("--logs", nargs="+", choices=LOGS, default=["visits", "machine", "triage", "pricing"])
     parser.add_argument("--people", type=int, nargs="+", default=[1000])
     parser.add_argument("--epsilon", type=float, nargs="+", default=[1.0, 3.0])
     parser.add_argument("--work", type=Path, required=True, help="folder of the data, made where missing")
@@ -108,28 +108,13 @@ def _trained(setup: TrainingSetup, private: UnitStore, normaliser: Normaliser, q
     now = setup
     for _ in range(setup.plan.rounds):
         if quantile is not None:
-            norm = max(_LEAST, min(_norm(setup, private, normaliser, state.weights, quantile), _UNCLIPPED))
+            some = torch.randperm(private.units)[:_UNITS]  # their norms are exact: NOT PRIVATE
+            norms = update_norms(setup, private, some, normaliser, state.weights, SystemEntropy())
+            norm = min(max(float(norms.quantile(quantile)), _LEAST), _MOST_NORM)
             now = replace(setup, plan=replace(setup.plan, clip=replace(ensemble_clip(setup.plan), clipping_norm=norm)))
         with Rounds(now, private, normaliser) as rounds:
             state = state.stepped(now.plan.release(rounds.sum(state.weights, last=True)), setup.server)
     return state.averaged()
-
-
-def _norm(setup: TrainingSetup, private: UnitStore, normaliser: Normaliser, weights: Weights, quantile: float) -> float:
-    """The exact quantile of the unclipped update norms of some units. NOT PRIVATE."""
-    local = setup.local
-    batches = local_batches(
-        private,
-        torch.randperm(private.units)[:_UNITS],
-        normaliser,
-        batch_size=local.batch_size,
-        epochs=local.local_epochs,
-        max_transitions=local.max_transitions_per_unit,
-        entropy=SystemEntropy(),
-    )
-    clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
-    updates = updates_of_units(weights, batches, setup.architecture, local, clip)
-    return float(torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1).quantile(quantile))
 
 
 def _number(value: float) -> str:

@@ -58,9 +58,8 @@ _FROM_SCRATCH: dict[str, Any] = {
 """Where no public split tells more; the network is the largest of `_SMALL` that the noise leaves room for."""
 _LARGE_STEPS, _NOISE_OF_CLIP = 0.03, 0.1
 """Learning rate of local steps where there is little noise, and s C, of which C is made: at most 1."""
-_FROM_FEW: dict[str, Any] = {
-    "dynamics.start": "public",
-    "dynamics.beta_nll": 1.0,
+_FROM_PUBLIC: dict[str, Any] = {"dynamics.start": "public", "dynamics.beta_nll": 1.0}
+_FROM_FEW: dict[str, Any] = _FROM_PUBLIC | {
     "dynamics.learning_rate": 0.0003,
     "privacy.rounds": 20,
     "privacy.clipping_norm": 0.02,
@@ -213,23 +212,18 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
     few = _starts_from_few(params, public)
+    common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
     values, noise = {}, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
-        steps = _FROM_FEW if few else _FROM_SCRATCH
-        values = _wanted(params, {**_common(manifest, public), **steps, "dynamics.hidden": list(hidden)})
+        values = _wanted(params, common | {"dynamics.hidden": list(hidden)})
         noise = noise_share(training_setup(params.fitted(values), manifest, public, start=False))
         if noise <= _NOISE_SOME:
             break
     if not few:
-        values |= _wanted(
-            params,
-            {
-                "privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}"),
-                "dynamics.learning_rate": _LARGE_STEPS
-                if noise <= _NOISE_YES
-                else _FROM_SCRATCH["dynamics.learning_rate"],
-            },
-        )
+        steps = {"privacy.clipping_norm": float(f"{_NOISE_OF_CLIP / max(noise, _NOISE_OF_CLIP):.4g}")}
+        if noise <= _NOISE_YES:
+            steps["dynamics.learning_rate"] = _LARGE_STEPS
+        values |= _wanted(params, steps)
     answer: CanLearn = "yes" if noise <= _NOISE_YES else "marginal" if noise < _NOISE_NO else "no"
     return Fit(
         values=values,
@@ -252,7 +246,7 @@ def _starts_from_few(params: Params, public: UnitStore) -> bool:
 
 def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
-    common = _common(manifest, public) | {"dynamics.start": "public", "dynamics.beta_nll": 1.0}
+    common = _common(manifest, public) | _FROM_PUBLIC
     seen = []
     for hidden, rate, rounds in itertools.product(HIDDEN, LEARNING_RATES, ROUNDS):
         tried = {"dynamics.hidden": list(hidden), "dynamics.learning_rate": rate, "privacy.rounds": rounds}

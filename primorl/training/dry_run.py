@@ -14,7 +14,7 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Architecture, Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
-from primorl.privacy.mechanism.entropy import SeededEntropy
+from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
@@ -129,21 +129,8 @@ class DryRun:
 
     def usual_norm(self, setup: TrainingSetup, *, from_public: bool) -> float:
         """The `_LARGE` quantile of the norm of a unit's unclipped update; infinite where updates diverge."""
-        units, local = self._second, setup.local
-        batches = local_batches(
-            units,
-            torch.arange(units.units),
-            self._normaliser,
-            batch_size=local.batch_size,
-            epochs=local.local_epochs,
-            max_transitions=local.max_transitions_per_unit,
-            entropy=SeededEntropy(_SEED),
-        )
-        clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
-        updates = updates_of_units(
-            self._start(setup, from_public=from_public), batches, setup.architecture, local, clip
-        )
-        norms = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
+        units, start = self._second, self._start(setup, from_public=from_public)
+        norms = update_norms(setup, units, torch.arange(units.units), self._normaliser, start, SeededEntropy(_SEED))
         usual = float(norms.quantile(_LARGE))
         return usual if 0 < usual < _UNCLIPPED / 10 else math.inf
 
@@ -156,3 +143,37 @@ class DryRun:
                 setup.ensemble, self._normaliser, self._first, setup.seed, setup.local.beta_nll
             )
         return self._starts[key]
+
+
+def update_norms(
+    setup: TrainingSetup,
+    source: CohortSource,
+    units: Tensor,
+    normaliser: Normaliser,
+    weights: Weights,
+    entropy: Entropy,
+) -> Tensor:
+    """The norms of units' unclipped updates, float64 ``[U]``. Sensitive where the units are.
+
+    Args:
+        setup: whose local steps are taken.
+        source: of the units.
+        units: which of them, ``[U]``.
+        normaliser: of inputs and targets.
+        weights: that the units start from.
+        entropy: where the orders of rows come from.
+    """
+    local = setup.local
+    batches = local_batches(
+        source,
+        units,
+        normaliser,
+        batch_size=local.batch_size,
+        epochs=local.local_epochs,
+        max_transitions=local.max_transitions_per_unit,
+        entropy=entropy,
+    )
+    clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
+    updates = updates_of_units(weights, batches, setup.architecture, local, clip)
+    norms: Tensor = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)
+    return norms

@@ -103,23 +103,41 @@ def relative(row: dict[str, Any], who: str) -> float | None:
     return float((row[who]["mean"] - said["behaviour"]) / (said["best"] - said["worst"]))
 
 
+def answer(row: dict[str, Any]) -> str | None:
+    """What the run recommended; None: it failed."""
+    found: str | None = (row["summary"].get("recommendation") or {}).get("answer")
+    return found
+
+
 def recommended(row: dict[str, Any]) -> tuple[float, float] | None:
     """The relative gain of what is recommended, and its standard error; None: nothing is."""
-    answer = (row["summary"].get("recommendation") or {}).get("answer")
-    who = {"trial": "policy", "keep": "cloned"}.get(answer, "")
+    who = {"trial": "policy", "keep": "cloned"}.get(answer(row) or "", "")
     gain = relative(row, who) if who else None
     return None if gain is None else (gain, row[who]["error"] / (row["truth"]["best"] - row["truth"]["worst"]))
 
 
+def worse(row: dict[str, Any]) -> bool:
+    """Whether the policy is truly worse than the behaviour."""
+    return (relative(row, "policy") or 0.0) < 0
+
+
+def counts(rows: list[dict[str, Any]]) -> tuple[int, int, int, int, int]:
+    """How many recommendations there are, are within 5% or better, are better, are trials, and are wrong trials.
+
+    Within 5% of the range; better by more than 1.96 errors; wrong where the policy is worse than the behaviour.
+    """
+    known = [found for row in rows if (found := recommended(row)) is not None]
+    trials = [row for row in rows if answer(row) == "trial"]
+    good, better = (sum(gain >= -0.05 for gain, _ in known), sum(gain > 1.96 * error for gain, error in known))
+    return len(known), good, better, len(trials), sum(map(worse, trials))
+
+
 def shares(rows: list[dict[str, Any]]) -> str:
     """How often what is recommended is good, and a trial of a policy is wrong."""
-    known = [found for row in rows if (found := recommended(row)) is not None]
-    trials = [row for row in rows if (row["summary"].get("recommendation") or {}).get("answer") == "trial"]
-    wrong = sum((relative(row, "policy") or 0.0) < 0 for row in trials)
+    known, good, better, trials, wrong = counts(rows)
     return (
-        f"{len(rows)} runs: something is recommended in {len(known)}, within 5% of the range or better in "
-        f"{sum(gain >= -0.05 for gain, _ in known)}, better by more than 1.96 errors in "
-        f"{sum(gain > 1.96 * error for gain, error in known)}; {len(trials)} trials, {wrong} of a policy that is worse"
+        f"{len(rows)} runs: something is recommended in {known}, within 5% of the range or better in {good}, better by "
+        f"more than 1.96 errors in {better}; {trials} trials, {wrong} of a policy that is worse"
     )
 
 
@@ -139,7 +157,7 @@ def table(rows: list[dict[str, Any]]) -> str:
             for who in ("cloned", "policy")
         ]
         gains = [gain for row in members if (gain := relative(row, "policy")) is not None]
-        said = ", ".join(str((row["summary"].get("recommendation") or {}).get("answer", "-")) for row in members)
+        said = ", ".join(answer(row) or "-" for row in members)
         lines.append(
             f"| {log} | {people} | `{changes}` | {first['behaviour']:.4g} | {first['best']:.4g} | {first['worst']:.4g} "
             f"| {means[0]} | {means[1]} | {f'{np.mean(gains):+.0%}' if gains else '-'} | {said} "

@@ -6,11 +6,13 @@ Rows are made by `python -m benchmarks.quality.logs` and `python -m benchmarks.q
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import Any
 
 from benchmarks.machine import RESULTS
-from benchmarks.quality.logs.__main__ import FILE, recommended, relative
+from benchmarks.quality.logs.__main__ import FILE, answer, counts, recommended, relative, worse
 
 EPSILON, VARIANT = "privacy.target_epsilon", "dynamics.variant"
 _WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data"}
@@ -36,26 +38,16 @@ def overview(rows: list[Row]) -> str:
     ]
     for people, epsilon in sorted({(row["people"], row["changes"][EPSILON]) for row in rows}):
         mine = [row for row in rows if row["people"] == people and row["changes"][EPSILON] == epsilon]
-        known = [found for row in mine if (found := recommended(row)) is not None]
-        trials = [row for row in mine if answer(row) == "trial"]
-        good = sum(gain >= -0.05 for gain, _ in known)
-        better = sum(gain > 1.96 * error for gain, error in known)
-        wrong = sum((relative(row, "policy") or 0.0) < 0 for row in trials)
-        worse = sum((relative(row, "policy") or 0.0) < 0 for row in mine)
-        said = ", ".join(
-            f"{sum(row['can_learn'] == word for row in mine)} {word}" for word in dict.fromkeys(_verdicts(mine))
-        )
-        lines.append(
-            f"| {people:,} | {epsilon:g} | {len(mine)} | {said} | {len(known)} | {good} | {better} | {len(trials)} "
-            f"| {wrong} | {worse} |"
-        )
+        verdicts = Counter(row["can_learn"] for row in mine if row["can_learn"])
+        said = ", ".join(f"{number} {verdict}" for verdict, number in verdicts.most_common())
+        cells = (f"{people:,}", f"{epsilon:g}", len(mine), said, *counts(mine), sum(map(worse, mine)))
+        lines.append(f"| {' | '.join(map(str, cells))} |")
     return "\n".join(lines)
 
 
 def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
     """True gains over the behaviour as shares of the range: recommended at each ε, and of the peers."""
     shown = sorted({(row["people"], row["changes"][EPSILON]) for row in rows})
-    methods = sorted({(peer["algorithm"], peer["steps"]) for peer in peers})
     head = [f"{people:,}, ε {epsilon:g}" for people, epsilon in shown]
     beside = sorted({row["people"] for row in pooled})
     head += [*(f"MOPO, {people:,}" for people in beside), "d3rlpy, 10,000"]
@@ -69,28 +61,12 @@ def by_log(rows: list[Row], pooled: list[Row], peers: list[Row]) -> str:
         for people in beside:
             own = [row for row in pooled if row["log"] == log and row["people"] == people]
             cells.append(_gains(relative(row, "policy") for row in own))
-        of_log = [
-            f"{algorithm} {peer['gain']:+.0%}"
-            for algorithm, steps in methods
-            for peer in peers
-            if peer["log"] == log
-            and peer["people"] == 10_000
-            and (peer["algorithm"], peer["steps"]) == (algorithm, steps)
-        ]
-        cells.append("; ".join(of_log) or "–")
+        own = [peer for peer in peers if peer["log"] == log and peer["people"] == 10_000]
+        own.sort(key=itemgetter("algorithm", "steps"))
+        cells.append("; ".join(f"{peer['algorithm']} {peer['gain']:+.0%}" for peer in own) or "–")
         truth = mine[0]["truth"]
         lines.append(f"| {log} | {truth['behaviour']:.3g} | {truth['best']:.3g} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def answer(row: Row) -> str | None:
-    """What the run recommended; None: it failed."""
-    found: str | None = (row["summary"].get("recommendation") or {}).get("answer")
-    return found
-
-
-def _verdicts(rows: list[Row]) -> Iterable[str]:
-    return sorted((row["can_learn"] for row in rows if row["can_learn"]), reverse=True)
 
 
 def _cell(row: Row) -> str:
