@@ -1,0 +1,161 @@
+"""The stochastic policy that is learned: a network whose parameters are one vector, for one user or one each."""
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from primorl.policy.exported import DeterministicPolicy, Layers, mlp
+from primorl.policy.networks import initial_layers
+
+_LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
+
+
+@dataclass(frozen=True)
+class PolicyNetwork:
+    """The shape of a policy, with everything about it that is fixed and public.
+
+    A ReLU network f on the standardised observation. Discrete actions are drawn with probabilities softmax(f); without
+    hidden layers that is a log-linear policy. In a box, u ~ N(f, diag(exp(2 ℓ))) is drawn with learned ℓ, and the
+    action is low + (high - low)·(tanh u + 1)/2. Probabilities are of u: the squashing does not depend on the
+    parameters, so it changes no gradient and no ratio.
+
+    Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first, then ℓ.
+
+    Attributes:
+        hidden: sizes of the hidden layers.
+        observation_mean: ``[S]``, public.
+        observation_scale: ``[S]``, public.
+        action_low: ``[A]``; 0 for discrete actions.
+        action_high: ``[A]``; 1 for discrete actions.
+        discrete_actions: whether actions are 0 … A - 1.
+    """
+
+    hidden: tuple[int, ...]
+    observation_mean: Tensor
+    observation_scale: Tensor
+    action_low: Tensor
+    action_high: Tensor
+    discrete_actions: bool
+
+    @classmethod
+    def of(cls, policy: DeterministicPolicy) -> "PolicyNetwork":
+        """The shape of a policy that was trained offline."""
+        return cls(
+            hidden=tuple(weight.shape[1] for weight in policy.layers[:-2:2]),
+            observation_mean=policy.observation_mean,
+            observation_scale=policy.observation_scale,
+            action_low=policy.action_low,
+            action_high=policy.action_high,
+            discrete_actions=policy.discrete_actions,
+        )
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Widths of all layers, S first and A last."""
+        return (len(self.observation_mean), *self.hidden, len(self.action_low))
+
+    @property
+    def parameters(self) -> int:
+        """D."""
+        network = sum(outputs * (inputs + 1) for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False))
+        return network + self._scales
+
+    @property
+    def _scales(self) -> int:
+        return 0 if self.discrete_actions else len(self.action_low)
+
+    def initial(self, seed: int, standard_deviation: float = 1.0) -> Tensor:
+        """First parameters ``[d]``, as ``torch.nn.Linear`` begins, with a last layer a hundredth as large.
+
+        Args:
+            seed: of the weights.
+            standard_deviation: of u in a box.
+        """
+        *inner, weight, bias = initial_layers(self.sizes, 1, torch.Generator().manual_seed(seed))
+        return self._vector((*inner, weight * 0.01, bias * 0.01), standard_deviation)
+
+    def parameters_of(self, policy: DeterministicPolicy, standard_deviation: float) -> Tensor:
+        """Parameters ``[d]`` of an offline policy of this shape.
+
+        Args:
+            policy: P = 1. Its action is the one at u = f.
+            standard_deviation: of u in a box.
+        """
+        return self._vector(policy.layers, standard_deviation)
+
+    def _vector(self, layers: Layers, standard_deviation: float) -> Tensor:
+        scales = torch.full((self._scales,), math.log(standard_deviation))
+        return torch.cat([*(layer.detach().flatten().float().cpu() for layer in layers), scales])
+
+    def exported(self, parameters: Tensor) -> DeterministicPolicy:
+        """The policy of its likeliest actions, as the rest of the project uses it."""
+        return DeterministicPolicy(
+            tuple(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0))),
+            self.observation_mean,
+            self.observation_scale,
+            self.action_low,
+            self.action_high,
+            self.discrete_actions,
+        )
+
+    def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
+        """f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
+        standardised = (observations - self.observation_mean) / self.observation_scale
+        return mlp(self._layers(parameters), standardised)
+
+    def log_probabilities(self, parameters: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
+        """Log-probabilities of actions: ``[P, d]``, ``[P, B, S]`` and ``[P, B(, A)]`` to ``[P, B]``."""
+        return self.scores(parameters, self.outputs(parameters, observations), actions)
+
+    def scores(self, parameters: Tensor, outputs: Tensor, actions: Tensor) -> Tensor:
+        """Log-probabilities of actions, given `outputs`."""
+        if self.discrete_actions:
+            return torch.log_softmax(outputs, -1).gather(-1, actions.unsqueeze(-1)).squeeze(-1)
+        scales = self._log_scales(parameters)
+        deviations = (actions - outputs) * (-scales).exp()
+        return (-0.5 * deviations.square() - scales - _LOG_ROOT_2PI).sum(-1)
+
+    def entropy(self, parameters: Tensor, outputs: Tensor) -> Tensor:
+        """Entropy of the actions, given `outputs`: ``[P, B]``. In a box, of u."""
+        if self.discrete_actions:
+            logs = torch.log_softmax(outputs, -1)
+            return -(logs.exp() * logs).sum(-1)
+        return (self._log_scales(parameters) + 0.5 + _LOG_ROOT_2PI).sum(-1).expand(outputs.shape[:-1])
+
+    @torch.no_grad()
+    def sample(self, parameters: Tensor, observations: Tensor, generator: torch.Generator) -> Tensor:
+        """Draw actions: ``[d]`` and ``[B, S]`` to int64 ``[B]``, or u, ``[B, A]``."""
+        outputs = self.outputs(parameters.unsqueeze(0), observations.unsqueeze(0))[0]
+        if self.discrete_actions:  # the largest sum of an output and a Gumbel variate has that output's probability
+            uniform = torch.rand(outputs.shape, generator=generator).clamp_min_(1e-38).to(outputs.device)
+            return (outputs - (-uniform.log()).log()).argmax(-1)
+        noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
+        return outputs + noise * self._log_scales(parameters.unsqueeze(0))[0].exp()
+
+    def squashed(self, drawn: Tensor) -> Tensor:
+        """Actions in the environment's units, of what `sample` drew; discrete ones stay as they are."""
+        if self.discrete_actions:
+            return drawn
+        action = self.action_low + (drawn.tanh() + 1) * 0.5 * (self.action_high - self.action_low)
+        return action.clamp(self.action_low, self.action_high)  # rounding can step over a bound
+
+    def to(self, device: torch.device) -> "PolicyNetwork":
+        """The same with its tensors on a device."""
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)  # type: ignore[arg-type]
+
+    def _layers(self, parameters: Tensor) -> Layers:
+        """Weights ``[P, out, in]`` and biases ``[P, 1, out]`` as views of ``[P, d]``."""
+        layers, at = [], 0
+        for inputs, outputs in zip(self.sizes, self.sizes[1:], strict=False):
+            weight = parameters[:, at : at + inputs * outputs].view(-1, outputs, inputs)
+            bias = parameters[:, at + inputs * outputs : at + (inputs + 1) * outputs].unsqueeze(1)
+            layers += [weight, bias]
+            at += (inputs + 1) * outputs
+        return tuple(layers)
+
+    def _log_scales(self, parameters: Tensor) -> Tensor:
+        """ℓ, ``[P, 1, A]``."""
+        return parameters[:, parameters.shape[1] - len(self.action_low) :].unsqueeze(1)

@@ -1,0 +1,110 @@
+"""Many environments that step together, as arrays: how users of an online run are simulated."""
+
+from typing import Any, Protocol
+
+import gymnasium
+import numpy as np
+import numpy.typing as npt
+from gymnasium.spaces import Box, Discrete
+
+from primorl.project.errors import PipelineError
+from primorl.simulators import environments
+from primorl.simulators.cartpole import CartPoleBatch
+
+Floats = npt.NDArray[np.float32]
+Flags = npt.NDArray[np.bool_]
+
+
+class EnvironmentBatch(Protocol):
+    """n environments of one kind.
+
+    Attributes:
+        observation_size: S.
+        action_low: ``[A]``; 0 for discrete actions.
+        action_high: ``[A]``; 1 for discrete actions.
+        discrete_actions: whether actions are 0 … A - 1.
+        step_limit: steps after which an episode is cut off; None: it may never end.
+    """
+
+    observation_size: int
+    action_low: Floats
+    action_high: Floats
+    discrete_actions: bool
+    step_limit: int | None
+
+    def reset(self, count: int, seed: int) -> Floats:
+        """Begin ``count`` environments anew; first observations ``[count, S]``."""
+
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
+
+        An environment whose episode has ended steps on, and what it returns means nothing until it is restarted.
+        """
+
+    def restart(self, which: Flags) -> Floats:
+        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``."""
+
+
+class GymBatch:
+    """Any Gymnasium environment, n of them in one process."""
+
+    def __init__(self, environment: str):
+        env = environments.make(environment)
+        self._environment = environment
+        observation, action = env.observation_space, env.action_space
+        self.discrete_actions = isinstance(action, Discrete)
+        if not isinstance(observation, Box) or not isinstance(action, Box | Discrete):
+            raise PipelineError(f"environment {environment!r}: actions must be a box or discrete, found {action}")
+        self.observation_size = int(observation.shape[0])
+        if isinstance(action, Discrete):
+            self._start = int(action.start)
+            self.action_low, self.action_high = np.zeros(int(action.n), np.float32), np.ones(int(action.n), np.float32)
+        else:
+            self.action_low, self.action_high = action.low.astype(np.float32), action.high.astype(np.float32)
+        self.step_limit = None if env.spec is None else env.spec.max_episode_steps
+        env.close()
+        self._envs: list[gymnasium.Env[Any, Any]] = []
+
+    def reset(self, count: int, seed: int) -> Floats:
+        """See `EnvironmentBatch.reset`."""
+        while len(self._envs) < count:
+            self._envs.append(environments.make(self._environment))
+        for spare in self._envs[count:]:
+            spare.close()
+        self._envs = self._envs[:count]
+        seeds = np.random.SeedSequence(seed).generate_state(count).tolist()
+        resets = [env.reset(seed=own)[0] for env, own in zip(self._envs, seeds, strict=True)]
+        self._latest = np.array(resets, np.float32)
+        self._rewards = np.zeros(count, np.float32)
+        self._terminated, self._truncated, self._over = np.zeros((3, count), bool)
+        return self._latest.copy()
+
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+        """See `EnvironmentBatch.step`."""
+        for at, env in enumerate(self._envs):
+            if not self._over[at]:
+                action = int(actions[at]) + self._start if self.discrete_actions else actions[at]
+                found = env.step(action)
+                self._latest[at], self._rewards[at], self._terminated[at], self._truncated[at] = found[:4]
+        self._over = self._terminated | self._truncated
+        return self._latest.copy(), self._rewards.copy(), self._terminated.copy(), self._truncated.copy()
+
+    def restart(self, which: Flags) -> Floats:
+        """See `EnvironmentBatch.restart`."""
+        for at in np.flatnonzero(which):
+            self._latest[at] = self._envs[at].reset()[0]
+        self._over &= ~which
+        return self._latest.copy()
+
+
+_FAST: dict[str, type[CartPoleBatch]] = {"CartPole-v1": CartPoleBatch}
+"""Environments that have a batch of their own, many times as fast."""
+
+
+def batch(environment: str) -> EnvironmentBatch:
+    """A batch of a registered environment.
+
+    Raises:
+        PipelineError: the environment cannot be built.
+    """
+    return _FAST[environment]() if environment in _FAST else GymBatch(environment)
