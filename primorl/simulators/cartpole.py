@@ -14,11 +14,11 @@ _STEPS = 500
 class CartPoleBatch:
     """n environments CartPole-v1 (Barto, Sutton and Anderson 1983), Euler steps of 0.02 s; see `EnvironmentBatch`."""
 
-    observation_size = 4
+    observation_size: int = 4
     action_low = np.zeros(2, np.float32)
     action_high = np.ones(2, np.float32)
-    discrete_actions = True
-    step_limit = _STEPS
+    discrete_actions: bool = True
+    step_limit: int | None = _STEPS
 
     def reset(self, count: int, seed: int) -> npt.NDArray[np.float32]:
         """See `EnvironmentBatch.reset`."""
