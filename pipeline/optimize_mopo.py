@@ -36,7 +36,7 @@ def body(params: Params, run: StageRun) -> None:
         params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
     with closing(project_ledger(params)) as ledger:
-        charge = ledger.reserve(wanted, accounts.budget(params, manifest))
+        charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))
         data = accounts.open_private(manifest, version, PARTITIONS, sys.maxsize)
         assert isinstance(data, UnitStore)
         inputs, targets, terminated = (part.to(device) for part in (*data.flat(), data.terminated()))

@@ -14,6 +14,7 @@ from primorl.project.values import (
     Epsilon,
     Fraction,
     HiddenSizes,
+    Length,
     Members,
     Multiplier,
     NaturalInt,
@@ -199,6 +200,49 @@ class Evaluation(Block):
     epoch_episodes: AtLeastTwo
     seed: Seed
     private: PrivateEvaluation
+
+
+@dataclass(frozen=True, kw_only=True)
+class Online(Block):
+    """Learning from users who come after training, each of whom is met once; see `primorl.setup.online`.
+
+    Attributes:
+        users: N, how many come at most; None: nobody, or all of ``arrivals``.
+        arrivals: a file in ``data/arrivals`` with the ids of the users in the order of their arrival, one a line;
+            None: ``users`` simulated ones, who come once.
+        appearances: how often one user is met at most, in different cohorts. All of them are paid for.
+        cohort: m, users of one update.
+        target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
+        guarantee: ``strict``, or ``paper``: as published, which guarantees nothing.
+        start: of the policy: ``policy``, the offline one, or ``scratch``.
+        algorithm: that makes the updates.
+        learning_rate: of an update.
+        clipping_norm: S, of one user's contribution.
+        hidden: units of each hidden layer of a policy from scratch; empty: log-linear.
+        steps: of one user at most; None: the episode's horizon.
+        episodes: of one user at most.
+        draw: numbers the draws of the noise, as `Privacy.draw` does.
+    """
+
+    users: PositiveInt | None
+    arrivals: InnerPath | None
+    appearances: Annotated[int, Within(ge=1, le=64)]
+    cohort: Annotated[int, Within(ge=1, le=10**6)]
+    target_epsilon: Epsilon | None
+    guarantee: Literal["strict", "paper"]
+    start: Literal["policy", "scratch"]
+    algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
+    learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]
+    clipping_norm: ClippingNorm
+    hidden: Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(0, 16)]
+    steps: Steps | None
+    episodes: PositiveInt
+    draw: NaturalInt
+
+    @property
+    def asked(self) -> bool:
+        """Whether anybody is met at all."""
+        return self.users is not None or self.arrivals is not None
 
 
 @dataclass(frozen=True, kw_only=True)

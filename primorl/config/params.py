@@ -22,6 +22,7 @@ from primorl.config.blocks import (
     Estimators,
     Evaluation,
     LedgerStore,
+    Online,
     Partition,
     Policy,
     Privacy,
@@ -62,6 +63,7 @@ class Params(Block):
     behaviour: Behaviour
     policy: Policy
     evaluation: Evaluation
+    online: Online
     ledger: LedgerStore
     tracking: Tracking
     compute: Compute

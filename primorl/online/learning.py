@@ -15,6 +15,8 @@ from primorl.privacy.mechanism.plan import Plan
 PARAMETERS = "parameters"
 """Among the values: the policy's parameters, ``[d]``."""
 
+_KEPT, _VALUE = "kept", "values."  # in checkpoints
+
 Values = Mapping[str, Tensor]
 
 
@@ -26,6 +28,10 @@ class Update(Protocol):
     @property
     def releases(self) -> int:
         """How many noisy means it takes from one cohort."""
+
+    @property
+    def void(self) -> str | None:
+        """Why its values are not made of releases alone, so that nothing is guaranteed; None: they are."""
 
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
@@ -51,14 +57,20 @@ class OnlineState:
     Attributes:
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
+        every: after so many cohorts, and after the last one, the parameters are kept for the curve; 0: never.
         started: cohorts that began, or may have begun. Their users are used up.
         done: cohorts whose updates are in ``values``.
+        kept: parameters that were kept, `PARAMETERS` after cohorts ``kept_after``; the first are those of the start.
+        kept_after: numbers of cohorts.
     """
 
     values: Values
     cohorts: int
+    every: int = 0
     started: int = 0
     done: int = 0
+    kept: tuple[Tensor, ...] = ()
+    kept_after: tuple[int, ...] = ()
 
     lost: ClassVar[bool] = False
     """A cohort that was interrupted is left out; the run goes on with the next users."""
@@ -73,18 +85,36 @@ class OnlineState:
         """The policy's, ``[d]``."""
         return self.values[PARAMETERS]
 
+    @classmethod
+    def begin(cls, values: Values, cohorts: int, every: int = 0) -> "OnlineState":
+        """The state before the first cohort."""
+        return cls(
+            values, cohorts, every, kept=(values[PARAMETERS],) if every else (), kept_after=(0,) if every else ()
+        )
+
+    def after(self, values: Values) -> "OnlineState":
+        """The state after the cohort that was started last."""
+        now = replace(self, values=values, done=self.done + 1)
+        if not self.every or (now.started % self.every and not now.finished):
+            return now
+        return replace(now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started))
+
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
-        return dict(self.values)
+        kept = {_KEPT: torch.stack(self.kept)} if self.kept else {}
+        return {f"{_VALUE}{name}": value for name, value in self.values.items()} | kept
 
     def facts(self) -> dict[str, Any]:
         """Everything else, as strict JSON."""
-        return {name: value for name, value in vars(self).items() if name != "values"}
+        facts = {name: value for name, value in vars(self).items() if name not in ("values", "kept")}
+        return facts | {"kept_after": list(self.kept_after)}
 
     @classmethod
     def restore(cls, tensors: Values, facts: dict[str, Any]) -> "OnlineState":
         """Rebuild the state from a checkpoint's `tensors` and `facts`."""
-        return cls(tensors, **facts)
+        values = {name.removeprefix(_VALUE): value for name, value in tensors.items() if name != _KEPT}
+        kept = tuple(tensors[_KEPT]) if _KEPT in tensors else ()
+        return cls(values, kept=kept, **facts | {"kept_after": tuple(facts["kept_after"])})
 
 
 def learn(
@@ -113,7 +143,7 @@ def learn(
         plan: of the run (`online_plan`).
         users: who can be met.
         cohorts: numbers of the users of every cohort.
-        state: where the run stands; ``OnlineState(update.begin(network, parameters), len(cohorts))`` at first.
+        state: where the run stands; at first ``OnlineState.begin(update.begin(network, parameters), len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
         device: where updates are computed; None: the CPU.
@@ -136,7 +166,7 @@ def learn(
         values = {name: value.to(here) for name, value in now.values.items()}
         met = users.meet(cohorts[number], network, values[PARAMETERS]).to(here)
         updated = update.updated(network, values, met, Cohort(plan, update.releases), number)
-        now = replace(now, values={name: value.cpu() for name, value in updated.items()}, done=now.done + 1)
+        now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
     save_checkpoint(now)
     return now

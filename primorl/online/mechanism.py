@@ -15,6 +15,7 @@ ONE_USER = "user"
 def online_plan(
     *,
     users: int,
+    unit: str = ONE_USER,
     cohort: int,
     noise_multiplier: float,
     releases: int,
@@ -32,6 +33,7 @@ def online_plan(
 
     Args:
         users: N, users of the run, at most; public.
+        unit: what one unit of privacy is.
         cohort: m, what every sum is divided by.
         noise_multiplier: z; 0: no noise and no clip, the non-private twin.
         releases: noisy sums that an update makes of one cohort.
@@ -41,7 +43,7 @@ def online_plan(
     """
     return Plan(
         units=users,
-        unit=ONE_USER,
+        unit=unit,
         sampler=PoissonSampler(1.0),
         clip=L2Clip(1.0 if noise_multiplier > 0 else float("inf")),
         noise_multiplier=noise_multiplier,

@@ -28,6 +28,7 @@ class PolicyGradient:
 
     name: ClassVar[str] = "dp-pg"
     releases: ClassVar[int] = 1
+    void: ClassVar[None] = None
 
     learning_rate: float
     clipping_norm: float

@@ -10,7 +10,7 @@ from primorl.project.values import Within
 FILE = "config.json"
 
 _Count = Annotated[int, Within(ge=1)]
-Folder = Literal["models/policy", "models/mopo", "models/behaviour"]
+Folder = Literal["models/policy", "models/mopo", "models/behaviour", "models/online"]
 
 
 @record

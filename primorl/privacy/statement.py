@@ -82,6 +82,23 @@ class AttackPoint:
 
 
 @record
+class OnlineProtocol:
+    """How users were met who came after training. Every policy of the run may be seen by all who come later.
+
+    The guarantee is also a joint one: what all other users receive, in whatever coalition, is (ε, δ)-private in one
+    user's data, by the billboard lemma (Hsu et al. 2016). What she receives herself follows her own data and is not
+    covered.
+    """
+
+    algorithm: Annotated[Line, "Name of the update."]
+    users: Annotated[_Count, "N, different users who were met."]
+    cohort: Annotated[_Count, "m, users of one update; a public constant, which sums are divided by."]
+    cohorts: Annotated[_Count, "Updates."]
+    appearances: Annotated[_Count, "The most cohorts that one user was in; all of them are accounted for."]
+    releases: Annotated[_Count, "Noisy releases made of one cohort."]
+
+
+@record
 class SpentOnDataset:
     """What the ledger had recorded for the same units when the statement was written."""
 
@@ -175,6 +192,7 @@ class Statement:
         tuple[MechanismStatement, ...],
         "The mechanisms whose releases this was made from, where there are several; `epsilon` is of all together.",
     ] = ()
+    online: Annotated[OnlineProtocol | None, "How users were met who came after training; `null`: nobody was."] = None
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
 
     def __post_init__(self) -> None:

@@ -54,24 +54,50 @@ def together(statements: Mapping[str, Statement]) -> Statement:
                 raise PipelineError(
                     f"{what}/privacy.json: {key}: differs from that of the releases it is used with; run `dvc repro`"
                 )
-    event = joint_event([statement.event for statement in statements.values()])
     spent = [statement.spent_on_dataset for statement in statements.values() if statement.spent_on_dataset is not None]
     return replace(
-        first,
+        _one_after_another(first, statements, BEFOREHAND),
+        settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
+        spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
+    )
+
+
+def after_offline(offline: Statement, online: Statement) -> Statement:
+    """The statement of a policy that was trained offline and went on learning from users.
+
+    Its ε is of somebody who is in the log and among the users: of both mechanisms, one after the other. Who is in one
+    of them only has the ε of that one, which ``mechanisms`` tells.
+
+    Args:
+        offline: of the policy from the log.
+        online: of the run that went on from it.
+    """
+    both = f"that a user who is in the log as well is one {offline.unit} of it; epsilon is of somebody who is both"
+    whole = _one_after_another(online, {"models/policy": offline, "models/online": online}, both)
+    return replace(whole, charge=online.charge, spent_on_dataset=online.spent_on_dataset)
+
+
+def _one_after_another(facts: Statement, statements: Mapping[str, Statement], assumption: str) -> Statement:
+    """The statement of everything that several mechanisms did; ``facts`` has the facts about the data."""
+    event = joint_event([statement.event for statement in statements.values()])
+    return replace(
+        facts,
         private=all(statement.private for statement in statements.values()),
-        **_accounted(event, first.delta),
+        **_accounted(event, facts.delta),
         sampling_probability=None,
         noise_multiplier=None,
         clipping_norm=None,
         clipping=None,
         rounds=None,
         queries=(),
-        public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), BEFOREHAND),
+        public_assumptions=(*_united(statement.public_assumptions for statement in statements.values()), assumption),
         void=_united(statement.void for statement in statements.values()),
-        settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
         charge=None,
-        mechanisms=tuple(mechanism(what, statement) for what, statement in statements.items()),
-        spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
+        mechanisms=tuple(
+            each
+            for what, statement in statements.items()
+            for each in statement.mechanisms or (mechanism(what, statement),)
+        ),
     )
 
 

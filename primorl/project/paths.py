@@ -15,6 +15,7 @@ RAW = Path("data/raw")
 TRAJECTORIES = Path("data/trajectories")
 WITHDRAWALS = Path("data/withdrawals")
 CONSENT = Path("data/consent")
+ARRIVALS = Path("data/arrivals")
 PARTITIONS = Path("data/partitions")
 PRIVATE = PARTITIONS / "private"
 UNITS, PUBLIC_UNITS = PARTITIONS / "units.bin", PARTITIONS / "public_units.bin"
@@ -28,6 +29,9 @@ BEHAVIOUR = MODELS / "behaviour"
 SECONDS = Path("metrics/seconds")
 SUMMARY = Path("metrics/summary.json")
 PRIVATE_EVALUATION, EVALUATION_FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
+ONLINE = MODELS / "online"
+ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.csv")
+ONLINE_FIGURE = Path("plots/online.png")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
 SELECTION = REPORTS / "selection.json"
@@ -47,6 +51,7 @@ PARENTS = (
     MODEL,
     POLICY,
     BEHAVIOUR,
+    ONLINE,
     Path("metrics"),
     SECONDS,
     Path("plots"),

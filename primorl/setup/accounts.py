@@ -156,17 +156,21 @@ def request(
     )
 
 
-def budget(params: Params, manifest: Manifest) -> Budget | None:
+def budget(params: Params, units: int) -> Budget | None:
     """What all runs may spend together; None without a limit.
+
+    Args:
+        params: every choice.
+        units: K, the number of private units.
 
     Raises:
         PipelineError: its δ is so large that it bounds nothing.
     """
     declared = params.privacy.budget
-    if declared.delta >= 1 / manifest.private_units:
+    if declared.delta >= 1 / units:
         raise PipelineError(
             f"params.yaml: privacy.budget.delta: found {declared.delta!r}, allowed is below "
-            f"1/{manifest.private_units}, one over the number of units: at it everything would seem to cost nothing"
+            f"1/{units}, one over the number of units: at it everything would seem to cost nothing"
         )
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
 

@@ -121,7 +121,7 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
     Raises:
         PipelineError: the budget does not allow the model and all that is asked with it. Nothing was charged.
     """
-    budget = accounts.budget(params, partitions.manifest)
+    budget = accounts.budget(params, partitions.manifest.private_units)
     if budget is None or params.dynamics.variant != "private":
         return
     ledger = accounts.begun_ledger(params)

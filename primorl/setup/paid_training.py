@@ -126,7 +126,7 @@ def paid_training(
         pay_or_resume(
             ledger,
             request,
-            accounts.budget(params, partitions.manifest),
+            accounts.budget(params, partitions.manifest.private_units),
             accounts.checkpoints(),
             begin,
             partial(_restored, setup),

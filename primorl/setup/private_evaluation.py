@@ -143,7 +143,7 @@ def paid_evaluation(
         PipelineError: the budget does not allow it, or the policy is another one than was paid for under the same
             settings.
     """
-    budget = accounts.budget(params, partitions.manifest)
+    budget = accounts.budget(params, partitions.manifest.private_units)
     rows = _Rows(params, partitions)
     with closing(accounts.project_ledger(params)) as ledger:
         known = {charge.identity for charge in ledger.charges() if charge.state != "aborted"}

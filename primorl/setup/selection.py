@@ -193,7 +193,7 @@ def select(
         pay_or_resume(
             ledger,
             request,
-            accounts.budget(params, manifest),
+            accounts.budget(params, manifest.private_units),
             accounts.checkpoints(),
             SelectionState(),
             SelectionState.restore,

@@ -75,7 +75,7 @@ def test_every_dataset_can_be_chosen(name: str) -> None:
 
 
 def test_params_yaml_fits_on_two_screens() -> None:
-    assert len((ROOT / "params.yaml").read_text(encoding="utf-8").splitlines()) <= 130
+    assert len((ROOT / "params.yaml").read_text(encoding="utf-8").splitlines()) <= 140
 
 
 @pytest.mark.parametrize("key", OWN)

@@ -95,6 +95,18 @@ class Membership:
         return digests
 
 
+def id_digests(secret: bytes, population: str, ids: Iterable[str]) -> bytes:
+    """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same population.
+
+    Args:
+        secret: the project's.
+        population: within which ids mean the same.
+        ids: in the form of the column ``unit_id`` (`id_text`).
+    """
+    digests = _digester(secret, b"unit id", f"{len(population)}:{population}".encode())(one.encode() for one in ids)
+    return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)))
+
+
 def population_digest(secret: bytes, population: str) -> str:
     """What a population is called in the ledger, for comparison only."""
     return hashlib.blake2b(population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population").hexdigest()

@@ -1,0 +1,30 @@
+"""Stage: users who come after training improve the policy, each once and privately; charged, and idle unless asked."""
+
+import sys
+import time
+
+from pipeline.runner import run_stage
+from primorl.config.params import Params, plain
+from primorl.setup.online import online_run, paid_online
+from primorl.setup.online_files import write_nobody, write_online
+from primorl.tracking import StageRun
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Pay for all users, meet them, then write ``models/online`` with its privacy statement.
+
+    Everything that can be refused before anybody is met is refused before the ledger is asked. The ledger is asked
+    before the first user is met.
+    """
+    if not params.online.asked:
+        write_nobody(params)
+        return
+    started = time.perf_counter()
+    asked = online_run(params)
+    run.params({"seed": params.seed, "online": plain(params.online)})
+    with paid_online(params, asked, run) as paid:
+        write_online(params, asked, paid, run, time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("online", "Learn online from users who arrive, each once, under differential privacy.", body))

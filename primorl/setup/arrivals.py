@@ -1,0 +1,123 @@
+"""Who comes to an online run, in which cohort each is met, and how the ledger recognises them."""
+
+import hashlib
+import hmac
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from primorl.config.blocks import Online
+from primorl.config.params import Params
+from primorl.online.mechanism import ONE_USER
+from primorl.privacy.ledger.requests import Version
+from primorl.project.errors import PipelineError
+from primorl.project.paths import ARRIVALS
+from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.membership import id_digests, population_digest
+from primorl.trajectories.storage.schema import id_text
+
+_TRAJECTORY = "trajectory"
+_LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
+_KEY = "params.yaml: online"
+
+
+@dataclass(frozen=True)
+class Arrivals:
+    """The cohorts of a run.
+
+    Attributes:
+        cohorts: numbers of the arrivals that each cohort meets, in their order.
+        people: N, how many different people are met.
+        version: these people, as the ledger knows them.
+    """
+
+    cohorts: tuple[tuple[int, ...], ...]
+    people: int
+    version: Version
+
+    @classmethod
+    def of(cls, params: Params) -> "Arrivals":
+        """Read or make the list of arrivals, and put them into cohorts.
+
+        Raises:
+            PipelineError: the list cannot be read, or holds too few people for one cohort.
+        """
+        asked = params.online
+        ids = _simulated(params) if asked.arrivals is None else _listed(asked)
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances)
+        if not cohorts:
+            raise PipelineError(
+                f"{_KEY}.cohort: found {asked.cohort}, and fewer users come; allowed is at most their number; lower it"
+            )
+        met = sorted({ids[number] for cohort in cohorts for number in cohort})
+        population, unit = _population(params)
+        secret = project_secret()
+        order = "\0".join(ids[number] for cohort in cohorts for number in cohort)
+        fingerprint = hmac.new(secret, _LABEL + f"{population}\0{order}".encode(), hashlib.sha256).hexdigest()
+        version = Version(
+            fingerprint,
+            unit,
+            len(met),
+            id_digests(secret, population, met),
+            population=population_digest(secret, population),
+        )
+        return cls(cohorts, len(met), version)
+
+
+def in_cohorts(ids: list[str], size: int, appearances: int) -> tuple[tuple[int, ...], ...]:
+    """Numbers of the arrivals in cohorts of ``size``.
+
+    Who came ``appearances`` times already is turned away, and who is in the cohort that is being filled waits for none:
+    that arrival is not met. Only ids decide, never what anybody did. Who is left over at the end is not met.
+
+    Args:
+        ids: of the arrivals, in their order.
+        size: m.
+        appearances: the most cohorts that one id is in.
+    """
+    met: Counter[str] = Counter()
+    cohorts: list[tuple[int, ...]] = []
+    filling: dict[str, int] = {}
+    for number, one in enumerate(ids):
+        if met[one] < appearances and one not in filling:
+            filling[one] = number
+        if len(filling) == size:
+            met.update(filling)
+            cohorts.append(tuple(filling.values()))
+            filling = {}
+    return tuple(cohorts)
+
+
+def _simulated(params: Params) -> list[str]:
+    """People of a simulator: the same for the same seed, others for another one."""
+    return [f"simulated {params.seed} {number}" for number in range(params.online.users or 0)]
+
+
+def _population(params: Params) -> tuple[str, str]:
+    """Within which ids mean the same, and what one unit is called.
+
+    Where the log's unit is a person, users with the same ids are the same people, and their charges add up. Where it is
+    a trajectory, nobody can tell who of the users is in it.
+    """
+    own = params.chosen.population or params.dataset
+    if params.online.arrivals is None or params.chosen.unit == _TRAJECTORY:
+        return f"{own}, online", ONE_USER
+    return own, params.chosen.unit
+
+
+def _listed(asked: Online) -> list[str]:
+    """The ids in the file of arrivals, as the column ``unit_id`` has them."""
+    assert asked.arrivals is not None
+    file = Path(asked.arrivals)
+    if ARRIVALS.resolve() not in file.resolve().parents:
+        raise PipelineError(f"{_KEY}.arrivals: found {asked.arrivals!r}; allowed is a file in {ARRIVALS}")
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+    except OSError as refused:
+        raise PipelineError(f"{file}: {refused.strerror}; {_KEY}.arrivals names it") from None
+    except UnicodeDecodeError:
+        raise PipelineError(f"{file}: not UTF-8 text; allowed is one id a line") from None
+    ids: list[str] = id_text(pa.array([line.strip() for line in lines if line.strip()], pa.string())).to_pylist()
+    return ids[: asked.users] if asked.users is not None else ids

@@ -1,0 +1,290 @@
+"""From params.yaml to an online run, and its paid learning."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from dp_accounting import dp_event
+from gymnasium.spaces import Box
+from torch import Tensor
+
+from primorl.config.params import Params, plain
+from primorl.online.learning import OnlineState, Update, learn
+from primorl.online.mechanism import online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.online.reinforce import PolicyGradient
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
+from primorl.privacy.ledger.requests import Request
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.statement import SpentOnDataset, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
+from primorl.project.paths import POLICY
+from primorl.project.progress import progress_bar
+from primorl.setup import accounts
+from primorl.setup.arrivals import Arrivals
+from primorl.setup.compute import ALONE, chosen_device
+from primorl.setup.simulated_users import SimulatedUsers
+from primorl.simulators import environments
+from primorl.tracking import StageRun, git_commit
+
+STAGE = "online"
+STANDARD_DEVIATION = 0.5
+"""Of the first actions in a box, before they are squashed into its bounds."""
+_POINTS = 20  # of the curve
+_UNBOUNDED = 1e6  # wider spaces than this have no useful bounds
+_KEY = "params.yaml: online"
+
+
+@dataclass(frozen=True)
+class Start:
+    """The policy that a run begins with.
+
+    Attributes:
+        network: its shape.
+        parameters: ``[d]``.
+        statement: of an offline policy; None: it is new.
+        sha256: of the offline policy's file.
+        names: of observations and actions.
+    """
+
+    network: PolicyNetwork
+    parameters: Tensor
+    statement: Statement | None
+    sha256: str | None
+    names: Names | None
+
+
+@dataclass(frozen=True)
+class OnlineRun:
+    """Everything that an online run needs.
+
+    Attributes:
+        start: the policy to begin with.
+        update: that every cohort makes.
+        plan: the mechanism.
+        arrivals: who is met when.
+        users: how they are met.
+        steps: T.
+    """
+
+    start: Start
+    update: Update
+    plan: Plan
+    arrivals: Arrivals
+    users: SimulatedUsers
+    steps: int
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Why the statement must not be relied on, beside what the plan says."""
+        return () if self.update.void is None else (self.update.void,)
+
+    @property
+    def guaranteed(self) -> bool:
+        """Whether the ledger may charge the plan's event: nothing of a user leaves outside of the mechanism."""
+        return self.plan.is_private and not self.void
+
+
+def online_run(params: Params) -> OnlineRun:
+    """The run that params.yaml describes. Meets nobody.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the environment or the offline policy, or no noise is
+            enough for ε.
+    """
+    asked, environment = params.online, params.chosen.environment
+    if environment is None:
+        raise PipelineError(
+            f"datasets/{params.dataset}.yaml: environment: found null, and users of the stage online act in one; name "
+            f"a simulator, or set {_KEY}.users and arrivals to null"
+        )
+    arrivals = Arrivals.of(params)
+    users = SimulatedUsers(environment, 1, asked.episodes, params.seed)
+    steps = asked.steps or (users.batch.step_limit or 0) * asked.episodes
+    if not steps:
+        raise PipelineError(f"{_KEY}.steps: found null, and the episodes of {environment} have no limit; give a number")
+    users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
+    begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
+    update = update_of(params, begin.network)
+    return OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
+
+
+def _from_offline(params: Params, users: SimulatedUsers) -> Start:
+    """The offline policy, which must be of the environment's spaces."""
+    config, policy = PolicyConfig.read(POLICY), DeterministicPolicy.load(POLICY)
+    network, needed = PolicyNetwork.of(policy), users.batch
+    found = (network.sizes[0], network.sizes[-1], network.discrete_actions)
+    if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
+        raise PipelineError(
+            f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, {params.chosen.environment} "
+            f"has {needed.observation_size} and {len(needed.action_low)}; run `dvc repro`"
+        )
+    names = (config.observation_names, config.action_names)
+    return Start(
+        network,
+        network.parameters_of(policy, STANDARD_DEVIATION),
+        Statement.read(POLICY),
+        file_sha256(POLICY / "policy.safetensors"),
+        (names[0], names[1]) if names[0] and names[1] else None,
+    )
+
+
+def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
+    """A new network. Observations are standardised by the environment's bounds, which are public."""
+    env = environments.make(str(params.chosen.environment))
+    space = env.observation_space
+    env.close()
+    assert isinstance(space, Box)
+    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high - space.low < _UNBOUNDED)
+    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    batch = users.batch
+    network = PolicyNetwork(
+        hidden=params.online.hidden,
+        observation_mean=torch.from_numpy(((low + high) / 2).astype(np.float32)),
+        observation_scale=torch.from_numpy(((high - low) / 2).astype(np.float32)),
+        action_low=torch.from_numpy(batch.action_low),
+        action_high=torch.from_numpy(batch.action_high),
+        discrete_actions=batch.discrete_actions,
+    )
+    return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
+
+
+def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
+    """The mechanism whose ε is what params.yaml asks for."""
+    asked, delta = params.online, params.privacy.delta
+    multiplier = 0.0
+    if asked.target_epsilon is not None:
+        try:
+            multiplier = solve_noise_multiplier(asked.target_epsilon, delta, 1.0, update.releases * asked.appearances)
+        except ValueError as wrong:
+            raise PipelineError(f"{_KEY}.target_epsilon: {wrong}; raise it") from None
+    return online_plan(
+        users=arrivals.people,
+        unit=arrivals.version.unit,
+        cohort=asked.cohort,
+        noise_multiplier=multiplier,
+        releases=update.releases,
+        appearances=asked.appearances,
+        delta=delta,
+    )
+
+
+def update_of(params: Params, network: PolicyNetwork) -> Update:
+    """The update that params.yaml names. What it does not say was measured (docs/online-results.md)."""
+    asked, discount = params.online, params.policy.discount
+    return PolicyGradient(asked.learning_rate, asked.clipping_norm, discount)
+
+
+@dataclass(frozen=True)
+class PaidOnline:
+    """A finished run and its ledger entry.
+
+    Attributes:
+        state: released.
+        charge: id of the charge that paid for it.
+        spent: on the same people so far, this charge included.
+        commit: records in the ledger that all is well; takes the SHA-256 of every file that was written, by name.
+    """
+
+    state: OnlineState
+    charge: str
+    spent: SpentOnDataset
+    commit: Callable[[Mapping[str, str]], None]
+
+
+@contextmanager
+def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidOnline]:
+    """Pay for all users, meet them, and learn. The block writes the policy and commits the charge.
+
+    What was paid for under the same `identity` is resumed or restored at no cost, whatever code made it. A run that
+    was killed goes on with the users after those whom it had met, or may have met.
+
+    Raises:
+        PipelineError: the budget does not allow it.
+    """
+    cohorts = run.arrivals.cohorts
+    every = max(1, len(cohorts) // _POINTS)
+    begin = OnlineState.begin(run.update.begin(run.start.network, run.start.parameters), len(cohorts), every)
+    request = Request(
+        version=run.arrivals.version,
+        dataset=params.dataset,
+        stage=STAGE,
+        identity=identity(params, run),
+        event=run.plan.event if run.guaranteed else dp_event.NonPrivateDpEvent(),
+        delta=params.privacy.delta,
+        git_commit=git_commit(),
+        mlflow_run=log.run_id,
+    )
+    budget = accounts.budget(params, run.arrivals.people)
+    with (
+        closing(accounts.project_ledger(params)) as ledger,
+        pay_or_resume(
+            ledger, request, budget, accounts.checkpoints(), begin if run.guaranteed else None, OnlineState.restore
+        ) as payment,
+    ):
+        log.tag("charge", payment.charge.id)
+        state = _learn(params, run, payment, begin)
+        spent = spent_on_dataset(ledger, run.arrivals.version, params.privacy.budget.delta)
+
+        def commit(made: Mapping[str, str]) -> None:
+            ledger.commit(payment.charge.id, made)
+
+        yield PaidOnline(state, payment.charge.id, spent, commit)
+
+
+def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState) -> OnlineState:
+    state = payment.state or begin
+    if payment.finished:
+        print(
+            f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this run: it is "
+            "restored, and nobody is met. To pay for another draw of the noise, set online.draw to a new number",
+            file=sys.stderr,
+        )
+        return state
+    if state.started:
+        print(
+            f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again", file=sys.stderr
+        )
+    with progress_bar(state.cohorts, STAGE, "cohort") as bar:
+        bar.update(state.started)
+        return learn(
+            run.update,
+            run.start.network,
+            run.plan,
+            run.users,
+            run.arrivals.cohorts,
+            state,
+            save_checkpoint=payment.save_checkpoint,
+            on_update=lambda now: bar.update(),
+            device=chosen_device(params.compute, ALONE),
+        )
+
+
+def identity(params: Params, run: OnlineRun) -> str:
+    """A digest of everything that determines the result but chance and code. Equal digests are one piece of paid work.
+
+    Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
+    """
+    offline = run.start.statement
+    content = {
+        "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
+        "fingerprint": run.arrivals.version.fingerprint,
+        "environment": params.chosen.environment,
+        "online": plain(params.online),
+        "steps": run.steps,
+        "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
+        "noise_multiplier": run.plan.noise_multiplier,
+        "delta": params.privacy.delta,
+        "seed": params.seed,
+        "start": None if offline is None else [offline.charge, [each.charge for each in offline.mechanisms]],
+    }
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,138 @@
+"""What an online run writes: the policy with its statement and cards, the summary, the curve, the figure."""
+
+from dataclasses import replace
+
+from primorl.config.params import Params
+from primorl.evaluation.online_results import OnlineSummary, draw_online, write_online_curve
+from primorl.evaluation.results import in_environment
+from primorl.evaluation.statistics import MeanInterval
+from primorl.policy import exported
+from primorl.policy.config import PolicyPointer
+from primorl.privacy.statement import OnlineProtocol, Statement
+from primorl.privacy.together import after_offline
+from primorl.project.files import file_sha256, replaced_directory, replaced_file
+from primorl.project.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
+from primorl.release.contents import CARDS
+from primorl.release.online_card import online_card
+from primorl.setup.online import OnlineRun, PaidOnline
+from primorl.setup.statement import log_statement
+from primorl.tracking import StageRun
+
+_WEIGHTS = ("policy.safetensors", "epochs.safetensors")
+
+
+def write_nobody(params: Params) -> None:
+    """Say in all outputs that nobody was met; ``models/online`` points to the offline policy."""
+    with replaced_directory(ONLINE) as fresh:
+        PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
+    _write_results(OnlineSummary(met=False), [], [], None)
+
+
+def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun, seconds: float) -> None:
+    """Replace the outputs by those of a finished run, log them, and commit the charge with every file's digest.
+
+    Args:
+        params: every choice.
+        run: what was run.
+        paid: its state and charge.
+        log: gets the statement as tags, the curve, and the files.
+        seconds: that learning took.
+    """
+    network, asked, episodes = run.start.network, params.online, params.evaluation.episodes
+    state, environment = paid.state, str(params.chosen.environment)
+    users = [after * asked.cohort for after in state.kept_after]
+    own = users_statement(params, run).with_payment(paid.charge, paid.spent)
+    statement = own if run.start.statement is None else after_offline(run.start.statement, own)
+    with replaced_directory(ONLINE) as fresh:
+        exported.save(
+            fresh,
+            [network.exported(parameters) for parameters in state.kept],
+            variant=params.dynamics.variant,
+            environment=environment,
+            policy="models/online",
+            names=run.start.names,
+        )
+        found = in_environment(
+            environment,
+            [fresh],
+            episodes=episodes,
+            epoch_episodes=episodes,
+            seed=params.evaluation.seed,
+            horizon=None,
+        ).overall
+        returns = [each for each in found.curve if isinstance(each, MeanInterval)]
+        before, after = returns[0], returns[-1]
+        summary = OnlineSummary(
+            met=True,
+            env_id=environment,
+            algorithm=run.update.name,
+            guarantee=asked.guarantee,
+            start=asked.start,
+            private=own.private,
+            epsilon=own.epsilon,
+            epsilon_in_all=statement.epsilon,
+            delta=own.delta,
+            unit=own.unit,
+            users=run.arrivals.people,
+            cohort=asked.cohort,
+            cohorts=state.cohorts,
+            void=statement.void,
+            return_before=before.mean,
+            return_before_ci95=(before.low, before.high),
+            return_mean=after.mean,
+            return_ci95=(after.low, after.high),
+            episodes=episodes,
+            policy_sha256=file_sha256(fresh / _WEIGHTS[0]),
+            seconds=round(seconds, 3),
+        )
+        statement.write(fresh)
+        card = online_card(statement, summary)
+        for name, text in zip(CARDS, (card.markdown(), card.html()), strict=True):
+            (fresh / name).write_text(text, encoding="utf-8")
+        made = {file: file_sha256(fresh / file) for file in (*_WEIGHTS, "config.json", "privacy.json")}
+    _write_results(summary, users, returns, own)
+    log_statement(log, own)
+    for count, each in zip(users, returns, strict=True):
+        log.metric("users", count, count)
+        log.metric("return", each.mean, count)
+        log.metric("return_low", each.low, count)
+        log.metric("return_high", each.high, count)
+        if own.epsilon is not None:
+            log.metric("epsilon_user", own.epsilon, count)
+    for file in (*(ONLINE / name for name in ("config.json", "privacy.json", *CARDS)), *_RESULTS):
+        log.artifact(file)
+    paid.commit(made)
+
+
+_RESULTS = (ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE)
+
+
+def users_statement(params: Params, run: OnlineRun) -> Statement:
+    """What one user is promised, before payment."""
+    asked, update = params.online, run.update
+    assumptions = [
+        f"how many users come, {run.arrivals.people}, in which order, and that {asked.cohort} make one update",
+        f"that one user takes at most {run.steps} steps and is in at most {asked.appearances} cohorts",
+        "observation and action sizes, the environment and its declared spaces",
+        "the wall time of the run",
+    ]
+    statement = run.plan.statement(dataset_fingerprint=run.arrivals.version.fingerprint, public_assumptions=assumptions)
+    protocol = OnlineProtocol(
+        algorithm=update.name,
+        users=run.arrivals.people,
+        cohort=asked.cohort,
+        cohorts=len(run.arrivals.cohorts),
+        appearances=asked.appearances,
+        releases=update.releases,
+    )
+    return replace(statement, void=(*statement.void, *run.void), online=protocol)
+
+
+def _write_results(
+    summary: OnlineSummary, users: list[int], returns: list[MeanInterval], statement: Statement | None
+) -> None:
+    with replaced_file(ONLINE_CURVE) as fresh:
+        write_online_curve(fresh, users, returns)
+    with replaced_file(ONLINE_FIGURE) as fresh:
+        draw_online(fresh, users, returns, summary, statement)
+    summary.write(ONLINE_METRICS)
