@@ -84,7 +84,7 @@ def in_cohorts(ids: list[str], size: int, appearances: int) -> tuple[tuple[int, 
         if met[one] < appearances and one not in filling:
             filling[one] = number
         if len(filling) == size:
-            met.update(filling)
+            met.update(filling.keys())
             cohorts.append(tuple(filling.values()))
             filling = {}
     return tuple(cohorts)

@@ -1,0 +1,105 @@
+"""Who is met in which cohort, and how the ledger knows them: nobody too often, nobody twice in one sum."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from primorl.config.params import Params
+from primorl.project.errors import PipelineError
+from primorl.setup.arrivals import Arrivals, in_cohorts
+from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.membership import Membership
+from tests.projects import project_settings, write_settings
+from tests.trajectories.builders import episode, table
+
+IDS = st.lists(st.sampled_from("abcdefgh"), max_size=40)
+
+
+@given(IDS, st.integers(1, 4), st.integers(1, 3))
+def test_nobody_is_met_more_often_than_is_paid_for_or_twice_in_a_cohort(
+    ids: list[str], size: int, appearances: int
+) -> None:
+    cohorts = in_cohorts(ids, size, appearances)
+    met = Counter(ids[number] for cohort in cohorts for number in cohort)
+    assert all(count <= appearances for count in met.values())
+    for cohort in cohorts:
+        assert len({ids[number] for number in cohort}) == len(cohort) == size
+    numbers = [number for cohort in cohorts for number in cohort]
+    assert len(set(numbers)) == len(numbers)
+
+
+def test_who_comes_once_is_met_in_the_order_of_arrival() -> None:
+    assert in_cohorts(list("abcdefg"), 3, 1) == ((0, 1, 2), (3, 4, 5))
+
+
+def test_who_comes_back_is_met_in_a_later_cohort_until_the_cap() -> None:
+    assert in_cohorts(list("abaacbdaea"), 2, 2) == ((0, 1), (2, 4), (5, 6))
+    assert in_cohorts(list("abaacbdaea"), 2, 1) == ((0, 1), (4, 6))
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("data/arrivals").mkdir(parents=True)
+    return tmp_path
+
+
+def asking(unit: str = "trajectory", seed: int = 0, **online: Any) -> Params:
+    content = project_settings("pendulum-replay" if unit == "trajectory" else "csv-log")
+    content["seed"] = seed
+    content["online"] |= {"cohort": 2} | online
+    return write_settings(content)
+
+
+def digests(version_members: bytes) -> set[bytes]:
+    return {version_members[at : at + 16] for at in range(0, len(version_members), 16)}
+
+
+def test_simulated_users_are_the_same_people_for_the_same_seed_alone(project: Path) -> None:
+    """Another run with the same seed charges the same people again; another seed brings others."""
+    first, again, other = (Arrivals.of(asking(users=6, seed=seed)).version for seed in (0, 0, 1))
+    assert first == again
+    assert not digests(first.members) & digests(other.members)
+    assert len(digests(first.members)) == 6
+
+
+def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Path) -> None:
+    Path("data/arrivals/today").write_text("p1\np2\np3\n")
+    params = asking(unit="person", arrivals="data/arrivals/today")
+    version = Arrivals.of(params).version
+    log = Membership(project_secret(), params.dataset, params.chosen.population)
+    log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
+    assert len(digests(version.members) & digests(log.to_bytes())) == 1
+    assert (version.unit, version.units) == (params.chosen.unit, 2)
+    of_trajectories = Arrivals.of(asking(unit="trajectory", arrivals="data/arrivals/today")).version
+    assert of_trajectories.unit == "user"
+    assert not digests(of_trajectories.members) & digests(log.to_bytes())
+
+
+def test_another_order_is_another_version_of_the_same_people(project: Path) -> None:
+    Path("data/arrivals/a").write_text("1\n2\n3\n4\n")
+    Path("data/arrivals/b").write_text("\ufeff4\n3\n\n2\r\n1\n")
+    first, second = (Arrivals.of(asking(arrivals=f"data/arrivals/{name}")).version for name in "ab")
+    assert first.members == second.members
+    assert first.fingerprint != second.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "text", "said"),
+    [
+        ("data/arrivals/gone", None, "data/arrivals/gone: No such file"),
+        ("data/elsewhere", "1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
+        ("data/arrivals/few", "1\n1\n1\n", "online.cohort: found 2, and fewer users come"),
+        ("data/arrivals/bytes", b"\xff\xfe1", "data/arrivals/bytes: not UTF-8 text"),
+    ],
+)
+def test_a_wrong_list_is_one_clear_error(project: Path, arrivals: str, text: Any, said: str) -> None:
+    if text is not None:
+        Path(arrivals).write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(PipelineError, match=said):
+        Arrivals.of(asking(arrivals=arrivals))
