@@ -3,18 +3,17 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
-from primorl.online.advantages import normalised, returns_to_go
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
+from primorl.online.returns import FromReturns, policy_gradients
 from primorl.online.trajectories import Trajectories
 
 
 @dataclass(frozen=True)
-class PolicyGradient:
+class PolicyGradient(FromReturns):
     """DP-PG (private policy optimisation, Algorithm 2): θ ← θ + η (mean of clipped gradients + noise).
 
     A user's gradient is that of her whole data, Σ_t ∇ log π(a_t | s_t) Â_t with Â normalised inside her data, clipped
@@ -23,7 +22,6 @@ class PolicyGradient:
     Attributes:
         learning_rate: η.
         clipping_norm: S.
-        discount: γ.
     """
 
     name: ClassVar[str] = "dp-pg"
@@ -32,25 +30,11 @@ class PolicyGradient:
 
     learning_rate: float
     clipping_norm: float
-    discount: float = 0.99
-
-    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
-        """See `Update.begin`."""
-        return {PARAMETERS: parameters}
 
     def updated(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
         """See `Update.updated`."""
-        advantages = normalised(returns_to_go(met, self.discount), met.valid)
-        gradients = policy_gradients(network, values[PARAMETERS], met, advantages)
+        gradients = policy_gradients(network, values[PARAMETERS], met, self.advantages(met))
         step = cohort.noisy_mean(gradients, self.clipping_norm)
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * step}
-
-
-def policy_gradients(network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor) -> Tensor:
-    """Σ_t w_t ∇ log π(a_t | s_t) of every user, ``[U, d]``. Sensitive."""
-    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
-    logs = network.log_probabilities(own, met.observations, met.actions)
-    (gradients,) = torch.autograd.grad((logs * weights).sum(), own)
-    return gradients
