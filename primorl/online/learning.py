@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories, Users
+from primorl.online.trajectories import OnDevice, Trajectories, Users
 from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
@@ -17,8 +18,13 @@ PARAMETERS = "parameters"
 
 Values = Mapping[str, Tensor]
 
+Network = TypeVar("Network", bound=OnDevice, default=PolicyNetwork)
+Met = TypeVar("Met", bound=OnDevice, default=Trajectories)
+NetworkOf = TypeVar("NetworkOf", bound=OnDevice, contravariant=True, default=PolicyNetwork)
+MetOf = TypeVar("MetOf", bound=OnDevice, contravariant=True, default=Trajectories)
 
-class Update(Protocol):
+
+class Update(Protocol[NetworkOf, MetOf]):
     """One private update. Its settings are its fields."""
 
     name: ClassVar[str]
@@ -27,11 +33,11 @@ class Update(Protocol):
     def releases(self) -> int:
         """How many noisy means it takes from one cohort."""
 
-    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
+    def begin(self, network: NetworkOf, parameters: Tensor) -> dict[str, Tensor]:
         """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
 
     def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+        self, network: NetworkOf, values: Values, met: MetOf, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
         """The values after a cohort: made of the values before and of what ``cohort`` releases, of nothing else.
 
@@ -88,10 +94,10 @@ class OnlineState:
 
 
 def learn(
-    update: Update,
-    network: PolicyNetwork,
+    update: Update[Network, Met],
+    network: Network,
     plan: Plan,
-    users: Users,
+    users: Users[Network, Met],
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
     *,

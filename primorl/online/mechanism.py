@@ -1,5 +1,7 @@
 """The private mechanism of one cohort: the only way from users' trajectories to the policy."""
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 
@@ -75,7 +77,7 @@ class Cohort:
         """z; 0 for the non-private twin."""
         return self._plan.noise_multiplier
 
-    def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
 
         Formal guarantee: whatever a user contributes is scaled to norm at most S; vectors that are not finite become
@@ -84,25 +86,30 @@ class Cohort:
 
         Args:
             contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive. Users who are not
-                there contribute zero.
+                there contribute zero. Where n is large, the rows may come in pieces ``[u, n]``, so that never more than
+                one piece is in memory.
             clipping_norm: S.
 
         Returns:
             float32 ``[n]``.
 
         Raises:
-            ValueError: more users than m, or more releases than were paid for.
+            ValueError: more users than m, no piece at all, or more releases than were paid for.
         """
-        if len(contributions) > self.users:
-            raise ValueError(f"{len(contributions)} users in a cohort of {self.users}")
         if self._left < 1:
             raise ValueError("the cohort's releases are used up")
         self._left -= 1
-        rows = contributions.detach().to(torch.float64)
-        if self.noise_multiplier == 0:
-            (mean,) = self._plan.release((rows.sum(0),))
-            return mean
         clip = self._plan.clip
         assert isinstance(clip, L2Clip)
-        (unit,) = self._plan.release((clip.finish(rows / clipping_norm).sum(0),))
-        return unit * clipping_norm
+        scale = clipping_norm if self._plan.is_private else 1.0
+        total, users = None, 0
+        for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
+            users += len(rows)
+            if users > self.users:
+                raise ValueError(f"{users} users in a cohort of {self.users}")
+            clipped = clip.finish(rows.detach().to(torch.float64) / scale).sum(0)
+            total = clipped if total is None else total.add_(clipped)
+        if total is None:
+            raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
+        (unit,) = self._plan.release((total,))
+        return unit * scale
