@@ -36,9 +36,7 @@ class Update(Protocol[NetworkOf, MetOf]):
     def begin(self, network: NetworkOf, parameters: Tensor) -> dict[str, Tensor]:
         """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
 
-    def updated(
-        self, network: NetworkOf, values: Values, met: MetOf, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
+    def updated(self, network: NetworkOf, values: Values, met: MetOf, cohort: Cohort, number: int) -> dict[str, Tensor]:
         """The values after a cohort: made of the values before and of what ``cohort`` releases, of nothing else.
 
         Args:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
-from typing_extensions import Self, TypeVar
+from typing_extensions import TypeVar
 
 from primorl.online.network import PolicyNetwork
 
