@@ -6,10 +6,11 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from primorl.online.mechanism import Cohort, OnlinePlan
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories, Users
+from primorl.online.trajectories import OnDevice, Trajectories, Users
 
 PARAMETERS = "parameters"
 """Among the values: the policy's parameters, ``[d]``."""
@@ -18,8 +19,13 @@ _KEPT, _VALUE = "kept", "values."  # in checkpoints
 
 Values = Mapping[str, Tensor]
 
+Network = TypeVar("Network", bound=OnDevice, default=PolicyNetwork)
+Met = TypeVar("Met", bound=OnDevice, default=Trajectories)
+NetworkOf = TypeVar("NetworkOf", bound=OnDevice, contravariant=True, default=PolicyNetwork)
+MetOf = TypeVar("MetOf", bound=OnDevice, contravariant=True, default=Trajectories)
 
-class Update(Protocol):
+
+class Update(Protocol[NetworkOf, MetOf]):
     """One private update. Its settings are its fields."""
 
     name: ClassVar[str]
@@ -30,18 +36,12 @@ class Update(Protocol):
 
     @property
     def void(self) -> str | None:
-        """Why the plan's statement does not hold for what it makes; None: it holds."""
-
-    @property
-    def void(self) -> str | None:
         """Why its values are not made of releases alone, so that nothing is guaranteed; None: they are."""
 
-    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
+    def begin(self, network: NetworkOf, parameters: Tensor) -> dict[str, Tensor]:
         """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
 
-    def updated(
-        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
-    ) -> dict[str, Tensor]:
+    def updated(self, network: NetworkOf, values: Values, met: MetOf, cohort: Cohort, number: int) -> dict[str, Tensor]:
         """The values after a cohort: made of the values before and of what ``cohort`` releases, of nothing else.
 
         Args:
@@ -121,10 +121,10 @@ class OnlineState:
 
 
 def learn(
-    update: Update,
-    network: PolicyNetwork,
+    update: Update[Network, Met],
+    network: Network,
     plan: OnlinePlan,
-    users: Users,
+    users: Users[Network, Met],
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
     *,

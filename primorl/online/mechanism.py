@@ -1,5 +1,6 @@
 """The private mechanism of one cohort: the only way from users' trajectories to the policy."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -114,7 +115,7 @@ class Cohort:
             raise ValueError("the plan pays for choices, not for noisy means")
         return self._plan.noise_multiplier
 
-    def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
 
         Formal guarantee: whatever a user contributes is scaled to norm at most S; vectors that are not finite become
@@ -123,26 +124,34 @@ class Cohort:
 
         Args:
             contributions: one row for each user, float32 or float64 ``[U, n]``, U ≤ m; sensitive. Users who are not
-                there contribute zero.
+                there contribute zero. Where n is large, the rows may come in pieces ``[u, n]``, so that never more than
+                one piece is in memory.
             clipping_norm: S.
 
         Returns:
             float32 ``[n]``.
 
         Raises:
-            ValueError: more users than m, more releases than were paid for, or a plan of choices.
+            ValueError: more users than m, no piece at all, more releases than were paid for, or a plan of choices.
         """
-        z = self.noise_multiplier
-        self._count(contributions)
-        assert isinstance(self._plan, Plan)
-        rows = contributions.detach().to(torch.float64)
-        if z == 0:
-            (mean,) = self._plan.release((rows.sum(0),))
-            return mean
-        clip = self._plan.clip
+        if isinstance(self._plan, ChoicePlan):
+            raise ValueError("the plan pays for choices, not for noisy means")
+        self._take()
+        clip, grid = self._plan.clip, self._plan.grid
         assert isinstance(clip, L2Clip)
-        (unit,) = self._plan.release((clip.finish(rows / clipping_norm).sum(0),))
-        return unit * clipping_norm
+        scale = clipping_norm if self._plan.is_private else 1.0
+        total, users = None, 0
+        for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
+            users = self._counted(users + len(rows))
+            clipped = clip.finish(rows.detach().to(torch.float64) / scale)
+            if grid > 0:  # the sum is then exact, so that nobody's presence moves the rounding of the others
+                clipped = clipped.div_(grid).trunc_().mul_(grid)
+            own = clipped.sum(0)
+            total = own if total is None else total.add_(own)
+        if total is None:
+            raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
+        (unit,) = self._plan.release((total,))
+        return unit * scale
 
     def choose(self, scores: Tensor) -> int:
         """The number of the candidate whose sum of scores is about the largest; without noise, of the largest.
@@ -157,15 +166,19 @@ class Cohort:
         """
         if isinstance(self._plan, Plan) and self._plan.is_private:
             raise ValueError("the plan pays for noisy means, not for choices")
-        self._count(scores)
+        self._take()
+        self._counted(len(scores))
         if isinstance(self._plan, Plan):
             return int(Scores(scores.shape[1]).total(scores).argmax())
         choice = self._plan.one_choice
         return choice.choose(choice.scores.total(scores.detach().cpu()))
 
-    def _count(self, rows: Tensor) -> None:
-        if len(rows) > self.users:
-            raise ValueError(f"{len(rows)} users in a cohort of {self.users}")
+    def _take(self) -> None:
         if self._left < 1:
             raise ValueError("the cohort's releases are used up")
         self._left -= 1
+
+    def _counted(self, users: int) -> int:
+        if users > self.users:
+            raise ValueError(f"{users} users in a cohort of {self.users}")
+        return users

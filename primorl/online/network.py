@@ -128,9 +128,8 @@ class PolicyNetwork:
     def sample(self, parameters: Tensor, observations: Tensor, generator: torch.Generator) -> Tensor:
         """Draw actions: ``[d]`` and ``[B, S]`` to int64 ``[B]``, or u, ``[B, A]``."""
         outputs = self.outputs(parameters.unsqueeze(0), observations.unsqueeze(0))[0]
-        if self.discrete_actions:  # the largest sum of an output and a Gumbel variate has that output's probability
-            uniform = torch.rand(outputs.shape, generator=generator).clamp_min_(1e-38).to(outputs.device)
-            return (outputs - (-uniform.log()).log()).argmax(-1)
+        if self.discrete_actions:
+            return drawn(outputs, generator)
         noise = torch.randn(outputs.shape, generator=generator).to(outputs.device)
         return outputs + noise * self._log_scales(parameters.unsqueeze(0))[0].exp()
 
@@ -159,3 +158,12 @@ class PolicyNetwork:
     def _log_scales(self, parameters: Tensor) -> Tensor:
         """ℓ, ``[P, 1, A]``."""
         return parameters[:, parameters.shape[1] - len(self.action_low) :].unsqueeze(1)
+
+
+def drawn(outputs: Tensor, generator: torch.Generator) -> Tensor:
+    """Draw from softmax(outputs): ``[.., A]`` to int64 ``[..]``. What one row draws does not depend on the others.
+
+    The largest sum of an output and a Gumbel variate has that output's probability.
+    """
+    uniform = torch.rand(outputs.shape, generator=generator).clamp_min_(1e-38).to(outputs.device)
+    return (outputs - (-uniform.log()).log()).argmax(-1)

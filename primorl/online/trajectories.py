@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
+from typing_extensions import TypeVar
 
 from primorl.online.network import PolicyNetwork
 
@@ -52,10 +53,24 @@ class Trajectories:
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-class Users(Protocol):
+class OnDevice(Protocol):
+    """What holds tensors: the shape of a policy, and what users did under it."""
+
+    def to(self, device: torch.device) -> Self:
+        """The same on a device."""
+
+
+Network = TypeVar("Network", bound=OnDevice, contravariant=True, default=PolicyNetwork)
+"""The shape of a policy: `PolicyNetwork`, or a language model."""
+
+Met = TypeVar("Met", bound=OnDevice, covariant=True, default=Trajectories)
+"""What the users of a cohort did: `Trajectories`, or answers to prompts."""
+
+
+class Users(Protocol[Network, Met]):
     """People who can be met once under a policy: an environment that simulates them, or a service."""
 
-    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+    def meet(self, numbers: Sequence[int], network: Network, parameters: Tensor) -> Met:
         """Let users act under a policy and bring back what they did, U = len(numbers).
 
         Args:

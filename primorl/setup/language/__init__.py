@@ -1,0 +1,1 @@
+"""Language models, prompts and sentiment rewards, by name: needs the extra ``rlhf``."""
