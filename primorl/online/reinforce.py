@@ -26,7 +26,6 @@ class PolicyGradient(FromReturns):
 
     name: ClassVar[str] = "dp-pg"
     releases: ClassVar[int] = 1
-    void: ClassVar[None] = None
 
     learning_rate: float
     clipping_norm: float

@@ -17,7 +17,6 @@ from primorl.config.params import Params, plain
 from primorl.online.learning import OnlineState, Update, learn
 from primorl.online.mechanism import online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.reinforce import PolicyGradient
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy, Names
 from primorl.privacy.accounting.solving import solve_noise_multiplier
@@ -32,6 +31,7 @@ from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
+from primorl.setup.online_updates import update_of
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators import environments
 from primorl.tracking import StageRun, git_commit
@@ -114,7 +114,7 @@ def online_run(params: Params) -> OnlineRun:
         raise PipelineError(f"{_KEY}.steps: found null, and the episodes of {environment} have no limit; give a number")
     users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
     begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
-    update = update_of(params, begin.network)
+    update = update_of(params.online, begin.network, params.policy.discount)
     return OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
 
 
@@ -176,12 +176,6 @@ def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:
         appearances=asked.appearances,
         delta=delta,
     )
-
-
-def update_of(params: Params, network: PolicyNetwork) -> Update:
-    """The update that params.yaml names. What it does not say was measured (docs/online-results.md)."""
-    asked, discount = params.online, params.policy.discount
-    return PolicyGradient(asked.learning_rate, asked.clipping_norm, discount)
 
 
 @dataclass(frozen=True)
