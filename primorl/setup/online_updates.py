@@ -29,10 +29,17 @@ def update_of(asked: Online, network: PolicyNetwork, discount: float) -> Update:
             local_learning_rate=rate,
             epochs=8,
             minibatches=2,
-            discount=discount, guarantee=guarantee,
+            discount=discount,
+            guarantee=guarantee,
         )
     if asked.algorithm == "dp-rebel":
-        return Rebel(temperature=1.0, step_size=rate, steps=4, clipping_norm=norm, discount=discount, guarantee=guarantee)
+        return Rebel(
+            temperature=1.0, step_size=rate, steps=4, clipping_norm=norm, discount=discount, guarantee=guarantee
+        )
     if network.parameters <= MOST_FOR_STATISTICS:
-        return NaturalGradientByStatistics(rate, norm, ridge=1e-2, largest_step=10.0, discount=discount, guarantee=guarantee)
-    return NaturalGradientByDescent(rate, norm, steps=4, step_size=1.0, ball=10.0, discount=discount, guarantee=guarantee)
+        return NaturalGradientByStatistics(
+            rate, norm, ridge=1e-2, largest_step=10.0, discount=discount, guarantee=guarantee
+        )
+    return NaturalGradientByDescent(
+        rate, norm, steps=4, step_size=1.0, ball=10.0, discount=discount, guarantee=guarantee
+    )

@@ -87,7 +87,8 @@ class RecordedCohort(Cohort):
 
     def choose(self, scores: Tensor) -> int:
         self.rows.append(scores.clone())
-        self._count(scores)
+        self._take()
+        self._counted(len(scores))
         return 1
 
 
