@@ -23,6 +23,8 @@ class PolicyNetwork:
 
     Parameters are one vector ``[d]``: weights ``[out, in]`` and biases in turn, first layer first, then ℓ.
 
+    Layers may be ``fixed``: those of a released policy, whose last layer alone is learned. Noise grows with √d.
+
     Attributes:
         hidden: sizes of the hidden layers.
         observation_mean: ``[S]``, public.
@@ -30,6 +32,7 @@ class PolicyNetwork:
         action_low: ``[A]``; 0 for discrete actions.
         action_high: ``[A]``; 1 for discrete actions.
         discrete_actions: whether actions are 0 … A - 1.
+        fixed: weights ``[1, out, in]`` and biases ``[1, 1, out]`` in turn of layers before those that are learned.
     """
 
     hidden: tuple[int, ...]
@@ -38,12 +41,14 @@ class PolicyNetwork:
     action_low: Tensor
     action_high: Tensor
     discrete_actions: bool
+    fixed: Layers = ()
 
     @classmethod
     def of(cls, policy: DeterministicPolicy) -> "PolicyNetwork":
-        """The shape of a policy that was trained offline."""
+        """The shape of a policy that was trained offline, of which the last layer is learned."""
         return cls(
-            hidden=tuple(weight.shape[1] for weight in policy.layers[:-2:2]),
+            hidden=(),
+            fixed=policy.layers[:-2],
             observation_mean=policy.observation_mean,
             observation_scale=policy.observation_scale,
             action_low=policy.action_low,
@@ -53,8 +58,9 @@ class PolicyNetwork:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Widths of all layers, S first and A last."""
-        return (len(self.observation_mean), *self.hidden, len(self.action_low))
+        """Widths of the layers that are learned, from what enters them to A."""
+        inputs = self.fixed[-1].shape[-1] if self.fixed else len(self.observation_mean)
+        return (inputs, *self.hidden, len(self.action_low))
 
     @property
     def parameters(self) -> int:
@@ -83,7 +89,7 @@ class PolicyNetwork:
             policy: P = 1. Its action is the one at u = f.
             standard_deviation: of u in a box.
         """
-        return self._vector(policy.layers, standard_deviation)
+        return self._vector(policy.layers[len(self.fixed) :], standard_deviation)
 
     def _vector(self, layers: Layers, standard_deviation: float) -> Tensor:
         scales = torch.full((self._scales,), math.log(standard_deviation))
@@ -92,7 +98,7 @@ class PolicyNetwork:
     def exported(self, parameters: Tensor) -> DeterministicPolicy:
         """The policy of its likeliest actions, as the rest of the project uses it."""
         return DeterministicPolicy(
-            tuple(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0))),
+            (*self.fixed, *(layer.detach().clone() for layer in self._layers(parameters.unsqueeze(0)))),
             self.observation_mean,
             self.observation_scale,
             self.action_low,
@@ -102,8 +108,11 @@ class PolicyNetwork:
 
     def outputs(self, parameters: Tensor, observations: Tensor) -> Tensor:
         """f: ``[P, d]`` and ``[P, B, S]`` to ``[P, B, A]``."""
-        standardised = (observations - self.observation_mean) / self.observation_scale
-        return mlp(self._layers(parameters), standardised)
+        inputs = (observations - self.observation_mean) / self.observation_scale
+        if self.fixed:
+            flat = inputs.reshape(1, -1, inputs.shape[-1])
+            inputs = mlp(self.fixed, flat).relu_().view(*inputs.shape[:-1], -1)
+        return mlp(self._layers(parameters), inputs)
 
     def log_probabilities(self, parameters: Tensor, observations: Tensor, actions: Tensor) -> Tensor:
         """Log-probabilities of actions: ``[P, d]``, ``[P, B, S]`` and ``[P, B(, A)]`` to ``[P, B]``."""
@@ -143,7 +152,8 @@ class PolicyNetwork:
     def to(self, device: torch.device) -> "PolicyNetwork":
         """The same with its tensors on a device."""
         moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **moved)  # type: ignore[arg-type]
+        fixed = tuple(layer.to(device) for layer in self.fixed)
+        return replace(self, fixed=fixed, **moved)  # type: ignore[arg-type]
 
     def _layers(self, parameters: Tensor) -> Layers:
         """Weights ``[P, out, in]`` and biases ``[P, 1, out]`` as views of ``[P, d]``."""

@@ -122,7 +122,7 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
     """The offline policy, which must be of the environment's spaces."""
     config, policy = PolicyConfig.read(POLICY), DeterministicPolicy.load(POLICY)
     network, needed = PolicyNetwork.of(policy), users.batch
-    found = (network.sizes[0], network.sizes[-1], network.discrete_actions)
+    found = (policy.observation_size, policy.action_size, policy.discrete_actions)
     if found != (needed.observation_size, len(needed.action_low), needed.discrete_actions):
         raise PipelineError(
             f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, {params.chosen.environment} "
