@@ -13,6 +13,7 @@ from primorl.project.errors import PipelineError
 from primorl.simulators import dosing, environments, riverswim
 from primorl.simulators.acrobot import AcrobotBatch
 from primorl.simulators.cartpole import CartPoleBatch
+from primorl.simulators.pendulum import PendulumBatch
 from primorl.simulators.single import Flags, Floats
 
 
@@ -101,6 +102,7 @@ class GymBatch:
 _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
     "CartPole-v1": CartPoleBatch,
     "Acrobot-v1": AcrobotBatch,
+    "Pendulum-v1": PendulumBatch,
     **{name: partial(riverswim.RiverswimBatch, p) for p, name in riverswim.ENVIRONMENTS.items()},
     **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
 }

@@ -16,6 +16,7 @@ from primorl.simulators.acrobot import AcrobotBatch
 from primorl.simulators.batches import GymBatch, batch
 from primorl.simulators.cartpole import CartPoleBatch
 from primorl.simulators.environments import make
+from primorl.simulators.pendulum import PendulumBatch
 
 OWN = (*riverswim.ENVIRONMENTS.values(), *dosing.ENVIRONMENTS.values())
 PROPOFOL = "anesthesim:anesthesim/PropofolControl-v0"
@@ -30,12 +31,15 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
         env.unwrapped.state = own.copy()  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions = rng.integers(len(ours.action_low), size=count)
+        actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, (count, 1)).astype(np.float32)
+        if ours.discrete_actions:
+            actions = rng.integers(len(ours.action_low), size=count)
         seen, rewards, terminated, truncated = ours.step(actions)
         for at in np.flatnonzero(running):
             expected = envs[at].step(actions[at])
             np.testing.assert_allclose(seen[at], expected[0], atol=2e-4)
-            assert (rewards[at], terminated[at], truncated[at]) == expected[1:4]
+            assert rewards[at] == pytest.approx(expected[1], abs=2e-4)
+            assert (terminated[at], truncated[at]) == expected[2:4]
         running &= ~(terminated | truncated)
     assert not running.any()
 
@@ -51,6 +55,12 @@ def test_the_acrobot_batch_steps_as_gymnasium_and_both_end_at_the_bar() -> None:
     ours.reset(2, seed=3)
     ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar
     _same("Acrobot-v1", ours, ours._state)
+
+
+def test_the_pendulum_batch_steps_as_gymnasium() -> None:
+    ours = PendulumBatch()
+    ours.reset(4, seed=3)
+    _same("Pendulum-v1", ours, ours._state)
 
 
 def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -141,7 +141,9 @@ class Stream:
         node = self._sums[:level].sum(0) + (vector if fits else 0)
         self._sums[:level] = self._noisy[:level] = 0
         self._sums[level] = node
-        self._noisy[level] = node + (discrete_laplace(counter.entropy, self._size, counter.scale) if counter.scale else 0)
+        self._noisy[level] = node + (
+            discrete_laplace(counter.entropy, self._size, counter.scale) if counter.scale else 0
+        )
         return self._noisy.sum(0)
 
 
