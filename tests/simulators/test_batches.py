@@ -31,7 +31,9 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
         env.unwrapped.state = own.copy()  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, (count, 1)).astype(np.float32)
+        actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, (count, len(ours.action_low))).astype(
+            np.float32
+        )
         if ours.discrete_actions:
             actions = rng.integers(len(ours.action_low), size=count)
         seen, rewards, terminated, truncated = ours.step(actions)
