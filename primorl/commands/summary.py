@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.project.paths import MODEL, MOPO, POLICY, SUMMARY
+from primorl.project.paths import MODEL, MOPO, ONLINE_METRICS, POLICY, SUMMARY
 
 if TYPE_CHECKING:
     from primorl.evaluation.summary import Summary
@@ -41,7 +41,21 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     summary, stale = found.to_json(), other_files(found)
     if stale is not None:
         print(f"warning: {SUMMARY}: {stale}", file=sys.stderr)
-    print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary))
+    print(json.dumps(summary, indent=2, allow_nan=False) if as_json else text(summary) + online_row())
+
+
+def online_row() -> str:
+    """What users who came after training brought, as one more row of the table; empty where nobody was met."""
+    from primorl.evaluation.online_results import OnlineSummary
+
+    found = OnlineSummary.read(ONLINE_METRICS) if ONLINE_METRICS.exists() else OnlineSummary(met=False)
+    if not found.met:
+        return ""
+    low, high = found.return_ci95 or (0.0, 0.0)
+    return (
+        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} [{low:.4g}, {high:.4g}] after "
+        f"{found.users} {found.unit}s; {found.promise}"
+    )
 
 
 def other_files(summary: "Summary") -> str | None:

@@ -55,6 +55,14 @@ class OnlineSummary:
         if self.met and None in (self.return_mean, self.return_ci95, self.users, self.policy_sha256):
             raise ValueError("met: true, and a figure is missing")
 
+    @property
+    def promise(self) -> str:
+        """What one user is promised, in one line."""
+        if self.epsilon is None:
+            return "not private"
+        text = f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
+        return f"{text} — VOID: {'; '.join(self.void)}" if self.void else text
+
     def write(self, file: Path) -> None:
         """Write the file, atomically."""
         write_record(file, self)
@@ -125,12 +133,5 @@ def draw_online(
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="best", frameon=False)
-    axes.set_title(f"online {summary.algorithm}\n{_promise(summary)}", fontsize=11, wrap=True)
+    axes.set_title(f"online {summary.algorithm}\n{summary.promise}", fontsize=11, wrap=True)
     figure.savefig(path, format="png", metadata={"Software": None})
-
-
-def _promise(summary: OnlineSummary) -> str:
-    if summary.epsilon is None:
-        return "not private"
-    text = f"ε = {at_most(summary.epsilon)}, δ = {at_most(summary.delta or 0.0)} per {summary.unit}"
-    return f"{text} — VOID: {'; '.join(summary.void)}" if summary.void else text
