@@ -2,7 +2,7 @@
 
 python -m examples.sentiment                                    # offline: invented reviews and a tiny model
 python -m examples.sentiment --model lvwerra/gpt2-imdb --prompts stanfordnlp/imdb --reward lvwerra/distilbert-imdb
-    --cohort 256 --piece 8 --answer-length 24 --epsilon 8       # GPT-2; downloads about 1 GB once
+    --rank 4 --cohort 256 --piece 8 --prompt-length 8 --answer-length 24        # GPT-2; downloads about 1 GB once
 
 Prints the mean reward on held-out prompts, which count as public, before and after. Writes the trained weights and
 privacy.json.
@@ -38,13 +38,13 @@ def main() -> None:
     parser.add_argument("--cohorts", type=int, default=20)
     parser.add_argument("--cohort", type=int, default=512, help="prompts a cohort")
     parser.add_argument("--piece", type=int, default=256, help="prompts whose gradients are in memory at once")
-    parser.add_argument("--rank", type=int, default=2, help="of the adapter; 0: train all parameters")
+    parser.add_argument("--rank", type=int, default=0, help="of a low-rank adapter; 0: train all parameters")
     parser.add_argument("--prompt-length", type=int, default=3, help="tokens of a text that are its prompt")
     parser.add_argument("--answer-length", type=int, default=8, help="tokens of an answer, at most")
     parser.add_argument("--answers", type=int, default=2, help="to each prompt; they are compared with each other")
-    parser.add_argument("--learning-rate", type=float, default=2.0)
-    parser.add_argument("--clipping-norm", type=float, default=0.5)
-    parser.add_argument("--kl-weight", type=float, default=0.0, help="of the divergence from the model before")
+    parser.add_argument("--learning-rate", type=float, default=0.3)
+    parser.add_argument("--clipping-norm", type=float, default=1.0)
+    parser.add_argument("--kl-weight", type=float, default=0.01, help="of the divergence from the model before")
     parser.add_argument("--held-out", type=int, default=512, help="public prompts that judge the model")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("models/language"))

@@ -56,11 +56,12 @@ def untrained(seed: int, width: int = 32) -> GPT2LMHeadModel:
 def trained(seed: int, steps: int = 300) -> GPT2LMHeadModel:
     """A model that learned from public reviews, by cross-entropy, to write them."""
     model = untrained(seed)
-    encoded = tokenizer()(reviews(2048, seed), return_tensors="pt", padding=True)["input_ids"]
+    encoded = tokenizer()(reviews(2048, seed), return_tensors="pt")["input_ids"]
+    present = torch.ones_like(encoded[:64])
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3)
     for step in range(steps):
         batch = encoded[torch.arange(64 * step, 64 * (step + 1)) % len(encoded)]
-        loss = model(input_ids=batch, labels=batch).loss
+        loss = model(input_ids=batch, attention_mask=present, labels=batch).loss
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -68,6 +69,7 @@ def trained(seed: int, steps: int = 300) -> GPT2LMHeadModel:
 
 
 def sentiment(texts: Sequence[str]) -> Tensor:
-    """Good words minus bad words in each text, ``[n]``."""
-    scores = dict.fromkeys(GOOD, 1.0) | dict.fromkeys(BAD, -1.0)
-    return torch.tensor([sum(scores.get(word, 0.0) for word in text.split()) for text in texts])
+    """Share of good words among the good and bad ones in each text, ``[n]``; 0 where there is neither."""
+    words = [text.split() for text in texts]
+    good, bad = (torch.tensor([sum(word in kind for word in text) for text in words]) for kind in (GOOD, BAD))
+    return good / (good + bad).clamp(min=1)

@@ -43,11 +43,11 @@ def as_policy(model: Any, rank: int | None) -> LanguagePolicy:
 
     Args:
         model: its parameters are where training begins.
-        rank: of a low-rank adapter by ``peft``, which is all that is trained then: W + 2BA on the layers that ``peft``
-            adapts by default (GPT-2: the projection to queries, keys and values), B = 0 at first. None: all parameters.
+        rank: of a low-rank adapter by ``peft``, which is all that is trained then: W + 2BA on every linear layer but
+            the last, B = 0 at first. None: all parameters.
 
     Raises:
-        PipelineError: ``peft`` is missing, or knows no default layers for this model.
+        PipelineError: ``peft`` is missing.
     """
     if rank is None:
         return LanguagePolicy(Transformer(model))
@@ -56,7 +56,8 @@ def as_policy(model: Any, rank: int | None) -> LanguagePolicy:
 
         warnings.simplefilter("ignore")  # of GPT-2's transposed weights, which peft takes account of by itself
         torch.manual_seed(0)  # A's first values are public
-        adapted = get_peft_model(model, LoraConfig(r=rank, lora_alpha=2 * rank, task_type=TaskType.CAUSAL_LM))
+        config = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules="all-linear", task_type=TaskType.CAUSAL_LM)
+        adapted = get_peft_model(model, config)
     return LanguagePolicy(Transformer(adapted))
 
 
@@ -88,7 +89,7 @@ class SentimentReward:
     @property
     def _label(self) -> int:
         labels = self.classifier.config.id2label
-        return next(number for number, label in labels.items() if label.lower() == _POSITIVE)
+        return next(int(number) for number, label in labels.items() if label.lower() == _POSITIVE)
 
 
 def load_reward(name: str, length: int) -> SentimentReward:

@@ -13,6 +13,7 @@ from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
 from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.fitting import FITTING
+from tests.mutations.planted_bugs.language import LANGUAGE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
@@ -61,4 +62,5 @@ BUGS: tuple[Bug, ...] = (
     *FITTING,
     *UPGRADES,
     *PUBLIC_CHECKS,
+    *LANGUAGE,
 )
