@@ -1,7 +1,7 @@
 """DPPG: each user's local PPO update, clipped after every step, and the noisy mean of them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,9 +34,11 @@ class DPPG:
     most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
     All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
 
-    Adam's moments begin at g̃ and g̃², g̃ being the mean that the cohort before released (their Appendix C). The step goes
-    uphill, so g̃ keeps its sign. No correction is made then for moments that began at zero, as they did not. Before
-    anything was released they are zero, and corrected.
+    Adam's moments begin at zero for every user, or with ``moments="released"`` at g̃ and g̃², g̃ being the mean that the
+    cohort before released (their Appendix C.2). The step goes uphill, so g̃ keeps its sign. No correction is made then
+    for moments that began at zero, as they did not; before anything was released they are zero, and corrected. Where
+    the noise of g̃ is as large as g̃, the first local steps go where the last noise went, each coordinate by a whole
+    learning rate: hence zero is the default.
 
     Where this departs from the paper (its privacy notes): with ``guarantee="strict"`` there is no critic; Â is GAE over
     a linear baseline that is fitted inside the user's data (`own_baseline`), and normalised inside her data.
@@ -53,6 +55,7 @@ class DPPG:
         learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
         discount: γ.
         guarantee: see above.
+        moments: what Adam's begin at, see above.
     """
 
     name: ClassVar[str] = "dppg"
@@ -67,6 +70,7 @@ class DPPG:
     learning_rate: float = 1.0
     discount: float = 0.99
     guarantee: Guarantee = "strict"
+    moments: Literal["zero", "released"] = "zero"
 
     @property
     def void(self) -> str | None:
@@ -136,7 +140,8 @@ class DPPG:
 
     def _moments(self, released: Tensor, users: int) -> Adam:
         rows = released.expand(users, -1)
-        return Adam(rows, rows.square(), None) if released.any() else Adam.fresh(rows)
+        known = self.moments == "released" and bool(released.any())
+        return Adam(rows, rows.square(), None) if known else Adam.fresh(rows)
 
     def _schedule(self, steps: int, number: int) -> list[Tensor]:
         """Numbers of the steps of every minibatch of every epoch, of public permutations."""
