@@ -27,6 +27,10 @@ class Update(Protocol):
     def releases(self) -> int:
         """How many noisy means it takes from one cohort."""
 
+    @property
+    def void(self) -> str | None:
+        """Why the plan's statement does not hold for what it makes; None: it holds."""
+
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
 

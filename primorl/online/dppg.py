@@ -1,0 +1,154 @@
+"""DPPG: each user's local PPO update, clipped after every step, and the noisy mean of them."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from primorl.online import critic
+from primorl.online.adam import Adam
+from primorl.online.advantages import (
+    CARRIED,
+    Guarantee,
+    generalised_advantages,
+    normalised,
+    normalised_over_cohort,
+    own_baseline,
+)
+from primorl.online.learning import PARAMETERS, Values
+from primorl.online.mechanism import Cohort
+from primorl.online.network import PolicyNetwork
+from primorl.online.trajectories import Trajectories
+
+RELEASED = "released_mean"
+"""Among the values: the noisy mean of the cohort before, ``[d]``; zero before the first."""
+
+
+@dataclass(frozen=True)
+class DPPG:
+    """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
+
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step of Adam climbs the mean
+    of (π_θ / π_θ0)(a_t | s_t) Â_t + β H(π_θ(s_t)), without a clip of the ratio, and θ - θ₀ is scaled back to norm at
+    most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
+    All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
+
+    Adam's moments begin at g̃ and g̃², g̃ being the mean that the cohort before released (their Appendix C). The step goes
+    uphill, so g̃ keeps its sign. No correction is made then for moments that began at zero, as they did not. Before
+    anything was released they are zero, and corrected.
+
+    Where this departs from the paper (its privacy notes): with ``guarantee="strict"`` there is no critic; Â is GAE over
+    a linear baseline that is fitted inside the user's data (`own_baseline`), and normalised inside her data.
+    ``guarantee="paper"`` carries a critic from user to user without noise and normalises over the cohort: the statement
+    is void.
+
+    Attributes:
+        clipping_norm: S.
+        local_learning_rate: Adam's, inside a user.
+        epochs: E.
+        minibatches: M.
+        entropy_coefficient: β.
+        decay: λ of GAE.
+        learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
+        discount: γ.
+        guarantee: see above.
+    """
+
+    name: ClassVar[str] = "dppg"
+    releases: ClassVar[int] = 1
+
+    clipping_norm: float
+    local_learning_rate: float
+    epochs: int
+    minibatches: int
+    entropy_coefficient: float = 0.0
+    decay: float = 0.95
+    learning_rate: float = 1.0
+    discount: float = 0.99
+    guarantee: Guarantee = "strict"
+
+    @property
+    def void(self) -> str | None:
+        """See `Update.void`."""
+        return None if self.guarantee == "strict" else CARRIED
+
+    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
+        """See `Update.begin`."""
+        values = {PARAMETERS: parameters, RELEASED: torch.zeros_like(parameters)}
+        return values if self.guarantee == "strict" else values | critic.begin(network)
+
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> dict[str, Tensor]:
+        """See `Update.updated`."""
+        schedule = self._schedule(met.steps, number)
+        carried: dict[str, Tensor] = {}
+        if self.guarantee == "strict":
+            before, after = own_baseline(network, met, self.discount)
+            raw = generalised_advantages(met, before, after, self.discount, self.decay)
+            advantages = normalised(raw, met.valid)
+        else:
+            before, after = (critic.estimates(network, values, x) for x in (met.observations, met.next_observations))
+            raw = generalised_advantages(met, before, after, self.discount, self.decay)
+            advantages = normalised_over_cohort(raw, met.valid)
+            carried = critic.fitted(network, values, met, raw + before, schedule, self.local_learning_rate)
+        bound = self.clipping_norm if cohort.noise_multiplier > 0 else float("inf")
+        deltas = self.local_updates(network, values, met, advantages, schedule, bound)
+        mean = cohort.noisy_mean(deltas, self.clipping_norm)
+        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * mean, RELEASED: mean, **carried}
+
+    def local_updates(
+        self,
+        network: PolicyNetwork,
+        values: Values,
+        met: Trajectories,
+        advantages: Tensor,
+        schedule: list[Tensor],
+        bound: float,
+    ) -> Tensor:
+        """θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
+
+        Args:
+            network: shape of the policy.
+            values: released before.
+            met: what users did.
+            advantages: Â, ``[U, T]``.
+            schedule: numbers of the steps of every minibatch, the same for all users.
+            bound: S; infinite for the non-private twin.
+        """
+        start = values[PARAMETERS].expand(met.users, -1)
+        with torch.no_grad():
+            old = network.log_probabilities(start, met.observations, met.actions)
+        deltas, adam = torch.zeros_like(start), self._moments(values[RELEASED], met.users)
+        for steps in schedule:
+            valid = met.valid[:, steps]
+            counts = valid.sum(1, keepdim=True)
+            own = (start + deltas).requires_grad_()
+            outputs = network.outputs(own, met.observations[:, steps])
+            ratios = (network.scores(own, outputs, met.actions[:, steps]) - old[:, steps]).exp()
+            gains = ratios * advantages[:, steps] + self.entropy_coefficient * network.entropy(own, outputs)
+            (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
+            moved = deltas + self.local_learning_rate * adam.direction(gradients)
+            # Who has no step here stays: moments that began at the released mean would move even an empty user.
+            deltas = within(torch.where(counts > 0, moved, deltas), bound)
+        return deltas
+
+    def _moments(self, released: Tensor, users: int) -> Adam:
+        rows = released.expand(users, -1)
+        return Adam(rows, rows.square(), None) if released.any() else Adam.fresh(rows)
+
+    def _schedule(self, steps: int, number: int) -> list[Tensor]:
+        """Numbers of the steps of every minibatch of every epoch, of public permutations."""
+        generator = torch.Generator().manual_seed(number)
+        return [
+            part
+            for _ in range(self.epochs)
+            for part in torch.randperm(steps, generator=generator).tensor_split(self.minibatches)
+        ]
+
+
+def within(vectors: Tensor, bound: float) -> Tensor:
+    """Rows scaled to norm at most ``bound``."""
+    scaled: Tensor = vectors * (bound / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)).clamp(max=1.0)
+    return scaled
