@@ -55,11 +55,6 @@ def normalised_over_cohort(values: Tensor, valid: Tensor) -> Tensor:
     return normalised(values.view(1, -1), valid.view(1, -1)).view_as(values)
 
 
-def advantages_of(values: Tensor, valid: Tensor, guarantee: Guarantee) -> Tensor:
-    """Normalised inside each user, or over the cohort where the papers do so."""
-    return (normalised if guarantee == "strict" else normalised_over_cohort)(values, valid)
-
-
 def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, discount: float, decay: float) -> Tensor:
     """GAE (Schulman et al. 2016, equation 16), ``[U, T]``; 0 at padding.
 

@@ -7,10 +7,9 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from primorl.online.mechanism import Cohort
+from primorl.online.mechanism import Cohort, OnlinePlan
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories, Users
-from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
 """Among the values: the policy's parameters, ``[d]``."""
@@ -25,7 +24,7 @@ class Update(Protocol):
 
     @property
     def releases(self) -> int:
-        """How many noisy means it takes from one cohort."""
+        """How many noisy means, or choices, it takes from one cohort."""
 
     @property
     def void(self) -> str | None:
@@ -94,7 +93,7 @@ class OnlineState:
 def learn(
     update: Update,
     network: PolicyNetwork,
-    plan: Plan,
+    plan: OnlinePlan,
     users: Users,
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
@@ -114,7 +113,7 @@ def learn(
     Args:
         update: makes the private update.
         network: shape of the policy.
-        plan: of the run (`online_plan`).
+        plan: of the run (`online_plan`, `ChoicePlan`).
         users: who can be met.
         cohorts: numbers of the users of every cohort.
         state: where the run stands; ``OnlineState(update.begin(network, parameters), len(cohorts))`` at first.

@@ -1,5 +1,7 @@
 """The private mechanism of one cohort: the only way from users' trajectories to the policy."""
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
@@ -7,6 +9,7 @@ from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.privacy.mechanism.selection import Scores, Selection
 
 ONE_USER = "user"
 """What one unit of privacy is: everything that one user does in the run."""
@@ -52,27 +55,61 @@ def online_plan(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ChoicePlan(Selection):
+    """The plan of a run whose updates choose one of k candidates (`Cohort.choose`) and release nothing else.
+
+    Formal guarantee: a user is in at most ``choices`` choices, each of pure ε / ``choices``; the choices of other
+    cohorts are post-processing with respect to her. By basic composition the run is ε-differentially private for her,
+    which is what `event` and `statement` say of ``epsilon``.
+
+    Attributes:
+        cohort: m, the most users who score in one choice; public.
+        choices: that one user takes part in: those of an update times the cohorts that she is in.
+    """
+
+    cohort: int
+    choices: int = 1
+
+    @property
+    def one_choice(self) -> Selection:
+        """The mechanism of one choice."""
+        return Selection(self.cohort, self.unit, self.candidates, self.epsilon / self.choices, self.delta, self.entropy)
+
+
+OnlinePlan = Plan | ChoicePlan
+"""What a run's updates may take from a cohort: noisy means, or choices."""
+
+
 class Cohort:
-    """One cohort's mechanism: it releases so many noisy means, and no more.
+    """One cohort's mechanism: it releases so many noisy means, or choices, and no more.
 
     Args:
         plan: of the run.
-        releases: noisy means that the update may take from this cohort.
+        releases: that the update may take from this cohort.
     """
 
-    def __init__(self, plan: Plan, releases: int):
+    def __init__(self, plan: OnlinePlan, releases: int):
         self._plan = plan
         self._left = releases
 
     @property
     def users(self) -> int:
         """m, the public size of a cohort."""
+        if isinstance(self._plan, ChoicePlan):
+            return self._plan.cohort
         assert self._plan.denominator is not None
         return int(self._plan.denominator)
 
     @property
     def noise_multiplier(self) -> float:
-        """z; 0 for the non-private twin."""
+        """Noise multiplier z of the noisy means; 0 for the non-private twin.
+
+        Raises:
+            ValueError: the plan is of choices.
+        """
+        if isinstance(self._plan, ChoicePlan):
+            raise ValueError("the plan pays for choices, not for noisy means")
         return self._plan.noise_multiplier
 
     def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
@@ -91,18 +128,42 @@ class Cohort:
             float32 ``[n]``.
 
         Raises:
-            ValueError: more users than m, or more releases than were paid for.
+            ValueError: more users than m, more releases than were paid for, or a plan of choices.
         """
-        if len(contributions) > self.users:
-            raise ValueError(f"{len(contributions)} users in a cohort of {self.users}")
-        if self._left < 1:
-            raise ValueError("the cohort's releases are used up")
-        self._left -= 1
+        z = self.noise_multiplier
+        self._count(contributions)
+        assert isinstance(self._plan, Plan)
         rows = contributions.detach().to(torch.float64)
-        if self.noise_multiplier == 0:
+        if z == 0:
             (mean,) = self._plan.release((rows.sum(0),))
             return mean
         clip = self._plan.clip
         assert isinstance(clip, L2Clip)
         (unit,) = self._plan.release((clip.finish(rows / clipping_norm).sum(0),))
         return unit * clipping_norm
+
+    def choose(self, scores: Tensor) -> int:
+        """The number of the candidate whose sum of scores is about the largest; without noise, of the largest.
+
+        Formal guarantee: that of `Selection`, for what `Scores` holds within [0, 1]. A user who is not there scores 0.
+
+        Args:
+            scores: one row for each user, ``[U, k]``, U ≤ m; sensitive.
+
+        Raises:
+            ValueError: more users than m, more releases than were paid for, or a plan of noisy means.
+        """
+        if isinstance(self._plan, Plan) and self._plan.is_private:
+            raise ValueError("the plan pays for noisy means, not for choices")
+        self._count(scores)
+        if isinstance(self._plan, Plan):
+            return int(Scores(scores.shape[1]).total(scores).argmax())
+        choice = self._plan.one_choice
+        return choice.choose(choice.scores.total(scores.detach().cpu()))
+
+    def _count(self, rows: Tensor) -> None:
+        if len(rows) > self.users:
+            raise ValueError(f"{len(rows)} users in a cohort of {self.users}")
+        if self._left < 1:
+            raise ValueError("the cohort's releases are used up")
+        self._left -= 1
