@@ -30,7 +30,7 @@ def table_a() -> list[Case]:
     strict = {**place, "cohort": 125, "cohorts": 8}
     paper = {**place, "cohort": 10, "cohorts": 100, "hidden": (64,)}
     for epsilon in (*TABLE_EPSILONS, *FIGURE_EPSILONS):
-        update = PolicyGradient(learning_rate=4.0, clipping_norm=1.0)
+        update = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
         where = {"method": "DP-PG", "budget": f"ε {epsilon:g}", "column": "strict"}
         cases.append(Learning(**strict, **where, update=update, noise_multiplier=exact(epsilon)))
     for epsilon in TABLE_EPSILONS:

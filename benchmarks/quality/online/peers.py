@@ -56,6 +56,7 @@ class Peer:
 
     def run(self, seed: int) -> Row:
         """Learn and judge the last policy."""
+        import primorl.simulators.gym_notice  # noqa: F401, I001  before stable-baselines3, which imports Gym
         from stable_baselines3 import A2C, PPO
         from stable_baselines3.common.callbacks import StopTrainingOnMaxEpisodes
         from stable_baselines3.common.env_util import make_vec_env

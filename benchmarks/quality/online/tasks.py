@@ -91,8 +91,8 @@ def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
 
 _PI = float(np.pi)
 TASKS: dict[str, Task] = {
-    # Half of the track, 2 m/s, the angle at which the pole has fallen, 2 rad/s.
-    "CartPole": Task("CartPole-v1", (2.4, 2.0, 0.21, 2.0), 500, judged=100, traced=50),
+    # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
+    "CartPole": Task("CartPole-v1", (1.0, 1.0, 0.1, 0.5), 500, judged=100, traced=50),
     # The space's bounds: cosines and sines, and 4π and 9π rad/s.
     "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 4 * _PI, 9 * _PI), 500, judged=100, traced=30),
 }
