@@ -83,19 +83,20 @@ def own_baseline(network: PolicyNetwork, met: Trajectories, discount: float) -> 
     Features are (s, s², t/T, 1), with s standardised as the policy does it. All users' normal equations are solved at
     once, each for herself.
     """
-    targets = returns_to_go(met, discount)
-    steps = met.steps
-    time = torch.arange(steps + 1, device=targets.device) / steps
+    returns = returns_to_go(met, discount)
+    counts = met.valid.sum(1, keepdim=True).clamp(min=1)
+    # About her mean, so that a shift of all returns shifts V and no advantage.
+    mean = returns.sum(1, keepdim=True) / counts
+    targets = torch.where(met.valid, returns - mean, 0.0).unsqueeze(-1)
+    time = torch.arange(met.steps + 1, device=returns.device) / met.steps
     here = _features(network, met.observations, time[:-1]) * met.valid.unsqueeze(-1)
     there = _features(network, met.next_observations, time[1:])
-    # With the intercept outside the penalty, a shift of all rewards shifts V and no advantage.
-    counts = met.valid.sum(1).clamp(min=1).view(-1, 1, 1)
     penalty = _RIDGE * torch.eye(here.shape[-1], dtype=torch.float64, device=here.device)
-    penalty[-1, -1] = 1e-9
+    # A user's matrix that is not finite spoils her own weights only.
     weights, _ = torch.linalg.solve_ex(
-        here.mT @ here / counts + penalty, here.mT @ targets.unsqueeze(-1) / counts
-    )  # a user's matrix that is not finite spoils her own weights only
-    return (here @ weights).squeeze(-1), (there @ weights).squeeze(-1)
+        here.mT @ here / counts.unsqueeze(-1) + penalty, here.mT @ targets / counts.unsqueeze(-1)
+    )
+    return mean + (here @ weights).squeeze(-1), mean + (there @ weights).squeeze(-1)
 
 
 def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class NaturalGradientByStatistics(FromReturns):
     w ≈ argmin_w E[(Â - wᵀψ)²], ψ = ∇ log π(a | s), and θ ← θ + η w. A user's vector is the upper triangle of the mean
     of ψψᵀ over her steps and the mean of ψÂ, d (d + 3) / 2 numbers, clipped to S together. Of the noisy means F and g,
     w = F⁻¹ g, where eigenvalues of F below the ridge are raised to it. The ridge is 2σ√d, the norm of a symmetric
-    matrix of noise of standard deviation σ = zS / m, and at least ``ridge``: so the noise does not decide on a direction.
+    matrix of noise of standard deviation σ = zS / m, and at least ``ridge``: so the noise decides on no direction.
 
     Sheffet 2019 ("Old techniques in differentially private linear regression") is the paper's reference for such an
     oracle. His ridge depends on β as well; this one is the expected norm.
@@ -149,17 +149,17 @@ class NaturalGradientByChoice(FromReturns):
 
     def directions(self, parameters: Tensor, number: int) -> Tensor:
         """The class, ``[k, d]``: public."""
-        drawn = torch.randn(self.candidates, len(parameters), generator=torch.Generator().manual_seed(number))
-        drawn = drawn * (self.ball / torch.linalg.vector_norm(drawn, dim=1, keepdim=True))
+        drawn: Tensor = torch.randn(self.candidates, len(parameters), generator=torch.Generator().manual_seed(number))
+        drawn *= self.ball / torch.linalg.vector_norm(drawn, dim=1, keepdim=True)
         drawn[0] = 0.0
-        return drawn.to(parameters)
+        return drawn.to(parameters.device)
 
     def scores(self, network: PolicyNetwork, parameters: Tensor, met: Trajectories, directions: Tensor) -> Tensor:
         """What every user adds to the scores, ``[U, k]``; zero for one without steps. Sensitive."""
         errors = self.advantages(met).unsqueeze(-1) - step_scores(network, parameters, met) @ directions.mT
         losses = (errors.square() * own_weights(met.valid).unsqueeze(-1)).sum(1)
-        scores: Tensor = torch.where(met.valid.any(1, keepdim=True), 1 - losses / self.largest_loss, 0.0)
-        return scores
+        found: Tensor = torch.where(met.valid.any(1, keepdim=True), 1 - losses / self.largest_loss, 0.0)
+        return found
 
 
 def step_scores(network: PolicyNetwork, parameters: Tensor, met: Trajectories) -> Tensor:
@@ -175,20 +175,19 @@ def step_scores(network: PolicyNetwork, parameters: Tensor, met: Trajectories) -
 
 def predictions(network: PolicyNetwork, parameters: Tensor, met: Trajectories, direction: Tensor) -> Tensor:
     """wᵀψ_t of every step, ``[U, T]``. Sensitive."""
-
-    def logs(rows: Tensor) -> Tensor:
-        return network.log_probabilities(rows, met.observations, met.actions)
-
-    shape = (met.users, -1)
-    _, products = torch.func.jvp(logs, (parameters.expand(shape),), (direction.expand(shape),))
-    found: Tensor = products
-    return found
+    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
+    weights = torch.ones_like(met.rewards).requires_grad_()
+    logs = network.log_probabilities(own, met.observations, met.actions)
+    # The gradient is linear in the weights, and its derivative by them is what is wanted.
+    (gradients,) = torch.autograd.grad((logs * weights).sum(), own, create_graph=True)
+    (products,) = torch.autograd.grad((gradients @ direction).sum(), weights)
+    return products
 
 
 def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows and columns of the upper triangle of a square matrix."""
-    row, column = torch.triu_indices(size, size, device=device).unbind()
-    return row, column
+    both = torch.triu_indices(size, size, device=device)
+    return both[0], both[1]
 
 
 def inside(vector: Tensor, radius: float) -> Tensor:

@@ -1,0 +1,133 @@
+"""Cohorts made by hand, their neighbours, and plans that record what enters the noise."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from torch import Tensor
+
+from primorl.online.dppg import RELEASED
+from primorl.online.learning import PARAMETERS, Update
+from primorl.online.mechanism import ChoicePlan, Cohort, OnlinePlan, online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.online.trajectories import Trajectories
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+
+USERS, STEPS, SIZE = 4, 12, 3
+
+
+def network(hidden: tuple[int, ...] = (), *, discrete: bool = True) -> PolicyNetwork:
+    low = torch.zeros(2) if discrete else -torch.ones(2)
+    return PolicyNetwork(hidden, torch.zeros(SIZE), torch.ones(SIZE), low, torch.ones(2), discrete)
+
+
+def met(shape: PolicyNetwork, *, users: int = USERS, seed: int = 0) -> Trajectories:
+    """Random users; some leave before the last step, some have two episodes."""
+    generator = torch.Generator().manual_seed(seed)
+    observations = torch.randn(users, STEPS + 1, SIZE, generator=generator)
+    if shape.discrete_actions:
+        actions = torch.randint(2, (users, STEPS), generator=generator)
+    else:
+        actions = torch.randn(users, STEPS, 2, generator=generator)
+    valid = torch.arange(STEPS) < torch.randint(STEPS // 2, STEPS + 1, (users, 1), generator=generator)
+    ends = torch.zeros(users, STEPS, dtype=torch.bool)
+    ends[:, 3] = True
+    ends[torch.arange(users), valid.sum(1) - 1] = True
+    terminated = ends & (torch.rand(users, STEPS, generator=generator) < 0.5)
+    rewards = torch.randn(users, STEPS, generator=generator)
+    everything = (observations[:, :-1], actions, rewards, observations[:, 1:], terminated, ends, valid)
+    return Trajectories(*(_masked(values, valid) for values in everything))
+
+
+def _masked(values: Tensor, valid: Tensor) -> Tensor:
+    return values * valid.view(*valid.shape, *[1] * (values.dim() - 2)).to(values.dtype)
+
+
+def with_user(data: Trajectories, number: int, other: Trajectories | None) -> Trajectories:
+    """A user replaced by the first of ``other``, or by an empty one."""
+    changed = {name: value.clone() for name, value in vars(data).items()}
+    for name, value in changed.items():
+        value[number] = 0 if other is None else getattr(other, name)[0]
+    return Trajectories(**changed)
+
+
+def hostile(shape: PolicyNetwork) -> dict[str, Trajectories]:
+    """Users of whom one tries to spoil the sum."""
+    plain = met(shape, users=1, seed=5)
+    rewards = {"nan": torch.nan, "infinite": torch.inf, "huge": 1e30, "equal": 1.0}
+    found = {what: replace(plain, rewards=torch.full_like(plain.rewards, value)) for what, value in rewards.items()}
+    found["nan state"] = replace(plain, observations=torch.full_like(plain.observations, torch.nan))
+    found["far state"] = replace(plain, observations=plain.observations * 1e20)
+    return found
+
+
+@dataclass(frozen=True)
+class RecordedPlan(Plan):
+    """Notes what enters the noise, and releases the same numbers whatever it is."""
+
+    sums: list[Tensor] = field(default_factory=list)
+
+    def release(self, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        self.sums.append(total[0].clone())
+        generator = torch.Generator().manual_seed(len(self.sums))
+        return (torch.randn(total[0].shape, generator=generator) * 0.05,)
+
+
+class RecordedCohort(Cohort):
+    """Notes what every user contributes, before the clip."""
+
+    def __init__(self, plan: OnlinePlan, releases: int):
+        super().__init__(plan, releases)
+        self.rows: list[Tensor] = []
+
+    def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
+        self.rows.append(contributions.clone())
+        return super().noisy_mean(contributions, clipping_norm)
+
+    def choose(self, scores: Tensor) -> int:
+        self.rows.append(scores.clone())
+        self._count(scores)
+        return 1
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What an update did with a cohort.
+
+    Attributes:
+        rows: contributions before the clip, one tensor ``[U, n]`` for each release.
+        sums: what entered the noise, for each release, in units of S.
+        values: that the update made.
+    """
+
+    rows: list[Tensor]
+    sums: list[Tensor]
+    values: dict[str, Tensor]
+
+
+def begun(update: Update, shape: PolicyNetwork) -> dict[str, Tensor]:
+    """Values as after some cohorts: nothing is zero that was released."""
+    values = update.begin(shape, shape.initial(3))
+    values[PARAMETERS] = torch.randn(shape.parameters, generator=torch.Generator().manual_seed(1)) * 0.3
+    if RELEASED in values:
+        values[RELEASED] = torch.randn(shape.parameters, generator=torch.Generator().manual_seed(2)) * 0.01
+    return values
+
+
+def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: dict[str, Tensor] | None = None) -> Seen:
+    """Run an update on a cohort, with releases that are the same for every cohort."""
+    plan: OnlinePlan
+    if update.name == "dp-npg-choice":
+        plan = ChoicePlan(USERS, "user", update.candidates, 1.0, 1e-5, cohort=USERS)  # type: ignore[attr-defined]
+    else:
+        plan = RecordedPlan(USERS, "user", *_rest(update.releases))
+    cohort = RecordedCohort(plan, update.releases)
+    made = update.updated(shape, values or begun(update, shape), data, cohort, 3)
+    return Seen(cohort.rows, plan.sums if isinstance(plan, RecordedPlan) else [], made)
+
+
+def _rest(releases: int) -> tuple[object, ...]:
+    plan = online_plan(users=USERS, cohort=USERS, noise_multiplier=1.0, releases=releases, appearances=1, delta=1e-5)
+    assert isinstance(plan.clip, L2Clip)
+    return plan.sampler, plan.clip, 1.0, plan.rounds, 1e-5, (), float(USERS)

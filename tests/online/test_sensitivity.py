@@ -1,0 +1,115 @@
+"""One user moves what enters the noise by at most S, and nothing of what the others contribute."""
+
+import pytest
+import torch
+
+from primorl.online.dppg import DPPG
+from primorl.online.learning import PARAMETERS, Update
+from primorl.online.natural_gradient import (
+    NaturalGradientByChoice,
+    NaturalGradientByDescent,
+    NaturalGradientByStatistics,
+)
+from primorl.online.rebel import Rebel
+from primorl.online.reinforce import PolicyGradient
+from primorl.privacy.mechanism.selection import ONE, Scores
+from tests.online.cohorts import USERS, hostile, met, network, recorded, with_user
+
+UPDATES: tuple[Update, ...] = (
+    PolicyGradient(1.0, 0.7),
+    DPPG(0.2, 0.05, 2, 3, 0.1),
+    NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0),
+    NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0),
+    NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
+    Rebel(1.0, 0.5, 2, 0.3),
+)
+COUPLED: tuple[Update, ...] = (
+    PolicyGradient(1.0, 0.7, guarantee="paper"),
+    DPPG(0.2, 0.05, 2, 3, guarantee="paper"),
+    NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0, guarantee="paper"),
+    NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0, guarantee="paper"),
+    NaturalGradientByChoice(1.0, 5, 1.0, 2.0, guarantee="paper"),
+    Rebel(1.0, 0.5, 2, 0.3, guarantee="paper"),
+)
+SHAPES = {"log-linear": network(), "network": network((5,)), "box": network((5,), discrete=False)}
+OTHERS = [0, 2, 3]
+ROUNDING = 1e-9
+
+updates = pytest.mark.parametrize("update", UPDATES, ids=lambda update: update.name)
+coupled = pytest.mark.parametrize("update", COUPLED, ids=lambda update: update.name)
+shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
+
+
+@updates
+@shapes
+def test_an_empty_user_contributes_nothing(update, shape):
+    seen = recorded(update, shape, with_user(met(shape), 1, None))
+
+    assert len(seen.rows) == update.releases
+    assert all(torch.equal(rows[1], torch.zeros_like(rows[1])) for rows in seen.rows)
+
+
+@updates
+@shapes
+def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(update, shape):
+    data = met(shape)
+    without = recorded(update, shape, with_user(data, 1, None))
+    kinds = {"herself": met(shape, users=1, seed=1), "another": met(shape, users=1, seed=2), **hostile(shape)}
+
+    seen = {what: recorded(update, shape, with_user(data, 1, user)) for what, user in kinds.items()}
+
+    for found in seen.values():
+        for rows, rows_without in zip(found.rows, without.rows, strict=True):
+            assert torch.equal(rows[OTHERS], rows_without[OTHERS])
+        for total, total_without in zip(found.sums, without.sums, strict=True):
+            assert torch.linalg.vector_norm(total - total_without) <= 1 + ROUNDING
+        for total, replaced in zip(found.sums, seen["another"].sums, strict=True):
+            assert torch.linalg.vector_norm(total - replaced) <= 2 + ROUNDING
+        assert all(torch.equal(value, found.values[name]) for name, value in without.values.items())
+    if without.sums:  # nothing was tested if nobody contributed
+        assert torch.linalg.vector_norm(seen["herself"].sums[0] - without.sums[0]) > 0.01
+
+
+@coupled
+def test_with_the_papers_normalisation_others_move(update):
+    """The twin that must fail: what the strict mode is for."""
+    shape, data = SHAPES["network"], met(SHAPES["network"])
+    found, without = (recorded(update, shape, with_user(data, 1, user)) for user in (met(shape, seed=2), None))
+
+    assert update.void is not None
+    assert not torch.equal(found.rows[0][OTHERS], without.rows[0][OTHERS])
+
+
+@updates
+def test_strict_updates_hold_their_statement_and_carry_releases_only(update):
+    values = update.begin(SHAPES["network"], SHAPES["network"].initial(0))
+
+    assert update.void is None
+    assert set(values) <= {PARAMETERS, "released_mean"}
+
+
+def test_the_papers_critic_carries_a_user_to_the_next_cohort():
+    """With the same releases, a strict second cohort contributes the same; with the carried critic, it does not."""
+    shape = SHAPES["network"]
+    first, second = met(shape), met(shape, seed=9)
+    moved = {}
+    for update in (UPDATES[1], COUPLED[1]):
+        chains = []
+        for user in (met(shape, users=1, seed=2), None):
+            values = recorded(update, shape, with_user(first, 1, user)).values
+            chains.append(recorded(update, shape, second, values).rows[0])
+        moved[update.guarantee] = not torch.equal(*chains)
+
+    assert moved == {"strict": False, "paper": True}
+
+
+def test_scores_are_held_to_between_zero_and_one():
+    update, shape = NaturalGradientByChoice(1.0, 5, 1.0, 2.0), network()
+    data = met(shape)
+    without = Scores(5).total(recorded(update, shape, with_user(data, 1, None)).rows[0])
+    for user in (met(shape, users=1, seed=1), *hostile(shape).values()):
+        (rows,) = recorded(update, shape, with_user(data, 1, user)).rows
+        moved = Scores(5).total(rows) - without
+        assert len(rows) == USERS
+        assert (moved >= 0).all()
+        assert (moved <= ONE).all()
