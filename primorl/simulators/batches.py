@@ -1,5 +1,7 @@
 """Many environments that step together, as arrays: how users of an online run are simulated."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium
@@ -8,11 +10,10 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from primorl.project.errors import PipelineError
-from primorl.simulators import environments
+from primorl.simulators import dosing, environments, riverswim
+from primorl.simulators.acrobot import AcrobotBatch
 from primorl.simulators.cartpole import CartPoleBatch
-
-Floats = npt.NDArray[np.float32]
-Flags = npt.NDArray[np.bool_]
+from primorl.simulators.single import Flags, Floats
 
 
 class EnvironmentBatch(Protocol):
@@ -97,7 +98,12 @@ class GymBatch:
         return self._latest.copy()
 
 
-_FAST: dict[str, type[CartPoleBatch]] = {"CartPole-v1": CartPoleBatch}
+_FAST: dict[str, Callable[[], EnvironmentBatch]] = {
+    "CartPole-v1": CartPoleBatch,
+    "Acrobot-v1": AcrobotBatch,
+    **{name: partial(riverswim.RiverswimBatch, p) for p, name in riverswim.ENVIRONMENTS.items()},
+    **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
+}
 """Environments that have a batch of their own, many times as fast."""
 
 

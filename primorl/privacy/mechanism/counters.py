@@ -1,0 +1,212 @@
+"""Running counts of a stream of people, released after every one of them: the binary-tree mechanism."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from dp_accounting import dp_event
+from numpy.typing import NDArray
+
+from primorl.privacy.accounting.pure import PureDpEvent
+from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy, integers
+
+_Whole = NDArray[np.int64]
+_Words = NDArray[np.uint64]
+_Flags = NDArray[np.bool_]
+
+_LARGEST_SCALE = 1 << 40
+
+
+@dataclass(frozen=True)
+class TreeCounter:
+    """Sums of n whole numbers over the people so far, after each of at most T people.
+
+    Person t adds a vector x_t. Every node of a binary tree over the T people holds the sum over those below it plus
+    noise of its own; the sum over the first t people is that of as many nodes as t has binary ones (Dwork et al. 2010,
+    "Differential privacy under continual observation"; Chan, Shi and Song 2011, "Private and continual release of
+    statistics", Algorithm 2). Of the nodes only log T are kept.
+
+    Formal guarantee: with unseeded entropy all T releases together are ε-differentially private under zero-out
+    adjacency of one person, at δ = 0. A person is below L = `levels` nodes, one a level. Replacing her vector by zero
+    changes each of their sums by at most Δ in L1 norm, all of them together by L Δ, and each entry has discrete
+    Laplace noise of scale b ≥ L Δ / ε: P(k) ∝ exp(-|k| / b). The releases are sums of noisy nodes. The next people's
+    vectors may depend on earlier releases: the bound holds node by node, given all that was released before.
+
+    | case                                    | what happens                                              |
+    |-----------------------------------------|-----------------------------------------------------------|
+    | vector of L1 norm above Δ               | counts as zeros                                           |
+    | ε infinite                              | no noise: the non-private twin, for which `event` refuses |
+    | seeded entropy                          | for tests only; `void` says so                            |
+
+    Attributes:
+        people: T; public.
+        sensitivity: Δ, a whole number; public.
+        epsilon: of all releases together.
+        entropy: source of the noise.
+    """
+
+    people: int
+    sensitivity: int
+    epsilon: float
+    entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse a counter that cannot be made.
+
+        Raises:
+            ValueError: no people, no sensitivity, no ε above 0, or noise too large for whole numbers.
+        """
+        if self.people < 1 or self.sensitivity < 1:
+            raise ValueError(f"people and sensitivity: found {self.people}, {self.sensitivity}, allowed is at least 1")
+        if not self.epsilon > 0 or (self.private and self.levels * self.sensitivity / self.epsilon > _LARGEST_SCALE):
+            raise ValueError(f"epsilon: found {self.epsilon!r}, allowed is a number above 0 that is not tiny")
+
+    @property
+    def private(self) -> bool:
+        """Whether there is noise."""
+        return math.isfinite(self.epsilon)
+
+    @property
+    def levels(self) -> int:
+        """L, how many nodes one person is below: as many as T has binary digits."""
+        return self.people.bit_length()
+
+    @property
+    def scale(self) -> int:
+        """b: L Δ / ε, rounded up to a whole number; 0 without noise."""
+        return math.ceil(self.levels * self.sensitivity / self.epsilon) if self.private else 0
+
+    @property
+    def event(self) -> dp_event.DpEvent:
+        """The event of all releases together, which the accountant composes.
+
+        Raises:
+            ValueError: there is no noise.
+        """
+        if not self.private:
+            raise ValueError("a counter without noise has no event")
+        return PureDpEvent(self.epsilon)
+
+    def void(self) -> list[str]:
+        """Reasons why a statement on the releases must not be relied on."""
+        return ["noise is seeded"] if self.entropy.seeded else []
+
+    def error(self, failure: float) -> float:
+        """A bound on |released - true| of one entry after one person, but for probability ``failure``.
+
+        The noise is a sum of at most L independent variables with E[exp(sY)] ≤ 1 / (1 - s²b²), as for continuous
+        Laplace noise, so Corollary 2.9 of Chan, Shi and Song holds: √8 ν √ln(2/β), ν = b max(√L, √(2 ln(2/β))).
+        """
+        logarithm = math.log(2 / failure)
+        return self.scale * math.sqrt(8 * logarithm) * max(math.sqrt(self.levels), math.sqrt(2 * logarithm))
+
+    def stream(self, size: int) -> "Stream":
+        """An empty stream of vectors ``[size]``."""
+        return Stream(self, size)
+
+
+class Stream:
+    """One stream that a `TreeCounter` counts. Holds sensitive sums: discard it with the data.
+
+    Args:
+        counter: the mechanism.
+        size: n.
+    """
+
+    def __init__(self, counter: TreeCounter, size: int):
+        self._counter, self._size, self._arrived = counter, size, 0
+        self._sums, self._noisy = np.zeros((2, counter.levels, size), np.int64)
+
+    def add(self, vector: _Whole) -> _Whole:
+        """Count one person and release the sums over all so far.
+
+        Args:
+            vector: whole numbers ``[n]``; sensitive.
+
+        Returns:
+            int64 ``[n]``; may be negative.
+
+        Raises:
+            ValueError: ``vector`` is not made of n whole numbers, or T people have been counted.
+        """
+        if vector.dtype != np.int64 or vector.shape != (self._size,):
+            raise ValueError(f"vector: found {vector.dtype} {vector.shape}, allowed is int64 [{self._size}]")
+        counter = self._counter
+        if self._arrived == counter.people:
+            raise ValueError(f"{counter.people} people were counted, as many as are paid for")
+        self._arrived += 1
+        level = (self._arrived & -self._arrived).bit_length() - 1
+        fits = np.abs(vector.astype(np.float64)).sum() <= counter.sensitivity
+        node = self._sums[:level].sum(0) + (vector if fits else 0)
+        self._sums[:level] = self._noisy[:level] = 0
+        self._sums[level] = node
+        self._noisy[level] = node + (discrete_laplace(counter.entropy, self._size, counter.scale) if counter.scale else 0)
+        return self._noisy.sum(0)
+
+
+def discrete_laplace(entropy: Entropy, count: int, scale: int) -> _Whole:
+    """Independent whole numbers with P(k) ∝ exp(-|k| / b), exactly: int64 ``[count]``.
+
+    Canonne, Kamath and Steinke 2020, "The discrete Gaussian for differential privacy", Algorithm 2 at s = 1, for many
+    at once. All is decided by comparing whole numbers, so there is no floating-point noise to attack (Mironov 2012).
+
+    Args:
+        entropy: source of the bits.
+        count: how many.
+        scale: b, at least 1.
+    """
+
+    def attempt(wanted: int) -> tuple[_Whole, _Flags]:
+        low = _below(entropy, np.full(wanted, scale, np.uint64))
+        accepted = _flips(entropy, low, scale)
+        high = np.zeros(wanted, np.int64)
+        going = np.flatnonzero(accepted)
+        while len(going):
+            going = going[_flips(entropy, np.full(len(going), scale, np.uint64), scale)]
+            high[going] += 1
+        size = low.astype(np.int64) + scale * high
+        negative = _below(entropy, np.full(wanted, 2, np.uint64)) == 1
+        return np.where(negative, -size, size), accepted & ~(negative & (size == 0))
+
+    return _until_accepted(count, attempt)
+
+
+def _flips(entropy: Entropy, numerators: _Words, denominator: int) -> _Flags:
+    """True with probability exp(-numerator / denominator) each, for numerators up to the denominator.
+
+    Algorithm 1 there: coins of probability γ/1, γ/2, γ/3, … until one falls the other way, at an odd number.
+    """
+    found = np.zeros(len(numerators), bool)
+    going, number = np.arange(len(numerators)), 0
+    while len(going):
+        number += 1
+        limit = np.full(len(going), number * denominator, np.uint64)
+        again = _below(entropy, limit) < numerators[going]
+        found[going[~again]] = number % 2 == 1
+        going = going[again]
+    return found
+
+
+def _below(entropy: Entropy, limits: _Words) -> _Words:
+    """Uniform whole numbers from 0 to limit - 1, exactly: words past the last whole multiple are drawn anew."""
+    most = np.uint64(2**64 - 1)
+    found = np.empty_like(limits)
+    going = np.arange(len(limits))
+    while len(going):
+        own, words = limits[going], integers(entropy, len(going))
+        kept = words < most - most % own
+        found[going[kept]] = words[kept] % own[kept]
+        going = going[~kept]
+    return found
+
+
+def _until_accepted(count: int, attempt: Callable[[int], tuple[_Whole, _Flags]]) -> _Whole:
+    """``count`` values of ``attempt``, which makes some and says which of them are good."""
+    found = np.empty(count, np.int64)
+    going = np.arange(count)
+    while len(going):
+        values, accepted = attempt(len(going))
+        found[going[accepted]] = values[accepted]
+        going = going[~accepted]
+    return found

@@ -1,0 +1,138 @@
+"""What the batches of environments must keep to: they are the environments whose names they have, many at once."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium.spaces import Box
+from numpy.typing import NDArray
+
+from primorl.online.network import PolicyNetwork
+from primorl.setup.simulated_users import SimulatedUsers
+from primorl.simulators import dosing, riverswim
+from primorl.simulators.acrobot import AcrobotBatch
+from primorl.simulators.batches import GymBatch, batch
+from primorl.simulators.cartpole import CartPoleBatch
+from primorl.simulators.environments import make
+
+OWN = (*riverswim.ENVIRONMENTS.values(), *dosing.ENVIRONMENTS.values())
+PROPOFOL = "anesthesim:anesthesim/PropofolControl-v0"
+
+
+def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
+    """Step both from the same states ``[S, n]`` with the same actions until all have ended."""
+    count = state.shape[1]
+    envs = [gymnasium.make(environment) for _ in range(count)]
+    for env, own in zip(envs, state.T, strict=True):
+        env.reset(seed=0)
+        env.unwrapped.state = own.copy()  # type: ignore[attr-defined]
+    rng, running = np.random.default_rng(1), np.ones(count, bool)
+    for _ in range(501):
+        actions = rng.integers(len(ours.action_low), size=count)
+        seen, rewards, terminated, truncated = ours.step(actions)
+        for at in np.flatnonzero(running):
+            expected = envs[at].step(actions[at])
+            np.testing.assert_allclose(seen[at], expected[0], atol=2e-4)
+            assert (rewards[at], terminated[at], truncated[at]) == expected[1:4]
+        running &= ~(terminated | truncated)
+    assert not running.any()
+
+
+def test_the_cartpole_batch_steps_as_gymnasium() -> None:
+    ours = CartPoleBatch()
+    ours.reset(8, seed=3)
+    _same("CartPole-v1", ours, ours._state.T)
+
+
+def test_the_acrobot_batch_steps_as_gymnasium_and_both_end_at_the_bar() -> None:
+    ours = AcrobotBatch()
+    ours.reset(2, seed=3)
+    ours._state[:, 1] = 2.4, 0.3, 2.0, 1.0  # high up and swinging: soon at the bar
+    _same("Acrobot-v1", ours, ours._state)
+
+
+def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("primorl.simulators.acrobot._GRAVITY", 9.7)
+    ours = AcrobotBatch()
+    ours.reset(2, seed=3)
+    with pytest.raises(AssertionError):
+        _same("Acrobot-v1", ours, ours._state)
+
+
+def test_riverswim_moves_as_its_table_says_and_pays_at_the_banks() -> None:
+    ours, count = batch(riverswim.ENVIRONMENTS[0.9]), 40_000
+    ours.reset(count, seed=0)
+    table = riverswim.transition_probabilities(0.9)
+    np.testing.assert_allclose(table.sum(-1), 1)
+    counted, paid = np.zeros_like(table), np.zeros_like(table)
+    states, rng = np.zeros(count, int), np.random.default_rng(99)
+    for step in range(riverswim.HORIZON):
+        actions = (rng.random(count) < 0.9).astype(int)
+        seen, rewards, terminated, truncated = ours.step(actions)
+        after = seen.argmax(1)
+        np.add.at(counted, (states, actions, after), 1)
+        np.add.at(paid, (states, actions, after), rewards)
+        states = after
+        assert not terminated.any() and truncated.all() == (step == riverswim.HORIZON - 1)
+    visits = counted.sum(-1, keepdims=True)
+    assert (np.abs(counted / visits - table) < 5 * np.sqrt(0.25 / visits)).all()
+    np.testing.assert_allclose(paid, counted * riverswim.rewards(), rtol=1e-5)
+    assert riverswim.rewards().sum() == riverswim.LEFT_REWARD + riverswim.RIGHT_REWARD
+
+
+def _day(varied: bool, rate: float, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    ours = dosing.DosingBatch(varied)
+    ours.reset(16, seed)
+    found = [ours.step(np.full((16, 1), rate)) for _ in range(dosing.STEPS)]
+    return np.stack([step[0][:, 0] * 60 + 120 for step in found]), np.stack([step[1] for step in found])
+
+
+def test_basal_insulin_holds_glucose_where_it_is_until_the_first_meal() -> None:
+    """1 U/h is n V_I I_b: the model's steady state."""
+    glucose, _ = _day(varied=False, rate=dosing._CLEARANCE * dosing._INSULIN_VOLUME * 15 * 60 / 1000, seed=0)
+    np.testing.assert_allclose(glucose[:28], np.broadcast_to(glucose[0], (28, 16)), atol=1e-3)
+    assert (glucose[34] > glucose[27] + 20).all()
+
+
+def test_too_little_and_too_much_insulin_cost_reward_and_meals_differ_where_they_should() -> None:
+    totals = {rate: _day(varied=False, rate=rate, seed=0)[1].sum(0).mean() for rate in (0.0, 2.0, 5.0)}
+    assert totals[2.0] > 20 > max(totals[0.0], totals[5.0])
+    same, differing = (dosing.DosingBatch(varied) for varied in (False, True))
+    for ours in (same, differing):
+        ours.reset(50, seed=0)
+    assert (same._meals == same._meals[0]).all() and same._meals[0].sum() == 175
+    assert len({tuple(day) for day in differing._meals}) == 50
+
+
+@pytest.mark.parametrize("environment", OWN)
+def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
+    env, ours = make(environment), batch(environment)
+    first, _ = env.reset(seed=5)
+    inner = int(np.random.Generator(np.random.PCG64(5)).integers(2**63))
+    np.testing.assert_array_equal(first, ours.reset(1, inner)[0])
+    env.action_space.seed(0)
+    for step in range(1, (ours.step_limit or 0) + 1):
+        action = env.action_space.sample()
+        seen, reward, terminated, truncated, _ = env.step(action)
+        expected = ours.step(np.asarray(action)[None])
+        np.testing.assert_array_equal(seen, expected[0][0])
+        assert reward == expected[1][0] and not terminated and truncated == (step == ours.step_limit)
+        assert env.observation_space.contains(seen)
+
+
+@pytest.mark.parametrize("environment", ["HalfCheetah-v5", "Hopper-v5", PROPOFOL, *OWN])
+def test_users_act_in_every_task(environment: str) -> None:
+    pytest.importorskip("anesthesim" if environment == PROPOFOL else "mujoco")
+    users = SimulatedUsers(environment, steps=12, episodes=None, seed=0)
+    ours = users.batch
+    assert isinstance(ours, GymBatch) != (environment in OWN)
+    size = ours.observation_size
+    low, high = torch.from_numpy(ours.action_low), torch.from_numpy(ours.action_high)
+    network = PolicyNetwork((8,), torch.zeros(size), torch.ones(size), low, high, ours.discrete_actions)
+    met = users.meet([0, 1], network, network.initial(0))
+    assert met.observations.shape == (2, 12, size) and met.valid.all() and met.observations.isfinite().all()
+    space = make(environment).action_space
+    for drawn in network.squashed(met.actions[0]):
+        assert space.contains(drawn.numpy() if isinstance(space, Box) else int(drawn))
