@@ -1,7 +1,7 @@
 """DPPG: each user's local PPO update, clipped after every step, and the noisy mean of them."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -29,12 +29,12 @@ RELEASED = "released_mean"
 class DPPG:
     """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
 
-    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step of Adam climbs the mean
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean
     of (π_θ / π_θ0)(a_t | s_t) Â_t + β H(π_θ(s_t)), without a clip of the ratio, and θ - θ₀ is scaled back to norm at
     most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
     All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
 
-    Adam's moments begin at g̃ and g̃², g̃ being the mean that the cohort before released (their Appendix C). The step goes
+    Algorithm 3 has plain gradient steps, and their Appendix C has Adam. Adam's moments begin at g̃ and g̃², g̃ being the mean that the cohort before released (their Appendix C). The step goes
     uphill, so g̃ keeps its sign. No correction is made then for moments that began at zero, as they did not. Before
     anything was released they are zero, and corrected.
 
@@ -45,7 +45,7 @@ class DPPG:
 
     Attributes:
         clipping_norm: S.
-        local_learning_rate: Adam's, inside a user.
+        local_learning_rate: of the steps inside a user.
         epochs: E.
         minibatches: M.
         entropy_coefficient: β.
@@ -53,6 +53,8 @@ class DPPG:
         learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
         discount: γ.
         guarantee: see above.
+        local_steps: ``adam``, or ``gradient`` for plain steps, which suit runs of few cohorts: what a user contributes
+            then follows her own gradients alone, and not the mean that was released before.
     """
 
     name: ClassVar[str] = "dppg"
@@ -67,6 +69,7 @@ class DPPG:
     learning_rate: float = 1.0
     discount: float = 0.99
     guarantee: Guarantee = "strict"
+    local_steps: Literal["adam", "gradient"] = "adam"
 
     @property
     def void(self) -> str | None:
@@ -129,12 +132,14 @@ class DPPG:
             ratios = (network.scores(own, outputs, met.actions[:, steps]) - old[:, steps]).exp()
             gains = ratios * advantages[:, steps] + self.entropy_coefficient * network.entropy(own, outputs)
             (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
-            moved = deltas + self.local_learning_rate * adam.direction(gradients)
+            moved = deltas + self.local_learning_rate * (adam.direction(gradients) if adam else gradients)
             # Who has no step here stays: moments that began at the released mean would move even an empty user.
             deltas = within(torch.where(counts > 0, moved, deltas), bound)
         return deltas
 
-    def _moments(self, released: Tensor, users: int) -> Adam:
+    def _moments(self, released: Tensor, users: int) -> Adam | None:
+        if self.local_steps == "gradient":
+            return None
         rows = released.expand(users, -1)
         return Adam(rows, rows.square(), None) if released.any() else Adam.fresh(rows)
 
