@@ -34,9 +34,9 @@ class DPPG:
     most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
     All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
 
-    Algorithm 3 has plain gradient steps, and their Appendix C has Adam. Adam's moments begin at g̃ and g̃², g̃ being the mean that the cohort before released (their Appendix C). The step goes
-    uphill, so g̃ keeps its sign. No correction is made then for moments that began at zero, as they did not. Before
-    anything was released they are zero, and corrected.
+    Algorithm 3 has plain gradient steps, and their Appendix C has Adam. Its moments begin at g̃ and g̃², g̃ being the mean
+    that the cohort before released. The step goes uphill, so g̃ keeps its sign. No correction is made then for moments
+    that began at zero, as they did not. Before anything was released they are zero, and corrected.
 
     Where this departs from the paper (its privacy notes): with ``guarantee="strict"`` there is no critic; Â is GAE over
     a linear baseline that is fitted inside the user's data (`own_baseline`), and normalised inside her data.
