@@ -2,9 +2,9 @@
 
 python -m benchmarks.speed.online
 
-One thread. CartPole-v1, policies with two hidden layers of 64 units, users of 64 steps, DPPG's local updates of 8 epochs
-over 2 minibatches. stable-baselines3 has its default settings and as many environment steps; a user of it is 64 steps.
-The loop makes the same updates user after user, as plain PyTorch does it: a module, autograd, ``torch.optim.Adam``.
+One thread. CartPole-v1, policies with two hidden layers of 64 units, users of 64 steps, DPPG's local updates of 8
+epochs over 2 minibatches. stable-baselines3 has its default settings and as many environment steps; a user of it is
+64 steps. The loop makes the same updates user after user, as plain PyTorch does it: a module, autograd, ``torch.optim.Adam``.
 """
 
 import argparse
@@ -77,7 +77,9 @@ def rate() -> list[dict[str, object]]:
     *seconds, peer = interleaved([*works.values(), stable_baselines3()], REPEATS)
     users = TOTAL // STEPS
     return [
-        row(_COMMAND, f"learning, {what}", users / took, users / peer, "stable-baselines3's PPO", peer / took, "users/s")
+        row(
+            _COMMAND, f"learning, {what}", users / took, users / peer, "stable-baselines3's PPO", peer / took, "users/s"
+        )
         for what, took in zip(works, seconds, strict=True)
     ]
 

@@ -14,12 +14,12 @@ FIGURE_EPSILONS = (0.25, 0.5, 2.0)
 
 @cache
 def exact(epsilon: float, releases: int = 1) -> float:
-    """z at which one user pays ε, by the exact mechanism."""
+    """The z at which one user pays ε, by the exact mechanism."""
     return solve_noise_multiplier(epsilon, DELTA, 1.0, releases)
 
 
 def classical(epsilon: float) -> float:
-    """z of the papers' formula, which is proved for ε < 1 only."""
+    """The z of the papers' formula, which is proved for ε < 1 only."""
     return math.sqrt(2 * math.log(1.25 / DELTA)) / epsilon
 
 

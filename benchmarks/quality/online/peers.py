@@ -14,7 +14,6 @@ from benchmarks.quality.online.runs import Row
 from benchmarks.quality.online.tasks import TASKS, Act
 from primorl.simulators import environments
 
-
 _SETTINGS: dict[tuple[str, str], dict[str, Any]] = {
     ("CartPole", "PPO"): {
         **{"envs": 8, "n_steps": 32, "batch_size": 256, "n_epochs": 20, "gae_lambda": 0.8, "gamma": 0.98},
