@@ -34,9 +34,12 @@ class DPPG:
     most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
     All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
 
-    Algorithm 3 has plain gradient steps, and their Appendix C has Adam. Its moments begin at g̃ and g̃², g̃ being the mean
-    that the cohort before released. The step goes uphill, so g̃ keeps its sign. No correction is made then for moments
-    that began at zero, as they did not. Before anything was released they are zero, and corrected.
+    With ``local_steps="gradient"`` the steps are those of Algorithm 3 as it is printed, else Adam's.
+    Adam's moments begin at zero for every user, or with ``moments="released"`` at g̃ and g̃², g̃ being the mean that the
+    cohort before released (their Appendix C.2). The step goes uphill, so g̃ keeps its sign. No correction is made then
+    for moments that began at zero, as they did not; before anything was released they are zero, and corrected. Where
+    the noise of g̃ is as large as g̃, the first local steps go where the last noise went, each coordinate by a whole
+    learning rate: hence zero is the default.
 
     Where this departs from the paper (its privacy notes): with ``guarantee="strict"`` there is no critic; Â is GAE over
     a linear baseline that is fitted inside the user's data (`own_baseline`), and normalised inside her data.
@@ -55,6 +58,7 @@ class DPPG:
         guarantee: see above.
         local_steps: ``adam``, or ``gradient`` for plain steps, which suit runs of few cohorts: what a user contributes
             then follows her own gradients alone, and not the mean that was released before.
+        moments: what Adam's begin at, see above.
     """
 
     name: ClassVar[str] = "dppg"
@@ -70,6 +74,7 @@ class DPPG:
     discount: float = 0.99
     guarantee: Guarantee = "strict"
     local_steps: Literal["adam", "gradient"] = "adam"
+    moments: Literal["zero", "released"] = "zero"
 
     @property
     def void(self) -> str | None:
@@ -141,7 +146,8 @@ class DPPG:
         if self.local_steps == "gradient":
             return None
         rows = released.expand(users, -1)
-        return Adam(rows, rows.square(), None) if released.any() else Adam.fresh(rows)
+        known = self.moments == "released" and bool(released.any())
+        return Adam(rows, rows.square(), None) if known else Adam.fresh(rows)
 
     def _schedule(self, steps: int, number: int) -> list[Tensor]:
         """Numbers of the steps of every minibatch of every epoch, of public permutations."""

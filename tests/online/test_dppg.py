@@ -1,6 +1,7 @@
 """DPPG computes all users at once as one after the other, and keeps each within S at every step."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -58,7 +59,7 @@ def test_all_users_at_once_are_one_after_the_other(bound):
 
 
 def test_moments_begin_at_the_released_mean_for_all_users_alike():
-    moments = UPDATE._moments(torch.tensor([0.1, -0.2]), 3)
+    moments = replace(UPDATE, moments="released")._moments(torch.tensor([0.1, -0.2]), 3)
 
     assert torch.equal(moments.first, torch.tensor([[0.1, -0.2]]).expand(3, 2))
     assert torch.equal(moments.second, torch.tensor([[0.1, -0.2]]).expand(3, 2).square())

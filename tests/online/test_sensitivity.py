@@ -17,7 +17,7 @@ from tests.online.cohorts import USERS, hostile, met, network, recorded, with_us
 
 UPDATES: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7),
-    DPPG(0.2, 0.05, 2, 3, 0.1),
+    DPPG(0.2, 0.05, 2, 3, 0.1, moments="released"),
     NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0),
     NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0),
     NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
@@ -25,7 +25,7 @@ UPDATES: tuple[Update, ...] = (
 )
 COUPLED: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7, guarantee="paper"),
-    DPPG(0.2, 0.05, 2, 3, guarantee="paper"),
+    DPPG(0.2, 0.05, 2, 3, guarantee="paper", moments="released"),
     NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0, guarantee="paper"),
     NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0, guarantee="paper"),
     NaturalGradientByChoice(1.0, 5, 1.0, 2.0, guarantee="paper"),
