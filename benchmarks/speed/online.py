@@ -4,7 +4,8 @@ python -m benchmarks.speed.online
 
 One thread. CartPole-v1, policies with two hidden layers of 64 units, users of 64 steps, DPPG's local updates of 8
 epochs over 2 minibatches. stable-baselines3 has its default settings and as many environment steps; a user of it is
-64 steps. The loop makes the same updates user after user, as plain PyTorch does it: a module, autograd, ``torch.optim.Adam``.
+64 steps. The loop makes the same updates user after user, as plain PyTorch does it: a module, autograd and
+``torch.optim.Adam``.
 """
 
 import argparse

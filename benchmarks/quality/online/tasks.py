@@ -89,10 +89,16 @@ def greedy(network: PolicyNetwork, parameters: Tensor) -> Act:
     return act
 
 
-_PI = float(np.pi)
+_DOSING = "primorl.simulators.dosing:primorl/Dosing-{}-v0"
 TASKS: dict[str, Task] = {
     # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
     "CartPole": Task("CartPole-v1", (1.0, 1.0, 0.1, 0.5), 500, judged=100, traced=50),
-    # The space's bounds: cosines and sines, and 4π and 9π rad/s.
-    "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 4 * _PI, 9 * _PI), 500, judged=100, traced=30),
+    # Cosines and sines; 1 and 2 rad/s.
+    "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 1.0, 2.0), 500, judged=100, traced=30),
+    # 1 m or rad of positions and angles; of speeds about what the fastest published gaits have.
+    "HalfCheetah": Task("HalfCheetah-v5", (1.0,) * 8 + (5.0,) * 9, 1000, judged=20, traced=5),
+    "Hopper": Task("Hopper-v5", (1.0,) * 5 + (3.0,) * 6, 1000, judged=20, traced=5),
+    # The environment has them at order one.
+    "Dosing-0": Task(_DOSING.format(0), (1.0,) * 6, 96, judged=200, traced=50),
+    "Dosing-1": Task(_DOSING.format(1), (1.0,) * 6, 96, judged=200, traced=50),
 }
