@@ -29,11 +29,12 @@ RELEASED = "released_mean"
 class DPPG:
     """DPPG of Rio et al.: their Algorithm 2 with the local update of Algorithm 3.
 
-    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step of Adam climbs the mean
+    From the released θ₀, every user makes E epochs over M minibatches of her own steps. A step climbs the mean
     of (π_θ / π_θ0)(a_t | s_t) Â_t + β H(π_θ(s_t)), without a clip of the ratio, and θ - θ₀ is scaled back to norm at
     most S. What she contributes is the last θ - θ₀; then θ₀ ← θ₀ + η (mean of the contributions + noise).
     All users are computed side by side: their parameters are ``[U, d]``, and a step is one product for all.
 
+    With ``local_steps="gradient"`` the steps are those of Algorithm 3 as it is printed, else Adam's.
     Adam's moments begin at zero for every user, or with ``moments="released"`` at g̃ and g̃², g̃ being the mean that the
     cohort before released (their Appendix C.2). The step goes uphill, so g̃ keeps its sign. No correction is made then
     for moments that began at zero, as they did not; before anything was released they are zero, and corrected. Where
@@ -47,7 +48,7 @@ class DPPG:
 
     Attributes:
         clipping_norm: S.
-        local_learning_rate: Adam's, inside a user.
+        local_learning_rate: of the steps inside a user.
         epochs: E.
         minibatches: M.
         entropy_coefficient: β.
@@ -55,6 +56,8 @@ class DPPG:
         learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
         discount: γ.
         guarantee: see above.
+        local_steps: ``adam``, or ``gradient`` for plain steps, which suit runs of few cohorts: what a user contributes
+            then follows her own gradients alone, and not the mean that was released before.
         moments: what Adam's begin at, see above.
     """
 
@@ -70,6 +73,7 @@ class DPPG:
     learning_rate: float = 1.0
     discount: float = 0.99
     guarantee: Guarantee = "strict"
+    local_steps: Literal["adam", "gradient"] = "adam"
     moments: Literal["zero", "released"] = "zero"
 
     @property
@@ -133,12 +137,14 @@ class DPPG:
             ratios = (network.scores(own, outputs, met.actions[:, steps]) - old[:, steps]).exp()
             gains = ratios * advantages[:, steps] + self.entropy_coefficient * network.entropy(own, outputs)
             (gradients,) = torch.autograd.grad((torch.where(valid, gains, 0.0) / counts.clamp(min=1)).sum(), own)
-            moved = deltas + self.local_learning_rate * adam.direction(gradients)
+            moved = deltas + self.local_learning_rate * (adam.direction(gradients) if adam else gradients)
             # Who has no step here stays: moments that began at the released mean would move even an empty user.
             deltas = within(torch.where(counts > 0, moved, deltas), bound)
         return deltas
 
-    def _moments(self, released: Tensor, users: int) -> Adam:
+    def _moments(self, released: Tensor, users: int) -> Adam | None:
+        if self.local_steps == "gradient":
+            return None
         rows = released.expand(users, -1)
         known = self.moments == "released" and bool(released.any())
         return Adam(rows, rows.square(), None) if known else Adam.fresh(rows)

@@ -1,0 +1,1 @@
+"""Online learning on control tasks: the papers' tables, with the strict columns beside them."""
