@@ -169,6 +169,23 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
             yield _with_others(params, asked, others)
         if settings.manifest is not None and UNITS.exists():
             yield from _left(settings, settings.manifest, asked, others)
+        if params.online.asked:
+            yield _online_line(params)
+
+
+def _online_line(params: "Params") -> str:
+    """What the stage `online` charges, and to whom."""
+    from primorl.privacy.accounting.rounding import at_most
+    from primorl.setup.arrivals import Arrivals
+
+    asked, arrivals = params.online, Arrivals.of(params)
+    each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"
+    if asked.guarantee == "paper":
+        each = "no guarantee (online.guarantee: paper)"
+    whose = (
+        "are charged beside the log's where ids are the same" if arrivals.shared else "are other people than the log's"
+    )
+    return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; they {whose}"
 
 
 def _fit_lines(fit: "Fit", found: "Objections") -> Iterator[str]:

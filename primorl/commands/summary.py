@@ -53,8 +53,8 @@ def online_row() -> str:
         return ""
     low, high = found.return_ci95 or (0.0, 0.0)
     return (
-        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} [{low:.4g}, {high:.4g}] after "
-        f"{found.users} {found.unit}s; {found.promise}"
+        f"\n{'online':<8} return {found.return_before:.4g} before, {found.return_mean:.4g} [{low:.4g}, {high:.4g}] "
+        f"after {found.users} {found.unit}s; {found.promise}"
     )
 
 

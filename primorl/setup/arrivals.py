@@ -31,11 +31,15 @@ class Arrivals:
         cohorts: numbers of the arrivals that each cohort meets, in their order.
         people: N, how many different people are met.
         version: these people, as the ledger knows them.
+        shared: whether ids are those of the log, so that the charges of a person in both add up.
+        turned_away: arrivals that are not met.
     """
 
     cohorts: tuple[tuple[int, ...], ...]
     people: int
     version: Version
+    shared: bool
+    turned_away: int
 
     @classmethod
     def of(cls, params: Params) -> "Arrivals":
@@ -63,7 +67,7 @@ class Arrivals:
             id_digests(secret, population, met),
             population=population_digest(secret, population),
         )
-        return cls(cohorts, len(met), version)
+        return cls(cohorts, len(met), version, unit != ONE_USER, len(ids) - sum(map(len, cohorts)))
 
 
 def in_cohorts(ids: list[str], size: int, appearances: int) -> tuple[tuple[int, ...], ...]:

@@ -108,6 +108,12 @@ def online_run(params: Params) -> OnlineRun:
             f"a simulator, or set {_KEY}.users and arrivals to null"
         )
     arrivals = Arrivals.of(params)
+    if arrivals.turned_away:
+        print(
+            f"{STAGE}: {arrivals.turned_away} arrivals are not met: they came more than online.appearances times, "
+            "twice to one cohort, or after the last full cohort",
+            file=sys.stderr,
+        )
     users = SimulatedUsers(environment, 1, asked.episodes, params.seed)
     steps = asked.steps or (users.batch.step_limit or 0) * asked.episodes
     if not steps:
