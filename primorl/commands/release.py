@@ -16,6 +16,8 @@ Examples:
   primorl release out/v1            model, policy, statement, card and what the ledger says, checked, in out/v1
   primorl release out/v1 --policy models/policy
                                     this policy, also where another one or none is recommended
+  primorl release out/v2 --policy models/online
+                                    the policy that learned from users, without the model
   primorl release --check out/v1    check a bundle from anybody: complete, consistent, and nothing in it runs
   primorl release out/v1 --sign release.key
   primorl release --check out/v1 --key release.pub
@@ -37,7 +39,7 @@ def _run(
         bool, typer.Option("--void-ok", help="Go on although the statement says not to rely on it.")
     ] = False,
     policy: Annotated[
-        Literal["models/policy", "models/behaviour"] | None,
+        Literal["models/policy", "models/behaviour", "models/online"] | None,
         typer.Option(metavar="FOLDER", help="The policy to release.  [default: the recommended one]"),
     ] = None,
     sign: Annotated[
@@ -50,9 +52,11 @@ def _run(
     ] = None,
 ) -> None:
     from primorl.config import params
+    from primorl.evaluation.wording import guarantee
     from primorl.release import bundle
     from primorl.release.contents import SIGNATURE
     from primorl.release.making import release
+    from primorl.release.online_bundle import check_online, is_online, release_online
     from primorl.release.pages import promised
 
     if policy is not None and check:
@@ -61,12 +65,18 @@ def _run(
         raise PipelineError("--sign: found with --check, allowed without it; --key FILE verifies a signature")
     if key is not None and not check:
         raise PipelineError("--key: found without --check, allowed with it; --sign FILE signs a bundle")
-    if check:
+    if check and is_online(directory):
+        promise = guarantee(check_online(directory, void_ok=void_ok, key=key).to_json())
+    elif check:
         bundle.check(directory, void_ok=void_ok, key=key)
+        promise = promised(directory)
+    elif policy == "models/online":
+        promise = guarantee(release_online(directory, void_ok=void_ok, sign=sign).to_json())
     else:
         release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign, policy=policy)
+        promise = promised(directory)
     done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
-    print(f"{directory}: {done}; {promised(directory)}")
+    print(f"{directory}: {done}; {promise}")
     if check and key is not None:
         print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
     elif check:

@@ -145,7 +145,7 @@ def learn(
         network: shape of the policy.
         plan: of the run (`online_plan`, `ChoicePlan`).
         users: who can be met.
-        cohorts: numbers of the users of every cohort.
+        cohorts: numbers of the arrivals of every cohort; somebody who comes back has another number.
         state: where the run stands; at first ``OnlineState.begin(update.begin(network, parameters), len(cohorts))``.
         save_checkpoint: must have stored the state durably when it returns.
         on_update: called after every update with the released state.
@@ -155,10 +155,12 @@ def learn(
         The finished state.
 
     Raises:
-        ValueError: the state is of another number of cohorts, or a user is in more cohorts than the plan allows.
+        ValueError: the state is of another number of cohorts, or an arrival is in two of them.
     """
     if state.cohorts != len(cohorts):
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
+    if len({number for cohort in cohorts for number in cohort}) < sum(map(len, cohorts)):
+        raise ValueError("an arrival is met once, and a number is in two cohorts")
     here = device or torch.device("cpu")
     network = network.to(here)
     now = state

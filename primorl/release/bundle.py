@@ -103,7 +103,7 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     Raises:
         PipelineError: one line that names the file, what is wrong with it, and what to do.
     """
-    names = _check_names_and_hashes(folder)
+    names = check_names_and_hashes(folder, FILES, OPTIONAL)
     if key is not None:
         signature.verify(folder, key)
     model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
@@ -182,13 +182,22 @@ def manifest_of(folder: Path) -> Manifest:
     return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in sorted(names)})
 
 
-def _check_names_and_hashes(folder: Path) -> set[str]:
-    """Names of the files, without the manifest."""
+def check_names_and_hashes(folder: Path, needed: frozenset[str], optional: frozenset[str] = frozenset()) -> set[str]:
+    """Names of the files, without the manifest.
+
+    Args:
+        folder: the bundle.
+        needed: what it must hold beside manifest and signature.
+        optional: what it may hold.
+
+    Raises:
+        PipelineError: a file is missing, too many, or not the one that the manifest lists.
+    """
     if not folder.is_dir() or folder.is_symlink():
         raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found, needed = set(_files(folder)), FILES | {MANIFEST}
-    allowed = needed | OPTIONAL | {SIGNATURE}
-    for names, what in ((found - allowed, "does not belong in a bundle"), (needed - found, "is missing")):
+    found, least = set(_files(folder)), needed | {MANIFEST}
+    allowed = least | optional | {SIGNATURE}
+    for names, what in ((found - allowed, "does not belong in a bundle"), (least - found, "is missing")):
         if names:
             raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
     listed = read(folder, MANIFEST, Manifest).files

@@ -19,6 +19,8 @@ MODEL = ("dynamics/model.safetensors", "dynamics/config.json", "dynamics/privacy
 POLICY = ("policy/policy.safetensors", "policy/config.json", "policy/privacy.json")
 FILES = frozenset((*MODEL, *POLICY, *CARDS, LEDGER, EVALUATION))
 """What a bundle holds beside its manifest and the signature of that, if it is signed."""
+ONLINE = "online.json"
+"""``metrics/online.json`` in the bundle of a policy that learned from users, which holds no model."""
 STARTS = f"dynamics/{starts.FILE}"
 """In the bundle only if a query for first states was paid for."""
 ANSWERS = "private-evaluation.json"

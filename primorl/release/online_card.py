@@ -1,5 +1,6 @@
 """The card of a policy that learned from users: what each user is promised, and what she is not."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -103,6 +104,6 @@ def _rows(statement: Statement, content: Mapping[str, Any]) -> tuple[Row, ...]:
         ),
         ("accountant", f"{statement.accountant.name} {statement.accountant.version}"),
         ("releases of one cohort, cohorts of one user", f"{protocol.releases}, {protocol.appearances}"),
-        ("event", str(content["event"])),
+        ("event", json.dumps(content["event"])),
         ("charge", str(statement.charge)),
     )

@@ -1,0 +1,183 @@
+"""The bundle of a policy that learned from users: policy, statement, what was measured, and cards.
+
+It is checked as the other bundles are: no file, key or tensor beyond what is declared, every ε accounted again, and the
+cards made again from the other files.
+"""
+
+import os
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from primorl.evaluation.online_results import OnlineSummary
+from primorl.policy import exported
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.epsilon import compose
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.statement import Statement
+from primorl.privacy.together import joint_event
+from primorl.project import paths
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, finite, replaced_directory
+from primorl.project.records import write_record
+from primorl.release import bundle, signature
+from primorl.release.accounted import accounted, check_figures, check_statement, given, refuse_unless_equal
+from primorl.release.card import is_inert
+from primorl.release.contents import CARDS, MANIFEST, ONLINE, POLICY, Manifest
+from primorl.release.online_card import online_card
+from primorl.release.recorded import check_outputs
+
+FILES = frozenset((*POLICY, ONLINE, *CARDS))
+"""What the bundle holds beside its manifest and the signature of that, if it is signed."""
+_NO_TIME = 315532800  # as in other bundles
+
+
+def is_online(folder: Path) -> bool:
+    """Whether a folder holds such a bundle, sound or not."""
+    return (folder / ONLINE).is_file()
+
+
+def release_online(target: Path, *, void_ok: bool, sign: Path | None = None) -> Statement:
+    """Make the bundle of ``models/online`` in ``target``. If that fails, everything stays as it was.
+
+    Args:
+        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        void_ok: release also if the statement is void; the card says so.
+        sign: file of the private key to sign the bundle with; None: it is not signed.
+
+    Returns:
+        What the bundle states.
+
+    Raises:
+        PipelineError: nobody was met, a file is missing or contradicts another, or the statement is void.
+    """
+    if target.exists() and not (target.is_dir() and (not any(target.iterdir()) or is_online(target))):
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle of this kind")
+    signer = None if sign is None else signature.read_private_key(sign)
+    summary = OnlineSummary.read(paths.ONLINE_METRICS)
+    if not summary.met:
+        raise PipelineError(f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`")
+    check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
+    with replaced_directory(target) as fresh:
+        (fresh / "policy").mkdir()
+        for name in POLICY:
+            shutil.copyfile(paths.ONLINE / Path(name).name, fresh / name)
+        write_record(fresh / ONLINE, replace(summary, seconds=None))
+        statement = bundle.read(fresh, POLICY[2], Statement)
+        for card, text in _cards(statement, summary).items():
+            (fresh / card).write_text(text, encoding="utf-8")
+        digests = {name: file_sha256(fresh / name) for name in sorted(FILES)}
+        write_record(fresh / MANIFEST, Manifest(kind="primorl release", files=digests))
+        checked = check_online(fresh, void_ok=void_ok)
+        if signer is not None:
+            signature.sign(fresh, signer)
+        for path in (*sorted(fresh.rglob("*"), reverse=True), fresh):
+            path.chmod(0o755 if path.is_dir() else 0o644)
+            os.utime(path, (_NO_TIME, _NO_TIME))
+    return checked
+
+
+def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
+    """Check a bundle, one's own or a stranger's; runs nothing that is in it.
+
+    Args:
+        folder: the bundle.
+        void_ok: accept a statement that says of itself that it must not be relied on.
+        key: file of the public key that must have signed it; None: none is verified.
+
+    Returns:
+        What the bundle states.
+
+    Raises:
+        PipelineError: one line that names the file, what is wrong with it, and what to do.
+    """
+    bundle.check_names_and_hashes(folder, FILES)
+    if key is not None:
+        signature.verify(folder, key)
+    config, statement = bundle.read(folder, POLICY[1], PolicyConfig), bundle.read(folder, POLICY[2], Statement)
+    summary, path = bundle.read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
+    _check_policy(folder, config)
+    if not statement.sound and not void_ok:
+        reason = "; ".join(statement.void) or "nothing is guaranteed"
+        raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+    _check_mechanisms(path, statement)
+    _check_summary(folder, config, statement, summary)
+    for card, text in _cards(statement, summary).items():
+        found = (folder / card).read_text(encoding="utf-8")
+        if not is_inert(found) or found != text:
+            raise PipelineError(
+                f"{folder / card}: not the card that the figures of this bundle make; do not believe it"
+            )
+    return statement
+
+
+def _cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]:
+    card = online_card(statement, summary)
+    return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))
+
+
+def _check_policy(folder: Path, config: PolicyConfig) -> None:
+    """Load it with our loader, write it with our writer, and compare."""
+    policy = DeterministicPolicy.load(folder / "policy")
+    with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
+        exported.save(Path(name), [policy], variant=config.variant, environment=config.environment)
+        if (Path(name) / Path(POLICY[0]).name).read_bytes() != (folder / POLICY[0]).read_bytes():
+            raise PipelineError(f"{folder / POLICY[0]}: holds more than a policy: a tensor, metadata or padding")
+    if not all(bool(layer.isfinite().all()) for layer in policy.layers):
+        raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers")
+    if config.policy != "models/online":
+        raise PipelineError(f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'")
+
+
+def _check_mechanisms(path: Path, statement: Statement) -> None:
+    """Account every mechanism again, and all of them together."""
+    protocol = given(path, "online", statement.online)
+    if not statement.mechanisms:
+        check_statement(path, statement)
+        if statement.rounds != protocol.releases * protocol.appearances or statement.units != protocol.users:
+            raise PipelineError(f"{path}: online: contradicts rounds or units in the same file")
+        return
+    own = statement.mechanisms[-1]
+    if own.what != "models/online" or own.rounds != protocol.releases * protocol.appearances:
+        raise PipelineError(f"{path}: mechanisms: the last must be that of models/online, with the rounds of `online`")
+    if statement.private:
+        for number, part in enumerate(statement.mechanisms):
+            event, numbers = accounted(path, part, statement)
+            if part.event != event_to_json(event):
+                raise PipelineError(f"{path}: mechanisms.{number}: event: not that of the mechanism it describes")
+            refuse_unless_equal(path, f"mechanisms.{number}: epsilon", part.epsilon, numbers["epsilon"], statement)
+    joint = joint_event([part.event for part in statement.mechanisms])
+    if statement.event != event_to_json(joint):
+        raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
+    if statement.private:
+        spent = compose([joint], given(path, "delta", statement.delta))
+        numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
+        check_figures(path, statement, numbers)
+
+
+def _check_summary(folder: Path, config: PolicyConfig, statement: Statement, summary: OnlineSummary) -> None:
+    """What the cards quote must be what the statement says, of this very policy."""
+    protocol = statement.online
+    assert protocol is not None
+    parts = statement.mechanisms
+    expected = {
+        "met": True,
+        "env_id": config.environment,
+        "algorithm": protocol.algorithm,
+        "users": protocol.users,
+        "cohort": protocol.cohort,
+        "cohorts": protocol.cohorts,
+        "epsilon": parts[-1].epsilon if parts else statement.epsilon,
+        "epsilon_in_all": statement.epsilon,
+        "delta": statement.delta,
+        "unit": statement.unit,
+        "void": statement.void,
+        "start": "policy" if parts else "scratch",
+        "policy_sha256": file_sha256(folder / POLICY[0]),
+        "seconds": None,
+    }
+    for key, value in expected.items():
+        if getattr(summary, key) != value:
+            raise PipelineError(f"{folder / ONLINE}: {key}: contradicts {POLICY[1]} or {POLICY[2]}")

@@ -1,0 +1,103 @@
+"""The bundle of a policy that learned from users: nothing else leaves, and no edit of it passes the check."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import online
+from primorl.evaluation.online_results import OnlineSummary
+from primorl.policy.loaded import load_policy
+from primorl.project.errors import PipelineError
+from primorl.project.paths import ONLINE_METRICS
+from primorl.release.online_bundle import FILES, check_online, release_online
+from tests.pipeline.test_online import write_offline
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.projects import project_settings, write_settings
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project in which six users improved an offline policy, and the bundle ``out`` of it."""
+    folder = tmp_path_factory.mktemp("online")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.delenv("DVC_ROOT", raising=False)
+        content = project_settings()
+        content["chosen"]["environment"] = "CartPole-v1"
+        content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
+        content["online"] |= {"users": 6, "cohort": 3, "steps": 10}
+        write_offline()
+        online.body(write_settings(content), RememberingRun())  # type: ignore[arg-type]
+        release_online(Path("out"), void_ok=False)
+    return folder
+
+
+@pytest.fixture
+def project(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path / "project")
+    monkeypatch.chdir(tmp_path / "project")
+    return tmp_path / "project"
+
+
+def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
+    found = {path.relative_to("out").as_posix() for path in Path("out").rglob("*") if path.is_file()}
+    assert found == FILES | {"MANIFEST.json"}
+    stated = check_online(Path("out"), void_ok=False)
+    assert stated.sound
+    assert load_policy("out/policy").act([0.0, 0.0, 0.0, 0.0]) in (0, 1)
+    assert "seconds" not in json.loads(Path("out/online.json").read_text())
+
+
+def edited(name: str, change: Callable[[dict[str, Any]], object]) -> None:
+    """Change a file of the bundle, and the manifest with it, as a forger would."""
+    file, manifest = Path("out") / name, Path("out/MANIFEST.json")
+    content = json.loads(file.read_text())
+    change(content)
+    file.write_text(json.dumps(content, indent=2) + "\n")
+    listed = json.loads(manifest.read_text())
+    listed["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
+    manifest.write_text(json.dumps(listed, indent=2) + "\n")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("policy/privacy.json", lambda c: c.update(epsilon=0.1), "epsilon"),
+        ("policy/privacy.json", lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
+        ("policy/privacy.json", lambda c: c["mechanisms"].pop(0), "event: not that of the mechanisms"),
+        ("policy/privacy.json", lambda c: c["online"].update(releases=3), "with the rounds of `online`"),
+        ("policy/privacy.json", lambda c: c["online"].update(users=7), "users: contradicts"),
+        ("policy/privacy.json", lambda c: c.update(void=["a reason"]), "void: a reason"),
+        ("online.json", lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
+        ("online.json", lambda c: c.update(return_mean=500.0), "not the card that the figures"),
+        ("policy/config.json", lambda c: c.update(policy="models/policy"), "allowed is 'models/online'"),
+    ],
+)
+def test_an_edit_is_noticed(project: Path, name: str, change: Callable[[dict[str, Any]], object], said: str) -> None:
+    edited(name, change)
+    with pytest.raises(PipelineError, match=said):
+        check_online(Path("out"), void_ok=False)
+
+
+def test_another_policy_or_file_is_noticed(project: Path) -> None:
+    (Path("out") / "notes.txt").write_text("patient 17")
+    with pytest.raises(PipelineError, match="does not belong in a bundle"):
+        check_online(Path("out"), void_ok=False)
+    (Path("out") / "notes.txt").unlink()
+    shutil.copyfile("models/policy/policy.safetensors", "out/policy/policy.safetensors")
+    with pytest.raises(PipelineError, match="damaged or exchanged"):
+        check_online(Path("out"), void_ok=False)
+
+
+def test_nothing_is_made_where_nobody_was_met_or_something_is_in_the_way(project: Path) -> None:
+    with pytest.raises(PipelineError, match="in the way"):
+        release_online(Path("models"), void_ok=False)
+    OnlineSummary(met=False).write(ONLINE_METRICS)
+    with pytest.raises(PipelineError, match=r"metrics/online\.json: nobody was met"):
+        release_online(Path("new"), void_ok=False)
+    assert not Path("new").exists()
