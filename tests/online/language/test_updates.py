@@ -135,12 +135,11 @@ def test_the_others_do_not_see_who_is_left_out(policy: LanguagePolicy, met: Answ
 def test_a_prompt_whose_numbers_are_not_finite_counts_as_empty(
     policy: LanguagePolicy, met: Answers, update: Update[LanguagePolicy, Answers], broken: str
 ) -> None:
-    for noise in (1.0, 0.0):
-        for value in (float("nan"), float("-inf")):
-            poisoned = {name: tensor.clone() for name, tensor in vars(met).items()}
-            poisoned[broken][LEFT_OUT] = value
-            found = step(update, policy, Answers(**poisoned), noise)
-            assert torch.equal(found, step(update, policy, without(met, LEFT_OUT), noise))
+    for noise, value in ((1.0, float("nan")), (0.0, float("-inf"))):
+        poisoned = {name: tensor.clone() for name, tensor in vars(met).items()}
+        poisoned[broken][LEFT_OUT] = value
+        found = step(update, policy, Answers(**poisoned), noise)
+        assert torch.equal(found, step(update, policy, without(met, LEFT_OUT), noise))
 
 
 def test_pieces_change_nothing_but_speed(policy: LanguagePolicy, met: Answers) -> None:
