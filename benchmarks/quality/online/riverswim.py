@@ -10,7 +10,7 @@ programming, less the rewards of each user. Settings:
   0.06, α 3.5, 1 - β 0.6, γ 0.99, 25 public episodes for the Fisher matrix and its regulariser 0.001. The paper's
   features are one-hot(state) beside the action; those of the state cancel in the softmax, so the policy is the same in
   all states. Here that is a scale of the observations that is infinite. UCB-VI: the bonus of its proof.
-- own: five users for each update, η 1, and for DPPG-KL α 30; chosen by the regret of other seeds at ε 1, p 0.6. UCB-VI:
+- own: five users for each update, η 1, and for DPPG-KL α 30; chosen in a few trials at ε 1, p 0.6. UCB-VI:
   0.03 times the bonus.
 
 Unlike in the paper, no baseline is carried from user to user. Resumable: a row of
