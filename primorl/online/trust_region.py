@@ -1,11 +1,12 @@
 """DPPG-L2 and DPPG-KL: policy gradients whose clipping norm S keeps the noisy step in a trust region.
 
-Rio et al. (DPPG), Section 4.2. A step is Δθ = η (ḡ + ξ), where ḡ is the mean of m users' vectors of norm at most S and ξ
-is N(0, (ρS)² I). The paper has m = 1, so that ρ is the noise multiplier z; here ρ = z / m.
+Rio et al. (DPPG), Section 4.2. A step is Δθ = η (ḡ + ξ), where ḡ is the mean of m users' vectors of norm at most S, and
+ξ is N(0, (ρS)² I). The paper has m = 1, so that ρ is the noise multiplier z; here ρ = z / m.
 """
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
@@ -45,8 +46,9 @@ class Step:
         """
         if self.noise == 0:
             return math.sqrt(2 * region) / self.learning_rate
-        quantile = float(ncx2.ppf(1 - self.failure, parameters, self.noise**-2))
-        return math.sqrt(2 * region / quantile) / (self.learning_rate * self.noise)
+        return math.sqrt(2 * region / _quantile(1 - self.failure, parameters, self.noise**-2)) / (
+            self.learning_rate * self.noise
+        )
 
     def l2_norm_by_markov(self, region: float, parameters: int) -> float:
         """Proposition 4.5: an S of closed form for the same, by Markov's inequality; smaller than `l2_norm`."""
@@ -79,6 +81,12 @@ class Step:
 
     def _by_markov(self, region: float, largest: float, trace: float) -> float:
         return math.sqrt(2 * region * self.failure / (largest + self.noise**2 * trace)) / self.learning_rate
+
+
+@lru_cache(maxsize=16)
+def _quantile(probability: float, degrees: int, noncentrality: float) -> float:
+    """The quantile of a non-central χ² distribution. A run asks for the same one for every cohort."""
+    return float(ncx2.ppf(probability, degrees, noncentrality))
 
 
 def fisher_matrix(network: PolicyNetwork, parameters: Tensor, public: Trajectories, regulariser: float) -> Tensor:

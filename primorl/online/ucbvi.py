@@ -19,8 +19,10 @@ REWARD_UNIT = 1000
 
 @dataclass(frozen=True)
 class UCBVI:
-    """Private-UCB-VI (Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision
-    processes", Algorithm 2, with their central privatizer).
+    """Private-UCB-VI: optimistic planning on private counts.
+
+    Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision processes", with
+    their central privatizer; noise and bounds of its errors are those of `TreeCounter`.
 
     Every user acts for one episode under the policy that is greedy for optimistic values. Visits N(h, s, a), rewards
     C(h, s, a) and transitions N(h, s, a, s') are counted by three tree counters of ε/3 each, whose errors are at most
@@ -30,8 +32,8 @@ class UCBVI:
 
     where T is the number of all steps and β the probability of failure. c = 1 is what the proof needs.
 
-    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the sensitivities of the counters.
-    So all policies together are ε-differentially private at δ = 0 under zero-out adjacency of one user. A user also
+    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the counters' sensitivities. So
+    all policies together are ε-differentially private at δ = 0 under zero-out adjacency of one user. A user also
     sees her own actions, which is the policy she met applied to her own states: what all others see, and every later
     policy, is ε-differentially private in her data, which is joint differential privacy (billboard lemma).
 

@@ -84,7 +84,7 @@ def test_without_noise_norms_are_those_of_the_clipped_step() -> None:
 def test_fisher_matrix_is_the_curvature_of_the_kl_divergence() -> None:
     users = SimulatedUsers(RIVER, 20, 1, seed=0)
     theta = NETWORK.initial(0) * 100
-    met = users.meet(range(600), NETWORK, theta)
+    met = users.meet(range(300), NETWORK, theta)
     found = fisher_matrix(NETWORK, theta, met, regulariser=0.0)
     seen = met.observations.reshape(1, -1, 6)
 
@@ -93,7 +93,7 @@ def test_fisher_matrix_is_the_curvature_of_the_kl_divergence() -> None:
         return (own.exp() * (own - moved)).sum(-1).mean()
 
     expected = torch.autograd.functional.hessian(divergence, theta)  # type: ignore[no-untyped-call]
-    torch.testing.assert_close(found, expected, atol=2e-2, rtol=0)
+    torch.testing.assert_close(found, expected, atol=3e-2, rtol=0)
     torch.testing.assert_close(fisher_matrix(NETWORK, theta, met, 0.25), found + 0.25 * torch.eye(14))
 
 

@@ -53,7 +53,7 @@ def test_the_twin_without_noise_finds_what_pays() -> None:
             states.append(int(state == 0 and actions[-1] == 1) or int(state == 1 and actions[-1] == 0))
         learner.learn(np.array(states), np.array(actions), np.array(rewards))
         totals.append(sum(rewards))
-    assert np.mean(totals[-50:]) == pytest.approx(3, abs=0.1)
+    assert np.mean(totals[-50:]) > 2.7  # 3 is best
     assert np.mean(totals[:20]) < 2
 
 

@@ -26,9 +26,9 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
     """Step both from the same states ``[S, n]`` with the same actions until all have ended."""
     count = state.shape[1]
     envs = [gymnasium.make(environment) for _ in range(count)]
-    for at, env in enumerate(envs):
+    for env, own in zip(envs, np.split(state, count, axis=1), strict=True):
         env.reset(seed=0)
-        env.unwrapped.state = state[:, at].copy()  # type: ignore[attr-defined]
+        env.unwrapped.state = own[:, 0]  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
         actions: NDArray[Any] = rng.uniform(ours.action_low, ours.action_high, (count, len(ours.action_low))).astype(

@@ -1,4 +1,4 @@
-"""What the tree counter must keep to: right sums, the noise that ε asks for, no person in more nodes than are paid for."""
+"""What the tree counter must keep to: right sums, the noise that ε asks for, nobody in more nodes than are paid for."""
 
 import math
 
