@@ -8,6 +8,9 @@ from typing import Any
 from benchmarks.quality.online.peers import Peer
 from benchmarks.quality.online.runs import DELTA, Case, Learning
 from primorl.online.dppg import DPPG
+from primorl.online.learning import Update
+from primorl.online.natural_gradient import NaturalGradientByDescent
+from primorl.online.rebel import Rebel
 from primorl.online.reinforce import PolicyGradient
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
@@ -28,31 +31,33 @@ def classical(epsilon: float, releases: int = 1) -> float:
 
 def table_a() -> list[Case]:
     """CartPole, 1,000 users of one episode each."""
+    place: dict[str, Any] = {"table": "A", "task": "CartPole", "steps": 500, "episodes": 1}
+    strict = {**place, "cohort": 125, "cohorts": 8, "column": "strict"}
+    paper = {**place, "cohort": 10, "cohorts": 100, "hidden": (64,), "column": "paper"}
+    gradient = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
+    natural = NaturalGradientByDescent(learning_rate=3.0, clipping_norm=0.2, steps=2, step_size=2.0, ball=1.0)
+    regression = Rebel(temperature=10.0, step_size=10.0, steps=2, clipping_norm=0.1)
+    methods: tuple[tuple[str, Update, Update, Update], ...] = (
+        # Sums over steps are long where nothing clips them: PG takes shorter steps.
+        ("PG", gradient, replace(gradient, learning_rate=0.2), replace(gradient, learning_rate=0.1)),
+        ("NPG", natural, natural, replace(natural, learning_rate=0.3)),
+        ("REBEL", regression, regression, replace(regression, step_size=1.0)),
+    )
     cases: list[Case] = [
         Peer("A", "CartPole", "PPO", episodes=1000, steps=50_000),
         Peer("A", "CartPole", "A2C", episodes=1000, steps=100_000),
     ]
-    place: dict[str, Any] = {"table": "A", "task": "CartPole", "steps": 500, "episodes": 1}
-    strict = {**place, "cohort": 125, "cohorts": 8}
-    paper = {**place, "cohort": 10, "cohorts": 100, "hidden": (64,), "column": "paper"}
-    gradient = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
-    cases.append(
-        Learning(
-            **strict,
-            method="PG",
-            budget="–",
-            column="twin",
-            update=replace(gradient, learning_rate=0.2),
-            noise_multiplier=0.0,
-        )
-    )
-    for epsilon in (*TABLE_EPSILONS, *FIGURE_EPSILONS):
-        where = {"method": "DP-PG", "budget": f"ε {epsilon:g}"}
-        cases.append(Learning(**strict, **where, column="strict", update=gradient, noise_multiplier=exact(epsilon)))
-    for epsilon in TABLE_EPSILONS:
-        where = {"method": "DP-PG", "budget": f"ε {epsilon:g}"}
-        update = replace(gradient, learning_rate=0.5, guarantee="paper")
-        cases.append(Learning(**paper, **where, update=update, noise_multiplier=classical(epsilon)))
+    for name, private, plain, published in methods:
+        twin = {**strict, "method": name, "budget": "–", "column": "twin"}
+        cases.append(Learning(**twin, update=plain, noise_multiplier=0.0))
+        releases = private.releases
+        for epsilon in (*TABLE_EPSILONS, *(FIGURE_EPSILONS if name == "PG" else ())):
+            where = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
+            cases.append(Learning(**strict, **where, update=private, noise_multiplier=exact(epsilon, releases)))
+        loose = replace(published, guarantee="paper")  # type: ignore[type-var]
+        for epsilon in TABLE_EPSILONS:
+            where = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
+            cases.append(Learning(**paper, **where, update=loose, noise_multiplier=classical(epsilon, releases)))
     return cases
 
 
@@ -67,12 +72,34 @@ def table_b() -> list[Case]:
         learning_rate=20.0,
         local_steps="gradient",
     )
-    cases = _rows(
-        {"table": "B", "task": "CartPole", "method": "DPPG", "steps": 500, "episodes": 1, "cohort": 125, "cohorts": 8},
-        local,
-        (1.0, 3.0),
-        (1.0, *FIGURE_EPSILONS),
-    )
+    control = DPPG(0.05, 7.26e-4, epochs=8, minibatches=2, entropy_coefficient=0.36, decay=0.85, moments="released")
+    mujoco = DPPG(1.8, 2.04e-4, epochs=8, minibatches=64, entropy_coefficient=0.02, decay=0.91, moments="released")
+    dosing = DPPG(0.08, 9.25e-4, epochs=4, minibatches=2, entropy_coefficient=0.01, decay=0.97, moments="released")
+    wide: dict[str, Any] = {"table": "B", "method": "DPPG", "hidden": (64, 64), "cohort": 8}
+    episode: dict[str, Any] = {"table": "B", "method": "DPPG", "episodes": 1}
+    pole = {**episode, "task": "CartPole", "steps": 500, "cohort": 125, "cohorts": 8}
+    cases = _rows(pole, local, (1.0, 3.0), (1.0, *FIGURE_EPSILONS))
+    cases += _loose({**wide, "task": "CartPole", "steps": 64, "episodes": None, "cohorts": 976}, control, (1.0, 3.0))
+
+    swing = {**episode, "task": "Acrobot", "steps": 500, "cohort": 650, "cohorts": 12}
+    far = replace(local, learning_rate=40.0, epochs=1)
+    cases += _rows(swing, far, (1.0, 3.0), (1.0,))
+    # In 64 steps from its start no policy swings it up: a user has 500.
+    cases += _loose({**wide, "task": "Acrobot", "steps": 500, "episodes": None, "cohorts": 122}, control, (1.0, 3.0))
+    high = {**swing, "method": "DPPG, height in the reward", "cohort": 500, "cohorts": 10, "bonus": 0.4}
+    cases += _rows(high, replace(far, learning_rate=30.0), (), (1.0, *FIGURE_EPSILONS))
+    cases += [Peer("B", "Acrobot", name, episodes=None, steps=300_000) for name in ("PPO", "A2C")]
+
+    for varied in (0, 1):
+        day = {"task": f"Dosing-{varied}", "steps": 96, "episodes": 1}
+        cases += _rows({**episode, **day, "cohort": 125, "cohorts": 16}, replace(local, epochs=1), (0.1, 0.5), (1.0,))
+        cases += _loose({**wide, **day, "cohorts": 250}, dosing, (0.1, 0.5))
+        cases += [Peer("B", f"Dosing-{varied}", name, episodes=None, steps=100_000) for name in ("PPO", "A2C")]
+    for task in ("HalfCheetah", "Hopper"):
+        long = {**wide, "task": task, "steps": 2048, "episodes": None, "cohorts": 30}
+        cases += _rows(long, replace(mujoco, moments="zero"), (0.05, 0.1), ())
+        cases += _loose(long, mujoco, (0.05, 0.1))
+        cases += [Peer("B", task, name, episodes=None, steps=30 * 8 * 2048) for name in ("PPO", "A2C")]
     return cases
 
 
@@ -86,6 +113,12 @@ def _rows(
         for budget, z in budgets.items()
     ]
     return [*rows, Learning(**place, budget="–", column="twin", update=update, noise_multiplier=0.0)]
+
+
+def _loose(place: dict[str, Any], update: DPPG, multipliers: tuple[float, ...]) -> list[Case]:
+    """The paper's mode, with the settings of its Table 3."""
+    own = replace(update, guarantee="paper")
+    return [Learning(**place, budget=f"z {z:g}", column="paper", update=own, noise_multiplier=z) for z in multipliers]
 
 
 CASES: tuple[Case, ...] = (*table_a(), *table_b())

@@ -2,13 +2,14 @@
 
 import time
 from dataclasses import asdict, dataclass, field
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 
-from benchmarks.quality.online.tasks import TASKS, drawn, greedy
+from benchmarks.quality.online.tasks import TASKS, Encouraged, drawn, greedy
 from primorl.online.learning import OnlineState, Update, learn
 from primorl.online.mechanism import online_plan
+from primorl.online.trajectories import Users
 from primorl.setup.simulated_users import SimulatedUsers
 
 DELTA = 1e-5
@@ -47,6 +48,7 @@ class Learning:
         hidden: sizes of the hidden layers; none: a log-linear policy.
         scale: what observations are divided by; None: the task's.
         standard_deviation: of the first policy in a box.
+        bonus: weight of the task's bonus in the rewards that are learned from.
     """
 
     table: str
@@ -63,13 +65,13 @@ class Learning:
     hidden: tuple[int, ...] = ()
     scale: tuple[float, ...] | None = None
     standard_deviation: float = 1.0
-
-    kind: ClassVar[str] = "learning"
+    bonus: float = 0.0
 
     @property
     def key(self) -> Row:
         """See `Case`."""
-        setting = {name: value for name, value in vars(self).items() if name not in {*_NAMES, "update"}}
+        off = set() if self.bonus else {"bonus"}
+        setting = {name: value for name, value in vars(self).items() if name not in {*_NAMES, "update", *off}}
         setting["update"] = {"name": self.update.name, **asdict(self.update)}  # type: ignore[call-overload]
         return {**{name: getattr(self, name) for name in _NAMES}, "setting": _plain(setting)}
 
@@ -95,7 +97,9 @@ class Learning:
             if now.done % every == 0:
                 released.append(now)
 
-        users = SimulatedUsers(task.environment, self.steps, self.episodes, seed)
+        users: Users = SimulatedUsers(task.environment, self.steps, self.episodes, seed)
+        if self.bonus and task.bonus is not None:
+            users = Encouraged(users, task.bonus, self.bonus)
         started = time.perf_counter()
         last = learn(self.update, network, plan, users, cohorts, state, on_update=keep)
         seconds = time.perf_counter() - started

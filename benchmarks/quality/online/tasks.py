@@ -1,7 +1,7 @@
 """The control tasks, with everything about them that is public, and how a policy is judged."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.online.network import PolicyNetwork
+from primorl.online.trajectories import Trajectories, Users
 from primorl.simulators.batches import batch
 
 Act = Callable[[npt.NDArray[np.float32]], npt.NDArray[Any]]
@@ -28,6 +29,8 @@ class Task:
         limit: steps after which an episode is cut off.
         judged: episodes by which a final policy is judged.
         traced: episodes by which a policy on the way is judged.
+        bonus: of next observations, which a run may add to the rewards it learns from; a public function. No policy is
+            judged by it.
     """
 
     environment: str
@@ -35,6 +38,7 @@ class Task:
     limit: int
     judged: int
     traced: int
+    bonus: Callable[[Tensor], Tensor] | None = None
 
     def network(self, hidden: tuple[int, ...], scale: tuple[float, ...] | None = None) -> PolicyNetwork:
         """A policy's shape for this task; ``scale`` in place of the task's."""
@@ -67,6 +71,33 @@ class Task:
         return {"mean": float(found.mean()), "error": float(found.std(ddof=1) / len(found) ** 0.5)}
 
 
+@dataclass(frozen=True)
+class Encouraged:
+    """Users in whose rewards there is a bonus, a function of their own observations.
+
+    Attributes:
+        users: who are met.
+        bonus: of next observations ``[U, T, S]``, ``[U, T]``.
+        weight: what it is multiplied by.
+    """
+
+    users: Users
+    bonus: Callable[[Tensor], Tensor]
+    weight: float
+
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        """See `Users.meet`."""
+        met = self.users.meet(numbers, network, parameters)
+        added = self.weight * self.bonus(met.next_observations) * met.valid
+        return replace(met, rewards=met.rewards + added)
+
+
+def height(observations: Tensor) -> Tensor:
+    """Of Acrobot's tip over the fixed end, in lengths of a link: -cos θ1 - cos(θ1 + θ2)."""
+    first_cosine, first_sine, second_cosine, second_sine = observations[..., :4].unbind(-1)
+    return -first_cosine - (first_cosine * second_cosine - first_sine * second_sine)
+
+
 def drawn(network: PolicyNetwork, parameters: Tensor) -> Act:
     """The stochastic policy itself."""
     generator = torch.Generator().manual_seed(_JUDGED_SEED)
@@ -94,7 +125,7 @@ TASKS: dict[str, Task] = {
     # 1 m and 1 m/s, 0.1 rad (half of the angle at which the pole has fallen) and 0.5 rad/s.
     "CartPole": Task("CartPole-v1", (1.0, 1.0, 0.1, 0.5), 500, judged=100, traced=50),
     # Cosines and sines; 1 and 2 rad/s.
-    "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 1.0, 2.0), 500, judged=100, traced=30),
+    "Acrobot": Task("Acrobot-v1", (1.0, 1.0, 1.0, 1.0, 1.0, 2.0), 500, judged=100, traced=30, bonus=height),
     # 1 m or rad of positions and angles; of speeds about what the fastest published gaits have.
     "HalfCheetah": Task("HalfCheetah-v5", (1.0,) * 8 + (5.0,) * 9, 1000, judged=20, traced=5),
     "Hopper": Task("Hopper-v5", (1.0,) * 5 + (3.0,) * 6, 1000, judged=20, traced=5),
