@@ -16,8 +16,8 @@ from tests.mutations.planted_bugs.fitting import FITTING
 from tests.mutations.planted_bugs.language import LANGUAGE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
-from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
 from tests.mutations.planted_bugs.online_tasks import ONLINE_TASKS
+from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.public_checks import PUBLIC_CHECKS
