@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from dp_accounting import dp_event
@@ -76,7 +77,7 @@ class TreeCounter:
     @property
     def scale(self) -> int:
         """b: L Δ / ε, rounded up to a whole number; 0 without noise."""
-        return math.ceil(self.levels * self.sensitivity / self.epsilon) if self.private else 0
+        return math.ceil(self.levels * self.sensitivity / Fraction(self.epsilon)) if self.private else 0
 
     @property
     def event(self) -> dp_event.DpEvent:
