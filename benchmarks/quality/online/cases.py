@@ -52,7 +52,7 @@ def table_a() -> list[Case]:
         cases.append(Learning(**twin, update=plain, noise_multiplier=0.0))
         releases = private.releases
         for epsilon in (*TABLE_EPSILONS, *(FIGURE_EPSILONS if name == "PG" else ())):
-            where = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
+            where: dict[str, Any] = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
             cases.append(Learning(**strict, **where, update=private, noise_multiplier=exact(epsilon, releases)))
         loose = replace(published, guarantee="paper")  # type: ignore[type-var]
         for epsilon in TABLE_EPSILONS:
