@@ -1,6 +1,7 @@
 """Rows of the tables of online learning: private updates in strict and paper mode, their twins, stable-baselines3.
 
 python -m benchmarks.quality.online [--only CartPole Acrobot] [--methods DP-PG] [--columns strict twin] [--seeds 10]
+python -m benchmarks.quality.online --only HalfCheetah Hopper --seeds 3
 
 Resumable: rows that are in benchmarks/results/online.json with the same settings are not made again; a run that was
 killed goes on where it stopped, and several may go side by side. A row whose settings have changed since replaces the
@@ -18,20 +19,18 @@ from benchmarks.quality.online.cases import CASES
 from benchmarks.quality.online.runs import Row, one_thread
 
 FILE = RESULTS / "online.json"
+_CHOICES = {"--only": "task", "--tables": "table", "--methods": "method", "--columns": "column", "--budgets": "budget"}
 
 
 def main() -> None:
     """Make what is missing."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", nargs="+", choices=sorted({case.key["task"] for case in CASES}))
-    parser.add_argument("--methods", nargs="+", choices=sorted({case.key["method"] for case in CASES}))
-    parser.add_argument("--columns", nargs="+", choices=sorted({case.key["column"] for case in CASES}))
-    parser.add_argument("--tables", nargs="+", choices=sorted({case.key["table"] for case in CASES}))
+    for option, what in _CHOICES.items():
+        parser.add_argument(option, nargs="+", choices=sorted({case.key[what] for case in CASES}))
     parser.add_argument("--seeds", type=int, default=10)
     arguments = parser.parse_args()
     one_thread()
-    wanted = {"task": arguments.only, "method": arguments.methods, "column": arguments.columns}
-    wanted["table"] = arguments.tables
+    wanted = {what: getattr(arguments, option[2:]) for option, what in _CHOICES.items()}
     chosen = [case for case in CASES if all(not names or case.key[what] in names for what, names in wanted.items())]
     commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=RESULTS, text=True).strip()
     same = {"commit": commit, "machine": machine(), "command": command("benchmarks.quality.online")}

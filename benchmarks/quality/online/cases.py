@@ -38,10 +38,10 @@ def table_a() -> list[Case]:
     natural = NaturalGradientByDescent(learning_rate=3.0, clipping_norm=0.2, steps=2, step_size=2.0, ball=1.0)
     regression = Rebel(temperature=10.0, step_size=10.0, steps=2, clipping_norm=0.1)
     methods: tuple[tuple[str, Update, Update, Update], ...] = (
-        # Sums over steps are long where nothing clips them: PG takes shorter steps.
-        ("PG", gradient, replace(gradient, learning_rate=0.2), replace(gradient, learning_rate=0.1)),
-        ("NPG", natural, natural, replace(natural, learning_rate=0.3)),
-        ("REBEL", regression, regression, replace(regression, step_size=1.0)),
+        # Where nothing clips, gradients are longer or shorter: the twins have steps of their own.
+        ("PG", gradient, replace(gradient, learning_rate=0.2), replace(gradient, learning_rate=0.03)),
+        ("NPG", natural, replace(natural, learning_rate=6.0, step_size=0.5), replace(natural, learning_rate=0.3)),
+        ("REBEL", regression, replace(regression, temperature=3.0, step_size=3.0), replace(regression, step_size=1.0)),
     )
     cases: list[Case] = [
         Peer("A", "CartPole", "PPO", episodes=1000, steps=50_000),
@@ -52,7 +52,7 @@ def table_a() -> list[Case]:
         cases.append(Learning(**twin, update=plain, noise_multiplier=0.0))
         releases = private.releases
         for epsilon in (*TABLE_EPSILONS, *(FIGURE_EPSILONS if name == "PG" else ())):
-            where = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
+            where: dict[str, Any] = {"method": f"DP-{name}", "budget": f"ε {epsilon:g}"}
             cases.append(Learning(**strict, **where, update=private, noise_multiplier=exact(epsilon, releases)))
         loose = replace(published, guarantee="paper")  # type: ignore[type-var]
         for epsilon in TABLE_EPSILONS:
@@ -87,7 +87,7 @@ def table_b() -> list[Case]:
     # In 64 steps from its start no policy swings it up: a user has 500.
     cases += _loose({**wide, "task": "Acrobot", "steps": 500, "episodes": None, "cohorts": 122}, control, (1.0, 3.0))
     high = {**swing, "method": "DPPG, height in the reward", "cohort": 500, "cohorts": 10, "bonus": 0.4}
-    cases += _rows(high, replace(far, learning_rate=30.0), (), (1.0, *FIGURE_EPSILONS))
+    cases += _rows(high, replace(far, decay=0.9), (), (1.0, *FIGURE_EPSILONS))
     cases += [Peer("B", "Acrobot", name, episodes=None, steps=300_000) for name in ("PPO", "A2C")]
 
     for varied in (0, 1):

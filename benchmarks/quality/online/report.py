@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.quality.online.__main__ import read
-from benchmarks.quality.online.cases import FIGURE_EPSILONS
+from benchmarks.quality.online.cases import CASES, FIGURE_EPSILONS
 from benchmarks.quality.online.runs import Row
 
 FIGURES = Path("docs/figures")
@@ -50,12 +50,17 @@ _HEAD = (
 def main() -> None:
     """Print the tables and draw the figures."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    rows = read()
+    rows = current(read())
     for name in ("A", "B"):
-        print(f"Table {name}\n\n{table([row for row in rows if row['table'] == name])}\n")
+        print(f"Table {name}\n\n{table(rows, name)}\n")
     print(f"Settings\n\n{settings(rows)}")
     by_epsilon(rows, FIGURES / "online-return-by-epsilon.png")
     curves(rows, FIGURES / "online-learning-curves.png")
+
+
+def current(rows: list[Row]) -> list[Row]:
+    """Rows that were made with today's settings, in the order of the cases."""
+    return [row for case in CASES for row in rows if row.items() >= case.key.items()]
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
@@ -66,17 +71,17 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return float(np.mean(values)), float(half)
 
 
-def table(rows: list[Row]) -> str:
-    """Markdown: a line for each task, method and budget."""
+def table(rows: list[Row], name: str) -> str:
+    """Markdown of one table: a line for each task, method and budget."""
     lines = ["| " + " | ".join(_HEAD) + " |", "|---" * len(_HEAD) + "|"]
-    ours = [row for row in rows if row["column"] != "stable-baselines3"]
+    ours = [row for row in rows if row["column"] != "stable-baselines3" and row["table"] == name]
     for place in dict.fromkeys(_place(row) for row in ours):
         own = [row for row in ours if _place(row) == place]
         strict, twin = ([row for row in own if row["column"] == column] for column in ("strict", "twin"))
         peers = [row for row in rows if row["column"] == "stable-baselines3" and row["task"] == place[1]]
         # A budget without noise has one twin, which stands on its method's every line.
         twin = twin or [row for row in ours if row["column"] == "twin" and _place(row)[1:3] == place[1:3]]
-        cells = (
+        cells: tuple[str, ...] = (
             *(place[1], place[2], place[3], PUBLISHED.get(place, "–")),
             _cell([row for row in own if row["column"] == "paper"], "drawn"),
             _cell(strict, "drawn"),
@@ -84,7 +89,7 @@ def table(rows: list[Row]) -> str:
             f"{strict[0]['epsilon']:.3g}" if strict else "–",
             f"{(strict or own)[0]['users']:,}",
             _cell(twin, "drawn"),
-            *(_cell([row for row in peers if row["method"] == name], "drawn") for name in ("PPO", "A2C")),
+            *(_cell([row for row in peers if row["method"] == peer], "drawn") for peer in ("PPO", "A2C")),
         )
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -106,8 +111,11 @@ def settings(rows: list[Row]) -> str:
 
 def _said(setting: Row) -> str:
     update = {name: value for name, value in setting.get("update", {}).items() if name not in {"name", "guarantee"}}
-    parts = {name: value for name, value in setting.items() if name != "update"} | update
-    return ", ".join(f"{name} {value}" for name, value in parts.items() if value is not None)
+    users = {name: value for name, value in setting.items() if name != "update"}
+    parts = [
+        ", ".join(f"{name} {value}" for name, value in part.items() if value is not None) for part in (users, update)
+    ]
+    return "; update: ".join(part for part in parts if part)
 
 
 def _place(row: Row) -> tuple[str, str, str, str]:
@@ -140,8 +148,7 @@ def by_epsilon(rows: list[Row], file: Path) -> None:
                 panel.axhline(float(np.mean(peers)), linestyle=":", color="grey" if name == "A2C" else "black")
                 panel.annotate(f"{name}, not private", (FIGURE_EPSILONS[0], float(np.mean(peers))), va="bottom")
         panel.set_xscale("log")
-        panel.legend()
-    figure.savefig(file, dpi=120)
+    _saved(figure, panels, file)
 
 
 def curves(rows: list[Row], file: Path) -> None:
@@ -155,7 +162,13 @@ def curves(rows: list[Row], file: Path) -> None:
             means, halves = np.array(found).T
             panel.plot(same[0][:, 0], means, label=f"{method}, strict, ε 1")
             panel.fill_between(same[0][:, 0], means - halves, means + halves, alpha=0.2)
-        panel.legend()
+    _saved(figure, panels, file)
+
+
+def _saved(figure: Figure, panels: dict[str, Axes], file: Path) -> None:
+    for panel in panels.values():
+        if panel.get_legend_handles_labels()[0]:
+            panel.legend()
     figure.savefig(file, dpi=120)
 
 
