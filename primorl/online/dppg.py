@@ -10,6 +10,7 @@ from primorl.online import critic
 from primorl.online.adam import Adam
 from primorl.online.advantages import (
     CARRIED,
+    COUPLED,
     Guarantee,
     generalised_advantages,
     normalised,
@@ -79,7 +80,7 @@ class DPPG:
     @property
     def void(self) -> str | None:
         """See `Update.void`."""
-        return None if self.guarantee == "strict" else CARRIED
+        return None if self.guarantee == "strict" else f"{CARRIED}, and {COUPLED}"
 
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """See `Update.begin`."""
