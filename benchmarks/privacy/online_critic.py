@@ -226,9 +226,9 @@ def proved(ratios: NDArray[np.float64], included: NDArray[np.bool_]) -> float:
     With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard deviations apart.
     """
     inside = guesses(ratios)
-    right, wrong = np.count_nonzero(inside & included), np.count_nonzero(inside & ~included)
-    hits, _ = clopper_pearson(right, np.count_nonzero(included), CONFIDENCE)
-    _, alarms = clopper_pearson(wrong, np.count_nonzero(~included), CONFIDENCE)
+    right, wrong, there = (int(np.count_nonzero(x)) for x in (inside & included, inside & ~included, included))
+    hits, _ = clopper_pearson(right, there, CONFIDENCE)
+    _, alarms = clopper_pearson(wrong, len(included) - there, CONFIDENCE)
     apart = float(ndtri(hits) - ndtri(alarms))
     return epsilon(1 / apart) if apart > 0 else 0.0
 

@@ -11,7 +11,6 @@ from primorl.online.learning import PARAMETERS, Update
 from primorl.online.mechanism import ChoicePlan, Cohort, OnlinePlan, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories
-from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 
 USERS, STEPS, SIZE = 4, 12, 3
@@ -121,13 +120,10 @@ def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: d
     if update.name == "dp-npg-choice":
         plan = ChoicePlan(USERS, "user", update.candidates, 1.0, 1e-5, cohort=USERS)  # type: ignore[attr-defined]
     else:
-        plan = RecordedPlan(USERS, "user", *_rest(update.releases))
+        real = online_plan(
+            users=USERS, cohort=USERS, noise_multiplier=1.0, releases=update.releases, appearances=1, delta=1e-5
+        )
+        plan = RecordedPlan(**vars(real))
     cohort = RecordedCohort(plan, update.releases)
     made = update.updated(shape, values or begun(update, shape), data, cohort, 3)
     return Seen(cohort.rows, plan.sums if isinstance(plan, RecordedPlan) else [], made)
-
-
-def _rest(releases: int) -> tuple[object, ...]:
-    plan = online_plan(users=USERS, cohort=USERS, noise_multiplier=1.0, releases=releases, appearances=1, delta=1e-5)
-    assert isinstance(plan.clip, L2Clip)
-    return plan.sampler, plan.clip, 1.0, plan.rounds, 1e-5, (), float(USERS)

@@ -10,7 +10,7 @@ from tests.online.cohorts import USERS, met, network
 SHAPE = network()
 
 
-def test_generalised_advantages_are_those_of_the_sum():
+def test_generalised_advantages_are_those_of_the_sum() -> None:
     data = met(SHAPE)
     generator = torch.Generator().manual_seed(0)
     before, after = torch.randn(2, USERS, data.steps, generator=generator)
@@ -28,7 +28,7 @@ def test_generalised_advantages_are_those_of_the_sum():
             assert abs(float(found[user, step]) - total) < 1e-5
 
 
-def test_equal_returns_are_equal_to_the_last_digit():
+def test_equal_returns_are_equal_to_the_last_digit() -> None:
     """In float32 they are not, and normalisation made advantages of the differences."""
     data = met(SHAPE)
     data.rewards[:] = data.valid.float()
@@ -39,7 +39,7 @@ def test_equal_returns_are_equal_to_the_last_digit():
     assert normalised(rounded, data.valid).abs().max() > 1
 
 
-def test_the_baseline_is_each_users_own_regression():
+def test_the_baseline_is_each_users_own_regression() -> None:
     data = met(SHAPE, users=3)
     before, after = own_baseline(SHAPE, data, 0.9)
     alone = own_baseline(SHAPE, Trajectories(**{name: value[1:2] for name, value in vars(data).items()}), 0.9)

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from primorl.online.learning import PARAMETERS
+from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.natural_gradient import (
     NaturalGradientByChoice,
@@ -13,18 +14,20 @@ from primorl.online.natural_gradient import (
     step_scores,
 )
 from primorl.online.rebel import Rebel
+from primorl.online.returns import FromReturns
+from primorl.online.trajectories import Trajectories
 from tests.online.cohorts import USERS, begun, met, network, recorded
 
 SHAPE, LINEAR = network((3,)), network()
 
 
-def unprotected(releases=1):
+def unprotected(releases: int = 1) -> Cohort:
     return Cohort(
         online_plan(users=9, cohort=USERS, noise_multiplier=0.0, releases=releases, appearances=1, delta=1e-5), releases
     )
 
 
-def least_squares(update, values, data):
+def least_squares(update: FromReturns, values: Values, data: Trajectories) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """The minimiser of the mean over users of the mean over their steps, by rows scaled to it."""
     weights = (data.valid / data.valid.sum(1, keepdim=True)).sqrt().flatten().double()
     rows = step_scores(LINEAR, values[PARAMETERS], data).flatten(0, 1).double()
@@ -33,7 +36,7 @@ def least_squares(update, values, data):
     return rows, targets, weights, found
 
 
-def test_noisy_statistics_without_noise_are_least_squares():
+def test_noisy_statistics_without_noise_are_least_squares() -> None:
     update = NaturalGradientByStatistics(1.0, 1.0, 1e-6, 100.0)
     values, data = begun(update, LINEAR), met(LINEAR)
     rows, _, weights, best = least_squares(update, values, data)
@@ -43,21 +46,21 @@ def test_noisy_statistics_without_noise_are_least_squares():
     torch.testing.assert_close((rows @ step.double()) * weights, (rows @ best) * weights, atol=1e-3, rtol=0.01)
 
 
-def test_many_descent_steps_come_near_least_squares():
+def test_many_descent_steps_come_near_least_squares() -> None:
     update = NaturalGradientByDescent(1.0, 1.0, 150, 1.0, 100.0)
     values, data = begun(update, LINEAR), met(LINEAR)
     rows, targets, weights, best = least_squares(update, values, data)
 
     step = update.updated(LINEAR, values, data, unprotected(150), 0)[PARAMETERS] - values[PARAMETERS]
 
-    def loss(direction):
+    def loss(direction: Tensor) -> float:
         return float(((targets - rows @ direction) * weights).square().sum())
 
     least = loss(best)
     assert loss(step.double()) - least < 0.1 * (loss(torch.zeros_like(best)) - least)
 
 
-def test_directions_stay_in_the_ball():
+def test_directions_stay_in_the_ball() -> None:
     update = NaturalGradientByDescent(1.0, 1.0, 3, 100.0, 0.2)
     values = begun(update, SHAPE)
 
@@ -66,7 +69,7 @@ def test_directions_stay_in_the_ball():
     torch.testing.assert_close(torch.linalg.vector_norm(step), torch.tensor(0.2))
 
 
-def test_products_with_the_jacobian_are_those_of_the_scores():
+def test_products_with_the_jacobian_are_those_of_the_scores() -> None:
     data = met(SHAPE)
     parameters, direction = torch.randn(2, SHAPE.parameters, generator=torch.Generator().manual_seed(0))
 
@@ -75,7 +78,7 @@ def test_products_with_the_jacobian_are_those_of_the_scores():
     torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)
 
 
-def test_the_choice_without_noise_has_the_least_loss():
+def test_the_choice_without_noise_has_the_least_loss() -> None:
     update = NaturalGradientByChoice(1.0, 6, 0.5, 50.0)
     values, data = begun(update, LINEAR), met(LINEAR)
     rows, targets, weights, _ = least_squares(update, values, data)
@@ -88,7 +91,7 @@ def test_the_choice_without_noise_has_the_least_loss():
 
 
 @pytest.mark.parametrize("step", [0, 1])
-def test_rebel_descends_the_loss_over_all_pairs_of_a_users_decisions(step):
+def test_rebel_descends_the_loss_over_all_pairs_of_a_users_decisions(step: int) -> None:
     update = Rebel(0.7, 0.5, 2, 0.3)
     values, data = begun(update, SHAPE), met(SHAPE)
     seen = recorded(update, SHAPE, data)

@@ -10,6 +10,7 @@ from primorl.online.natural_gradient import (
     NaturalGradientByDescent,
     NaturalGradientByStatistics,
 )
+from primorl.online.network import PolicyNetwork
 from primorl.online.rebel import Rebel
 from primorl.online.reinforce import PolicyGradient
 from primorl.privacy.mechanism.selection import ONE, Scores
@@ -42,7 +43,7 @@ shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES.keys())
 
 @updates
 @shapes
-def test_an_empty_user_contributes_nothing(update, shape):
+def test_an_empty_user_contributes_nothing(update: Update, shape: PolicyNetwork) -> None:
     seen = recorded(update, shape, with_user(met(shape), 1, None))
 
     assert len(seen.rows) == update.releases
@@ -51,7 +52,7 @@ def test_an_empty_user_contributes_nothing(update, shape):
 
 @updates
 @shapes
-def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(update, shape):
+def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(update: Update, shape: PolicyNetwork) -> None:
     data = met(shape)
     without = recorded(update, shape, with_user(data, 1, None))
     kinds = {"herself": met(shape, users=1, seed=1), "another": met(shape, users=1, seed=2), **hostile(shape)}
@@ -71,7 +72,7 @@ def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(update, shape
 
 
 @coupled
-def test_with_the_papers_normalisation_others_move(update):
+def test_with_the_papers_normalisation_others_move(update: Update) -> None:
     """The twin that must fail: what the strict mode is for."""
     shape, data = SHAPES["network"], met(SHAPES["network"])
     found, without = (recorded(update, shape, with_user(data, 1, user)) for user in (met(shape, seed=2), None))
@@ -81,29 +82,29 @@ def test_with_the_papers_normalisation_others_move(update):
 
 
 @updates
-def test_strict_updates_hold_their_statement_and_carry_releases_only(update):
+def test_strict_updates_hold_their_statement_and_carry_releases_only(update: Update) -> None:
     values = update.begin(SHAPES["network"], SHAPES["network"].initial(0))
 
     assert update.void is None
     assert set(values) <= {PARAMETERS, "released_mean"}
 
 
-def test_the_papers_critic_carries_a_user_to_the_next_cohort():
+def test_the_papers_critic_carries_a_user_to_the_next_cohort() -> None:
     """With the same releases, a strict second cohort contributes the same; with the carried critic, it does not."""
     shape = SHAPES["network"]
     first, second = met(shape), met(shape, seed=9)
     moved = {}
-    for update in (UPDATES[1], COUPLED[1]):
+    for mode, update in (("strict", UPDATES[1]), ("paper", COUPLED[1])):
         chains = []
         for user in (met(shape, users=1, seed=2), None):
             values = recorded(update, shape, with_user(first, 1, user)).values
             chains.append(recorded(update, shape, second, values).rows[0])
-        moved[update.guarantee] = not torch.equal(*chains)
+        moved[mode] = not torch.equal(*chains)
 
     assert moved == {"strict": False, "paper": True}
 
 
-def test_scores_are_held_to_between_zero_and_one():
+def test_scores_are_held_to_between_zero_and_one() -> None:
     update, shape = NaturalGradientByChoice(1.0, 5, 1.0, 2.0), network()
     data = met(shape)
     without = Scores(5).total(recorded(update, shape, with_user(data, 1, None)).rows[0])
