@@ -35,12 +35,12 @@ def table_a() -> list[Case]:
     strict = {**place, "cohort": 125, "cohorts": 8, "column": "strict"}
     paper = {**place, "cohort": 10, "cohorts": 100, "hidden": (64,), "column": "paper"}
     gradient = PolicyGradient(learning_rate=2.0, clipping_norm=1.0)
-    natural = NaturalGradientByDescent(learning_rate=3.0, clipping_norm=0.2, steps=2, step_size=2.0, ball=1.0)
+    natural = NaturalGradientByDescent(learning_rate=20.0, clipping_norm=0.1, steps=2, step_size=0.5, ball=0.5)
     regression = Rebel(temperature=10.0, step_size=10.0, steps=2, clipping_norm=0.1)
     methods: tuple[tuple[str, Update, Update, Update], ...] = (
         # Where nothing clips, gradients are longer or shorter: the twins have steps of their own.
         ("PG", gradient, replace(gradient, learning_rate=0.2), replace(gradient, learning_rate=0.03)),
-        ("NPG", natural, replace(natural, learning_rate=6.0, step_size=0.5), replace(natural, learning_rate=0.3)),
+        ("NPG", natural, replace(natural, learning_rate=10.0, ball=1.0), replace(natural, learning_rate=0.5)),
         ("REBEL", regression, replace(regression, temperature=3.0, step_size=3.0), replace(regression, step_size=1.0)),
     )
     cases: list[Case] = [

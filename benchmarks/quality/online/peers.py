@@ -74,7 +74,7 @@ class Peer:
 
         def act(*, deterministic: bool) -> Act:
             def chosen(observations: npt.NDArray[np.float32]) -> npt.NDArray[Any]:
-                return model.predict(observations, deterministic=deterministic)[0]
+                return np.asarray(model.predict(observations, deterministic=deterministic)[0])
 
             return chosen
 

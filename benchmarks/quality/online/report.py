@@ -79,8 +79,11 @@ def table(rows: list[Row], name: str) -> str:
         own = [row for row in ours if _place(row) == place]
         strict, twin = ([row for row in own if row["column"] == column] for column in ("strict", "twin"))
         peers = [row for row in rows if row["column"] == "stable-baselines3" and row["task"] == place[1]]
-        # A budget without noise has one twin, which stands on its method's every line.
-        twin = twin or [row for row in ours if row["column"] == "twin" and _place(row)[1:3] == place[1:3]]
+        # The twin has no budget: it stands beside every budget of its method, DP-PG's under the name PG.
+        names = place[2], place[2].removeprefix("DP-")
+        twin = twin or [
+            row for row in ours if row["column"] == "twin" and row["task"] == place[1] and row["method"] in names
+        ]
         cells: tuple[str, ...] = (
             *(place[1], place[2], place[3], PUBLISHED.get(place, "–")),
             _cell([row for row in own if row["column"] == "paper"], "drawn"),
