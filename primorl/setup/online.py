@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -34,12 +35,15 @@ from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators import environments
+from primorl.simulators.batches import EnvironmentBatch
 from primorl.tracking import StageRun, git_commit
 
 STAGE = "online"
-STANDARD_DEVIATION = 0.5
+STANDARD_DEVIATION = 1.0
 """Of the first actions in a box, before they are squashed into its bounds."""
 _POINTS = 20  # of the curve
+_MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
+_EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _UNBOUNDED = 1e6  # wider spaces than this have no useful bounds
 _KEY = "params.yaml: online"
 
@@ -84,6 +88,11 @@ class OnlineRun:
     steps: int
 
     @property
+    def noise(self) -> float:
+        """Norm of the noise in one release over the largest norm of a mean, z √d / m."""
+        return self.plan.noise_multiplier * math.sqrt(self.start.network.parameters) / (self.plan.denominator or 1)
+
+    @property
     def void(self) -> tuple[str, ...]:
         """Why the statement must not be relied on, beside what the plan says."""
         return () if self.update.void is None else (self.update.void,)
@@ -121,7 +130,16 @@ def online_run(params: Params) -> OnlineRun:
     users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
     begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
     update = update_of(params.online, begin.network, params.policy.discount)
-    return OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
+    run = OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
+    if run.noise > _MOST_NOISE:
+        needed = math.ceil(asked.cohort * run.noise / _MOST_NOISE)
+        print(
+            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {run.noise:.2g} times as "
+            f"large as the largest mean of {begin.network.parameters} parameters, so the policy may get worse; {needed} "
+            "or more suit this ε, or a smaller network",
+            file=sys.stderr,
+        )
+    return run
 
 
 def _from_offline(params: Params, users: SimulatedUsers) -> Start:
@@ -145,23 +163,44 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
 
 
 def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
-    """A new network. Observations are standardised by the environment's bounds, which are public."""
-    env = environments.make(str(params.chosen.environment))
-    space = env.observation_space
-    env.close()
-    assert isinstance(space, Box)
-    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high - space.low < _UNBOUNDED)
-    low, high = np.where(bounded, space.low, -1.0), np.where(bounded, space.high, 1.0)
+    """A new network. Its observations are standardised by what is public of the environment."""
     batch = users.batch
+    mean, scale = _observation_scales(str(params.chosen.environment), batch, params.evaluation.seed)
     network = PolicyNetwork(
         hidden=params.online.hidden,
-        observation_mean=torch.from_numpy(((low + high) / 2).astype(np.float32)),
-        observation_scale=torch.from_numpy(((high - low) / 2).astype(np.float32)),
+        observation_mean=mean,
+        observation_scale=scale,
         action_low=torch.from_numpy(batch.action_low),
         action_high=torch.from_numpy(batch.action_high),
         discrete_actions=batch.discrete_actions,
     )
     return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
+
+
+def _observation_scales(environment: str, batch: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
+    """Centre and half the width of the observation space, ``[S]`` each.
+
+    For a dimension without bounds: the mean and three standard deviations over public episodes with random actions,
+    which are simulated for this and belong to no user.
+    """
+    env = environments.make(environment)
+    space = env.observation_space
+    env.close()
+    assert isinstance(space, Box)
+    random, seen = np.random.default_rng(seed), [batch.reset(_EPISODES, seed)]
+    for _ in range(min(batch.step_limit or _LONGEST, _LONGEST)):
+        if batch.discrete_actions:
+            actions: np.ndarray = random.integers(len(batch.action_low), size=_EPISODES)
+        else:
+            actions = random.uniform(batch.action_low, batch.action_high, (_EPISODES, len(batch.action_low)))
+        after, _, terminated, truncated = batch.step(actions)
+        over = terminated | truncated
+        seen.append(batch.restart(over) if over.any() else after)
+    states = np.concatenate(seen)
+    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high - space.low < _UNBOUNDED)
+    mean = np.where(bounded, (space.low.astype(float) + space.high) / 2, states.mean(0))
+    scale = np.where(bounded, (space.high.astype(float) - space.low) / 2, 3 * states.std(0) + 1e-3)
+    return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(scale.astype(np.float32))
 
 
 def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:

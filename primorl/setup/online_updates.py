@@ -26,11 +26,14 @@ def update_of(asked: Online, network: PolicyNetwork, discount: float) -> Update:
     if asked.algorithm == "dppg":
         return DPPG(
             clipping_norm=norm,
-            local_learning_rate=rate,
-            epochs=8,
-            minibatches=2,
+            local_learning_rate=1.0,
+            epochs=4,
+            minibatches=1,
+            decay=0.97,
+            learning_rate=rate,
             discount=discount,
             guarantee=guarantee,
+            local_steps="gradient",
         )
     if asked.algorithm == "dp-rebel":
         return Rebel(

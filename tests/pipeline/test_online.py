@@ -46,7 +46,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
     content["privacy"]["delta"] = DELTA
     content["privacy"]["budget"]["delta"] = DELTA
     content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
-    content["online"] |= {"users": 12, "cohort": 3, "start": "scratch", "steps": 20}
+    content["online"] |= {"users": 12, "cohort": 3, "start": "scratch", "steps": 20, "algorithm": "dp-pg"}
     return write_settings(content)
 
 
