@@ -19,8 +19,10 @@ REWARD_UNIT = 1000
 
 @dataclass(frozen=True)
 class UCBVI:
-    """Private-UCB-VI (Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision
-    processes", Algorithm 2, with their central privatizer).
+    """Private-UCB-VI: optimistic planning on private counts.
+
+    Chowdhury and Zhou 2021, "Differentially private regret minimization in episodic Markov decision processes", with
+    their central privatizer; noise and bounds of its errors are those of `TreeCounter`.
 
     Every user acts for one episode under the policy that is greedy for optimistic values. Visits N(h, s, a), rewards
     C(h, s, a) and transitions N(h, s, a, s') are counted by three tree counters of ε/3 each, whose errors are at most
@@ -30,8 +32,8 @@ class UCBVI:
 
     where T is the number of all steps and β the probability of failure. c = 1 is what the proof needs.
 
-    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the sensitivities of the counters.
-    So all policies together are ε-differentially private at δ = 0 under zero-out adjacency of one user. A user also
+    Formal guarantee: a user adds H visits, H transitions and rewards of sum at most H, the counters' sensitivities. So
+    all policies together are ε-differentially private at δ = 0 under zero-out adjacency of one user. A user also
     sees her own actions, which is the policy she met applied to her own states: what all others see, and every later
     policy, is ε-differentially private in her data, which is joint differential privacy (billboard lemma).
 
@@ -43,6 +45,7 @@ class UCBVI:
         epsilon: of the run; infinite: the non-private twin, which counts without noise.
         failure: β.
         optimism: c.
+        seed: of the draws between actions of equal value.
         entropy: of the noise.
     """
 
@@ -53,6 +56,7 @@ class UCBVI:
     epsilon: float
     failure: float
     optimism: float
+    seed: int
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def counter(self, unit: int) -> TreeCounter:
@@ -82,6 +86,7 @@ class Learner:
 
     def __init__(self, settings: UCBVI):
         self._settings = settings
+        self._random = np.random.default_rng(settings.seed)
         H, S, A = settings.horizon, settings.states, settings.actions
         self._table, self._cells = (H, S, A), H * S * A
         visits, rewards = settings.counter(1), settings.counter(REWARD_UNIT)
@@ -120,10 +125,11 @@ class Learner:
         logarithm = math.log(4 * S * A * settings.users * H / settings.failure)
         bonus = (1 + H) * math.sqrt(2 * logarithm) / np.sqrt(n)
         bonus += (3 * first + second + H * (S * third + 2 * first)) / n
-        return backward_induction(rewards / n + settings.optimism * bonus, moves / n[..., None])[1]
+        optimistic = rewards / n + settings.optimism * bonus
+        return backward_induction(optimistic, moves / n[..., None], self._random)[1]
 
 
-def backward_induction(rewards: Floats, probabilities: Floats) -> tuple[Floats, Whole]:
+def backward_induction(rewards: Floats, probabilities: Floats, random: np.random.Generator) -> tuple[Floats, Whole]:
     """Optimal values and policy of a finite horizon, where a step brings at most 1.
 
     Values are held within 0 and the number of steps that are left, which only matters where rewards are optimistic.
@@ -131,14 +137,15 @@ def backward_induction(rewards: Floats, probabilities: Floats) -> tuple[Floats, 
     Args:
         rewards: mean reward of each step, ``[H, S, A]``.
         probabilities: of the next states, ``[H, S, A, S]``; where noise made them, they need not be probabilities.
+        random: draws between actions of equal value.
 
     Returns:
-        Values ``[H, S]`` and actions ``[H, S]``; equal ones: the last.
+        Values ``[H, S]`` and actions ``[H, S]``; one of the best, whichever is drawn.
     """
     horizon, states, actions = rewards.shape
     values, policy = np.zeros((horizon + 1, states)), np.zeros((horizon, states), np.int64)
     for step in reversed(range(horizon)):
         q = (rewards[step] + probabilities[step] @ values[step + 1]).clip(0, horizon - step)
-        policy[step] = actions - 1 - q[:, ::-1].argmax(1)
         values[step] = q.max(1)
+        policy[step] = np.where(q == values[step][:, None], random.random((states, actions)), -1).argmax(1)
     return values[:-1], policy

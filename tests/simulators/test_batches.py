@@ -25,15 +25,15 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
     """Step both from the same states ``[S, n]`` with the same actions until all have ended."""
     count = state.shape[1]
     envs = [gymnasium.make(environment) for _ in range(count)]
-    for env, own in zip(envs, state.T, strict=True):
+    for env, own in zip(envs, np.split(state, count, axis=1), strict=True):
         env.reset(seed=0)
-        env.unwrapped.state = own.copy()  # type: ignore[attr-defined]
+        env.unwrapped.state = own[:, 0]  # type: ignore[attr-defined]
     rng, running = np.random.default_rng(1), np.ones(count, bool)
     for _ in range(501):
-        actions = rng.integers(len(ours.action_low), size=count)
+        actions = rng.integers(len(ours.action_low), size=(count,))
         seen, rewards, terminated, truncated = ours.step(actions)
         for at in np.flatnonzero(running):
-            expected = envs[at].step(actions[at])
+            expected = envs[at].step(int(actions[at]))
             np.testing.assert_allclose(seen[at], expected[0], atol=2e-4)
             assert (rewards[at], terminated[at], truncated[at]) == expected[1:4]
         running &= ~(terminated | truncated)
@@ -75,7 +75,8 @@ def test_riverswim_moves_as_its_table_says_and_pays_at_the_banks() -> None:
         np.add.at(counted, (states, actions, after), 1)
         np.add.at(paid, (states, actions, after), rewards)
         states = after
-        assert not terminated.any() and truncated.all() == (step == riverswim.HORIZON - 1)
+        assert not terminated.any()
+        assert truncated.all() == (step == riverswim.HORIZON - 1)
     visits = counted.sum(-1, keepdims=True)
     assert (np.abs(counted / visits - table) < 5 * np.sqrt(0.25 / visits)).all()
     np.testing.assert_allclose(paid, counted * riverswim.rewards(), rtol=1e-5)
@@ -102,7 +103,8 @@ def test_too_little_and_too_much_insulin_cost_reward_and_meals_differ_where_they
     same, differing = (dosing.DosingBatch(varied) for varied in (False, True))
     for ours in (same, differing):
         ours.reset(50, seed=0)
-    assert (same._meals == same._meals[0]).all() and same._meals[0].sum() == 175
+    assert (same._meals == same._meals[0]).all()
+    assert same._meals[0].sum() == 175
     assert len({tuple(day) for day in differing._meals}) == 50
 
 
@@ -118,7 +120,7 @@ def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
         seen, reward, terminated, truncated, _ = env.step(action)
         expected = ours.step(np.asarray(action)[None])
         np.testing.assert_array_equal(seen, expected[0][0])
-        assert reward == expected[1][0] and not terminated and truncated == (step == ours.step_limit)
+        assert (reward, terminated, truncated) == (expected[1][0], False, step == ours.step_limit)
         assert env.observation_space.contains(seen)
 
 
@@ -132,7 +134,9 @@ def test_users_act_in_every_task(environment: str) -> None:
     low, high = torch.from_numpy(ours.action_low), torch.from_numpy(ours.action_high)
     network = PolicyNetwork((8,), torch.zeros(size), torch.ones(size), low, high, ours.discrete_actions)
     met = users.meet([0, 1], network, network.initial(0))
-    assert met.observations.shape == (2, 12, size) and met.valid.all() and met.observations.isfinite().all()
+    assert met.observations.shape == (2, 12, size)
+    assert met.observations[met.valid].isfinite().all()
+    assert met.valid.all()
     space = make(environment).action_space
     for drawn in network.squashed(met.actions[0]):
         assert space.contains(drawn.numpy() if isinstance(space, Box) else int(drawn))

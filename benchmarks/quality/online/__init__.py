@@ -1,1 +1,1 @@
-"""Online learning on control tasks: the papers' tables, with the strict columns beside them."""
+"""Online learning: the papers' tables on control tasks, with strict columns beside them, and regret on Riverswim."""

@@ -1,8 +1,8 @@
 """Running counts of a stream of people, released after every one of them: the binary-tree mechanism."""
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from fractions import Fraction
 
 import numpy as np
 from dp_accounting import dp_event
@@ -16,6 +16,8 @@ _Words = NDArray[np.uint64]
 _Flags = NDArray[np.bool_]
 
 _LARGEST_SCALE = 1 << 40
+_AHEAD = 1 << 16
+"""Noise is drawn for many people at once: about so many numbers."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ class TreeCounter:
     @property
     def scale(self) -> int:
         """b: L Δ / ε, rounded up to a whole number; 0 without noise."""
-        return math.ceil(self.levels * self.sensitivity / self.epsilon) if self.private else 0
+        return math.ceil(self.levels * self.sensitivity / Fraction(self.epsilon)) if self.private else 0
 
     @property
     def event(self) -> dp_event.DpEvent:
@@ -117,6 +119,7 @@ class Stream:
     def __init__(self, counter: TreeCounter, size: int):
         self._counter, self._size, self._arrived = counter, size, 0
         self._sums, self._noisy = np.zeros((2, counter.levels, size), np.int64)
+        self._noise = np.zeros((0, size), np.int64)
 
     def add(self, vector: _Whole) -> _Whole:
         """Count one person and release the sums over all so far.
@@ -141,8 +144,19 @@ class Stream:
         node = self._sums[:level].sum(0) + (vector if fits else 0)
         self._sums[:level] = self._noisy[:level] = 0
         self._sums[level] = node
-        self._noisy[level] = node + (discrete_laplace(counter.entropy, self._size, counter.scale) if counter.scale else 0)
-        return self._noisy.sum(0)
+        self._noisy[level] = node + self._fresh() if counter.private else node
+        total: _Whole = self._noisy.sum(0)
+        return total
+
+    def _fresh(self) -> _Whole:
+        """Noise of one node, used once."""
+        if not len(self._noise):
+            rows = min(_AHEAD // self._size + 1, self._counter.people)
+            drawn = discrete_laplace(self._counter.entropy, rows * self._size, self._counter.scale)
+            self._noise = drawn.reshape(rows, self._size)
+        row: _Whole = self._noise[0]
+        self._noise = self._noise[1:]
+        return row
 
 
 def discrete_laplace(entropy: Entropy, count: int, scale: int) -> _Whole:
@@ -156,20 +170,19 @@ def discrete_laplace(entropy: Entropy, count: int, scale: int) -> _Whole:
         count: how many.
         scale: b, at least 1.
     """
-
-    def attempt(wanted: int) -> tuple[_Whole, _Flags]:
+    found = np.empty(0, np.int64)
+    while len(found) < count:
+        wanted = (count - len(found)) * 7 // 4 + 16  # 63% are accepted
         low = _below(entropy, np.full(wanted, scale, np.uint64))
-        accepted = _flips(entropy, low, scale)
-        high = np.zeros(wanted, np.int64)
-        going = np.flatnonzero(accepted)
+        low = low[_flips(entropy, low, scale)]
+        high, going = np.zeros(len(low), np.int64), np.arange(len(low))
         while len(going):
             going = going[_flips(entropy, np.full(len(going), scale, np.uint64), scale)]
             high[going] += 1
-        size = low.astype(np.int64) + scale * high
-        negative = _below(entropy, np.full(wanted, 2, np.uint64)) == 1
-        return np.where(negative, -size, size), accepted & ~(negative & (size == 0))
-
-    return _until_accepted(count, attempt)
+        sizes = low.astype(np.int64) + scale * high
+        negative = _below(entropy, np.full(len(sizes), 2, np.uint64)) == 1
+        found = np.concatenate([found, np.where(negative, -sizes, sizes)[~negative | (sizes > 0)]])
+    return found[:count]
 
 
 def _flips(entropy: Entropy, numerators: _Words, denominator: int) -> _Flags:
@@ -198,15 +211,4 @@ def _below(entropy: Entropy, limits: _Words) -> _Words:
         kept = words < most - most % own
         found[going[kept]] = words[kept] % own[kept]
         going = going[~kept]
-    return found
-
-
-def _until_accepted(count: int, attempt: Callable[[int], tuple[_Whole, _Flags]]) -> _Whole:
-    """``count`` values of ``attempt``, which makes some and says which of them are good."""
-    found = np.empty(count, np.int64)
-    going = np.arange(count)
-    while len(going):
-        values, accepted = attempt(len(going))
-        found[going[accepted]] = values[accepted]
-        going = going[~accepted]
     return found

@@ -15,6 +15,7 @@ from tests.mutations.planted_bugs.evaluation_queries import EVALUATION_QUERIES
 from tests.mutations.planted_bugs.fitting import FITTING
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
+from tests.mutations.planted_bugs.online_tasks import ONLINE_TASKS
 from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
@@ -63,4 +64,5 @@ BUGS: tuple[Bug, ...] = (
     *UPGRADES,
     *PUBLIC_CHECKS,
     *ONLINE_UPDATES,
+    *ONLINE_TASKS,
 )
