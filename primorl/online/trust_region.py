@@ -17,7 +17,7 @@ from primorl.online.advantages import returns_to_go
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.reinforce import policy_gradients
+from primorl.online.returns import policy_gradients
 from primorl.online.trajectories import Trajectories, Users
 
 
