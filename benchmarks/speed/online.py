@@ -1,6 +1,6 @@
 """Users a second of online learning beside stable-baselines3's PPO, and updates beside a loop over users.
 
-python -m benchmarks.speed.online
+python -m benchmarks.speed.online [--parts rate updates sizes]
 
 One thread. CartPole-v1, policies with two hidden layers of 64 units, users of 64 steps, DPPG's local updates of 8
 epochs over 2 minibatches. stable-baselines3 has its default settings and as many environment steps; a user of it is
@@ -9,13 +9,14 @@ epochs over 2 minibatches. stable-baselines3 has its default settings and as man
 """
 
 import argparse
+import json
 from collections.abc import Callable
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.machine import interleaved, row, write
+from benchmarks.machine import RESULTS, interleaved, row, write
 from primorl.online.dppg import DPPG
 from primorl.online.learning import PARAMETERS, OnlineState, Update, learn
 from primorl.online.mechanism import Cohort, online_plan
@@ -34,11 +35,11 @@ LOCAL = DPPG(clipping_norm=0.05, local_learning_rate=7.26e-4, epochs=8, minibatc
 GRADIENT = PolicyGradient(learning_rate=1.0, clipping_norm=1.0)
 
 
-def network() -> PolicyNetwork:
-    """The policy's shape."""
+def network(hidden: tuple[int, ...] = HIDDEN) -> PolicyNetwork:
+    """The policy's shape; without hidden layers it is log-linear."""
     environment = batch(ENVIRONMENT)
     return PolicyNetwork(
-        hidden=HIDDEN,
+        hidden=hidden,
         observation_mean=torch.zeros(environment.observation_size),
         observation_scale=torch.tensor([2.4, 2.0, 0.21, 1.0]),
         action_low=torch.from_numpy(environment.action_low),
@@ -137,9 +138,9 @@ def loop_gradients(shape: PolicyNetwork, parameters: Tensor, met: Trajectories, 
     return torch.stack(gradients)
 
 
-def updates(users: int) -> list[dict[str, object]]:
+def updates(users: int, hidden: tuple[int, ...]) -> list[dict[str, object]]:
     """The update alone, of users whose trajectories are there, beside the loop."""
-    shape = network()
+    shape = network(hidden)
     parameters = shape.initial(0)
     met = SimulatedUsers(ENVIRONMENT, STEPS, None, seed=0).meet(range(users), shape, parameters)
     advantages = torch.randn(users, STEPS)
@@ -154,7 +155,7 @@ def updates(users: int) -> list[dict[str, object]]:
             return loop(shape, parameters, met, advantages)
 
         took, beside = interleaved([whole, peer], REPEATS)
-        what = f"update alone, {update.name}, {users} users"
+        what = f"update alone, {update.name}, {users} users, {shape.parameters:,} parameters"
         rows.append(row(_COMMAND, what, users / took, users / beside, "a loop over users", beside / took, "users/s"))
     return rows
 
@@ -170,11 +171,26 @@ def against_m() -> list[dict[str, object]]:
     return rows
 
 
+_PARTS: dict[str, tuple[str, Callable[[], list[dict[str, object]]]]] = {
+    "rate": ("learning", rate),
+    "updates": ("update alone", lambda: [*updates(64, HIDDEN), *updates(64, ()), *updates(512, ())]),
+    "sizes": ("one cohort", against_m),
+}
+"""What is measured, and how the names of its rows begin."""
+
+
 def main() -> None:
     """Measure, print, keep."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--parts", nargs="+", choices=_PARTS, default=list(_PARTS), help="others stay as they are")
+    parts = parser.parse_args().parts
     torch.set_num_threads(1)
-    write("online", [*rate(), *updates(64), *against_m()])
+    file = RESULTS / "online_speed.json"
+    rows = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    for name in parts:
+        start, measure = _PARTS[name]
+        rows = [row for row in rows if not row["what"].startswith(start)] + measure()
+    write("online_speed", rows)
 
 
 if __name__ == "__main__":

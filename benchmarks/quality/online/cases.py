@@ -92,7 +92,8 @@ def table_b() -> list[Case]:
 
     for varied in (0, 1):
         day = {"task": f"Dosing-{varied}", "steps": 96, "episodes": 1}
-        cases += _rows({**episode, **day, "cohort": 125, "cohorts": 16}, replace(local, epochs=1), (0.1, 0.5), (1.0,))
+        rate = {**episode, **day, "cohort": 250, "cohorts": 24, "standard_deviation": 0.7}
+        cases += _rows(rate, replace(local, epochs=1, decay=1.0, learning_rate=8.0), (0.1, 0.5), (1.0,))
         cases += _loose({**wide, **day, "cohorts": 250}, dosing, (0.1, 0.5))
         cases += [Peer("B", f"Dosing-{varied}", name, episodes=None, steps=100_000) for name in ("PPO", "A2C")]
     for task in ("HalfCheetah", "Hopper"):

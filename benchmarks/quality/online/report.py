@@ -20,6 +20,8 @@ from benchmarks.quality.online.cases import CASES, FIGURE_EPSILONS
 from benchmarks.quality.online.runs import Row
 
 FIGURES = Path("docs/figures")
+FEWEST = 5
+"""Seeds that a point of a figure has at least."""
 PUBLISHED = {
     ("A", "CartPole", "PG", "–"): "334.4 ± 25.3",
     ("A", "CartPole", "DP-PG", "ε 3"): "143.9 ± 22.9",
@@ -141,7 +143,10 @@ def by_epsilon(rows: list[Row], file: Path) -> None:
             points = {}
             for budget in {row["budget"] for row in own if row["method"] == method}:
                 same = [row for row in own if (row["method"], row["budget"]) == (method, budget)]
-                points[same[0]["epsilon"]] = interval([row["drawn"]["mean"] for row in same])
+                if len(same) >= FEWEST:
+                    points[same[0]["epsilon"]] = interval([row["drawn"]["mean"] for row in same])
+            if not points:
+                continue
             shown = sorted(points)
             means, halves = (np.array([points[epsilon][part] for epsilon in shown]) for part in (0, 1))
             panel.errorbar(shown, means, halves, marker="o", capsize=3, label=method)
@@ -161,6 +166,8 @@ def curves(rows: list[Row], file: Path) -> None:
         own = [row for row in rows if row["task"] == task and row["budget"] == "ε 1" and row["column"] == "strict"]
         for method in sorted({row["method"] for row in own}):
             same = [np.array(row["curve"]) for row in own if row["method"] == method]
+            if len(same) < FEWEST:
+                continue
             found = [interval(list(column)) for column in np.stack([curve[:, 1] for curve in same], 1)]
             means, halves = np.array(found).T
             panel.plot(same[0][:, 0], means, label=f"{method}, strict, ε 1")

@@ -129,7 +129,7 @@ TASKS: dict[str, Task] = {
     # 1 m or rad of positions and angles; of speeds about what the fastest published gaits have.
     "HalfCheetah": Task("HalfCheetah-v5", (1.0,) * 8 + (5.0,) * 9, 1000, judged=20, traced=5),
     "Hopper": Task("Hopper-v5", (1.0,) * 5 + (3.0,) * 6, 1000, judged=20, traced=5),
-    # The environment has them at order one.
-    "Dosing-0": Task(_DOSING.format(0), (1.0,) * 6, 96, judged=200, traced=50),
-    "Dosing-1": Task(_DOSING.format(1), (1.0,) * 6, 96, judged=200, traced=50),
+    # Glucose by 180 and 600 mg/dL, insulin by 60 mU/L and 10 U, 100 g of carbohydrates, half a day.
+    "Dosing-0": Task(_DOSING.format(0), (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, judged=200, traced=50),
+    "Dosing-1": Task(_DOSING.format(1), (3.0, 10.0, 2.0, 2.0, 2.0, 1.0), 96, judged=200, traced=50),
 }
