@@ -22,6 +22,9 @@ from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories
 
+_AT_ONCE = 32
+"""Users whose local updates are computed side by side: more do not fit a core's cache, and are slower."""
+
 RELEASED = "released_mean"
 """Among the values: the noisy mean of the cohort before, ``[d]``; zero before the first."""
 
@@ -103,7 +106,8 @@ class DPPG:
             advantages = normalised_over_cohort(raw, met.valid)
             carried = critic.fitted(network, values, met, raw + before, schedule, self.local_learning_rate)
         bound = self.clipping_norm if cohort.noise_multiplier > 0 else float("inf")
-        deltas = self.local_updates(network, values, met, advantages, schedule, bound)
+        pieces = (slice(at, at + _AT_ONCE) for at in range(0, met.users, _AT_ONCE))
+        deltas = (self.local_updates(network, values, met.of(own), advantages[own], schedule, bound) for own in pieces)
         mean = cohort.noisy_mean(deltas, self.clipping_norm)
         return {PARAMETERS: values[PARAMETERS] + self.learning_rate * mean, RELEASED: mean, **carried}
 

@@ -48,6 +48,10 @@ class Trajectories:
         """T."""
         return self.rewards.shape[1]
 
+    def of(self, users: slice) -> "Trajectories":
+        """The same of some of the users."""
+        return Trajectories(**{name: value[users] for name, value in vars(self).items()})
+
     def to(self, device: torch.device) -> "Trajectories":
         """The same on a device."""
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})

@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from dp_accounting import dp_event
-from gymnasium.spaces import Box
 from torch import Tensor
 
 from primorl.config.params import Params, plain
@@ -34,7 +35,6 @@ from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
 from primorl.setup.simulated_users import SimulatedUsers
-from primorl.simulators import environments
 from primorl.simulators.batches import EnvironmentBatch
 from primorl.tracking import StageRun, git_commit
 
@@ -44,7 +44,6 @@ STANDARD_DEVIATION = 1.0
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
-_UNBOUNDED = 1e6  # wider spaces than this have no useful bounds
 _KEY = "params.yaml: online"
 
 
@@ -129,14 +128,14 @@ def online_run(params: Params) -> OnlineRun:
         raise PipelineError(f"{_KEY}.steps: found null, and the episodes of {environment} have no limit; give a number")
     users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
     begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
-    update = update_of(params.online, begin.network, params.policy.discount)
+    update = update_of(params.online, params.policy.discount)
     run = OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)
     if run.noise > _MOST_NOISE:
         needed = math.ceil(asked.cohort * run.noise / _MOST_NOISE)
         print(
-            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {run.noise:.2g} times as "
-            f"large as the largest mean of {begin.network.parameters} parameters, so the policy may get worse; {needed} "
-            "or more suit this ε, or a smaller network",
+            f"warning: {_KEY}.cohort: found {asked.cohort}, at which the noise of an update is {run.noise:.2g} times "
+            f"as large as the largest mean of {begin.network.parameters} parameters, so the policy may get worse; "
+            f"{needed} or more suit this ε, or a smaller network",
             file=sys.stderr,
         )
     return run
@@ -165,7 +164,7 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
 def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
     """A new network. Its observations are standardised by what is public of the environment."""
     batch = users.batch
-    mean, scale = _observation_scales(str(params.chosen.environment), batch, params.evaluation.seed)
+    mean, scale = _observation_scales(batch, params.evaluation.seed)
     network = PolicyNetwork(
         hidden=params.online.hidden,
         observation_mean=mean,
@@ -177,30 +176,22 @@ def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
     return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
 
 
-def _observation_scales(environment: str, batch: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
-    """Centre and half the width of the observation space, ``[S]`` each.
+def _observation_scales(batch: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
+    """Mean and three standard deviations of observations, ``[S]`` each, over public episodes with random actions.
 
-    For a dimension without bounds: the mean and three standard deviations over public episodes with random actions,
-    which are simulated for this and belong to no user.
+    These are simulated for this and belong to no user.
     """
-    env = environments.make(environment)
-    space = env.observation_space
-    env.close()
-    assert isinstance(space, Box)
     random, seen = np.random.default_rng(seed), [batch.reset(_EPISODES, seed)]
     for _ in range(min(batch.step_limit or _LONGEST, _LONGEST)):
         if batch.discrete_actions:
-            actions: np.ndarray = random.integers(len(batch.action_low), size=_EPISODES)
+            actions: npt.NDArray[Any] = random.integers(len(batch.action_low), size=_EPISODES)
         else:
             actions = random.uniform(batch.action_low, batch.action_high, (_EPISODES, len(batch.action_low)))
         after, _, terminated, truncated = batch.step(actions)
         over = terminated | truncated
         seen.append(batch.restart(over) if over.any() else after)
     states = np.concatenate(seen)
-    bounded = np.isfinite(space.low) & np.isfinite(space.high) & (space.high - space.low < _UNBOUNDED)
-    mean = np.where(bounded, (space.low.astype(float) + space.high) / 2, states.mean(0))
-    scale = np.where(bounded, (space.high.astype(float) - space.low) / 2, 3 * states.std(0) + 1e-3)
-    return torch.from_numpy(mean.astype(np.float32)), torch.from_numpy(scale.astype(np.float32))
+    return torch.from_numpy(states.mean(0)), torch.from_numpy(3 * states.std(0) + 1e-3)
 
 
 def _plan(params: Params, update: Update, arrivals: Arrivals) -> Plan:

@@ -1,6 +1,6 @@
 """Cohorts made by hand, their neighbours, and plans that record what enters the noise."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -80,9 +80,10 @@ class RecordedCohort(Cohort):
         super().__init__(plan, releases)
         self.rows: list[Tensor] = []
 
-    def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
-        self.rows.append(contributions.clone())
-        return super().noisy_mean(contributions, clipping_norm)
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
+        rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        self.rows.append(rows.clone())
+        return super().noisy_mean(rows, clipping_norm)
 
     def choose(self, scores: Tensor) -> int:
         self.rows.append(scores.clone())
