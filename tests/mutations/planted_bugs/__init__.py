@@ -16,6 +16,7 @@ from tests.mutations.planted_bugs.fitting import FITTING
 from tests.mutations.planted_bugs.language import LANGUAGE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
+from tests.mutations.planted_bugs.online_stage import ONLINE_STAGE
 from tests.mutations.planted_bugs.online_tasks import ONLINE_TASKS
 from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
@@ -66,5 +67,6 @@ BUGS: tuple[Bug, ...] = (
     *PUBLIC_CHECKS,
     *LANGUAGE,
     *ONLINE_UPDATES,
+    *ONLINE_STAGE,
     *ONLINE_TASKS,
 )

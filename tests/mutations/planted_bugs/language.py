@@ -33,13 +33,4 @@ LANGUAGE = [
         "the KL penalty compares the policy with itself",
         _TESTS,
     ),
-    Bug(
-        "cohort-pieces-unclipped",
-        "language",
-        "primorl/online/mechanism.py",
-        "clip.finish(rows.detach().to(torch.float64) / scale).sum(0)",
-        "(rows.detach().to(torch.float64) / scale).sum(0)",
-        "what a user contributes has no bound",
-        _TESTS,
-    ),
 ]
