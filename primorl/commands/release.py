@@ -71,12 +71,16 @@ def _run(
         bundle.check(directory, void_ok=void_ok, key=key)
         promise = promised(directory)
     elif policy == "models/online":
-        promise = guarantee(release_online(directory, void_ok=void_ok, sign=sign).to_json())
+        promise = guarantee(
+            release_online(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign).to_json()
+        )
     else:
         release(directory, params.load_reading(PARAMS), void_ok=void_ok, sign=sign, policy=policy)
         promise = promised(directory)
     done = "sound" if check else "made and checked" if sign is None else "made, signed and checked"
     print(f"{directory}: {done}; {promise}")
+    if check and is_online(directory):
+        print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
     if check and key is not None:
         print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
     elif check:

@@ -31,8 +31,8 @@ class OnlineSummary:
     algorithm: Annotated[Line | None, "Name of the update."] = None
     guarantee: Annotated[Line | None, "`online.guarantee` of params.yaml."] = None
     start: Annotated[Line | None, "`online.start` of params.yaml."] = None
-    private: Annotated[bool | None, "Whether users have an (ε, δ) guarantee."] = None
-    epsilon: Annotated[_Epsilon | None, "ε of one user; `null`: no guarantee."] = None
+    private: Annotated[bool | None, "Whether the policy has an (ε, δ) guarantee, and nothing is void."] = None
+    epsilon: Annotated[_Epsilon | None, "ε of one user who is not in the log; `null`: no guarantee."] = None
     epsilon_in_all: Annotated[
         _Epsilon | None, "ε of somebody who is both in the log and a user; from scratch that of a user."
     ] = None
@@ -59,9 +59,8 @@ class OnlineSummary:
     def promise(self) -> str:
         """What one user is promised, in one line."""
         if self.epsilon is None:
-            return "not private"
-        text = f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
-        return f"{text} — VOID: {'; '.join(self.void)}" if self.void else text
+            return f"nothing is promised: {'; '.join(self.void)}"
+        return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
 
     def write(self, file: Path) -> None:
         """Write the file, atomically."""

@@ -11,6 +11,7 @@ from typing_extensions import TypeVar
 from primorl.online.mechanism import Cohort, OnlinePlan
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import OnDevice, Trajectories, Users
+from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
 """Among the values: the policy's parameters, ``[d]``."""
@@ -55,11 +56,12 @@ class Update(Protocol[NetworkOf, MetOf]):
 
 @dataclass(frozen=True)
 class OnlineState:
-    """What is carried from cohort to cohort. All of it is released, so it may be written down.
+    """What is carried from cohort to cohort. It is released, so it may be written down, unless `Update.void` is set.
 
     Attributes:
         values: tensors by name, see `Update`.
         cohorts: how many the run has.
+        about: a digest of what the run began with, for whoever resumes it.
         every: after so many cohorts, and after the last one, the parameters are kept for the curve; 0: never.
         started: cohorts that began, or may have begun. Their users are used up.
         done: cohorts whose updates are in ``values``.
@@ -74,6 +76,7 @@ class OnlineState:
     done: int = 0
     kept: tuple[Tensor, ...] = ()
     kept_after: tuple[int, ...] = ()
+    about: str = ""
 
     lost: ClassVar[bool] = False
     """A cohort that was interrupted is left out; the run goes on with the next users."""
@@ -89,11 +92,10 @@ class OnlineState:
         return self.values[PARAMETERS]
 
     @classmethod
-    def begin(cls, values: Values, cohorts: int, every: int = 0) -> "OnlineState":
+    def begin(cls, values: Values, cohorts: int, every: int = 0, about: str = "") -> "OnlineState":
         """The state before the first cohort."""
-        return cls(
-            values, cohorts, every, kept=(values[PARAMETERS],) if every else (), kept_after=(0,) if every else ()
-        )
+        kept = {"kept": (values[PARAMETERS],), "kept_after": (0,)} if every else {}
+        return cls(values, cohorts, every, about=about, **kept)  # type: ignore[arg-type]
 
     def after(self, values: Values) -> "OnlineState":
         """The state after the cohort that was started last."""
@@ -101,6 +103,12 @@ class OnlineState:
         if not self.every or (now.started % self.every and not now.finished):
             return now
         return replace(now, kept=(*now.kept, values[PARAMETERS]), kept_after=(*now.kept_after, now.started))
+
+    def ended(self) -> "OnlineState":
+        """The state at the end: the parameters are kept, also where the last cohort was interrupted."""
+        if not self.every or self.kept_after[-1] == self.cohorts:
+            return self
+        return replace(self, kept=(*self.kept, self.parameters), kept_after=(*self.kept_after, self.cohorts))
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds as tensors."""
@@ -155,12 +163,16 @@ def learn(
         The finished state.
 
     Raises:
-        ValueError: the state is of another number of cohorts, or an arrival is in two of them.
+        ValueError: the state is of another number of cohorts, an arrival is in two of them, or the update takes more
+            releases than the plan pays for.
     """
     if state.cohorts != len(cohorts):
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
     if len({number for cohort in cohorts for number in cohort}) < sum(map(len, cohorts)):
         raise ValueError("an arrival is met once, and a number is in two cohorts")
+    paid = plan.rounds if isinstance(plan, Plan) else plan.choices
+    if update.releases > paid:
+        raise ValueError(f"the update takes {update.releases} releases of a cohort, and the plan pays for {paid}")
     here = device or torch.device("cpu")
     network = network.to(here)
     now = state
@@ -173,5 +185,6 @@ def learn(
         updated = update.updated(network, values, met, Cohort(plan, update.releases), number)
         now = now.after({name: value.cpu() for name, value in updated.items()})
         on_update(now)
+    now = now.ended()
     save_checkpoint(now)
     return now

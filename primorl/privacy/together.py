@@ -71,7 +71,12 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
     Args:
         offline: of the policy from the log.
         online: of the run that went on from it.
+
+    Raises:
+        ValueError: they are not at the same δ.
     """
+    if offline.delta not in (None, online.delta):
+        raise ValueError("the statements are at different δ, so their figures do not compare")
     both = f"that a user who is in the log as well is one {offline.unit} of it; epsilon is of somebody who is both"
     whole = _one_after_another(online, {"models/policy": offline, "models/online": online}, both)
     return replace(whole, charge=online.charge, spent_on_dataset=online.spent_on_dataset)

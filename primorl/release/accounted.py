@@ -41,15 +41,24 @@ def check_statement(path: Path, statement: Statement) -> None:
     Raises:
         PipelineError: one line; names the key.
     """
+    check_facts(path, statement)
+    expected, numbers = accounted(path, statement, statement)
+    if statement.event != event_to_json(expected):
+        raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
+    check_figures(path, statement, numbers)
+
+
+def check_facts(path: Path, statement: Statement) -> None:
+    """Check who did the sums of a statement, and that its δ means something.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
     _refuse_other_accountant(path, statement.accountant)
     delta = given(path, "delta", statement.delta)
     largest = max(delta, given(path, "spent_on_dataset", statement.spent_on_dataset).delta)
     if statement.private and largest >= 1 / statement.units and not statement.void:
         raise PipelineError(f"{path}: delta: {largest!r} is not below one over the units, and void does not say so")
-    expected, numbers = accounted(path, statement, statement)
-    if statement.event != event_to_json(expected):
-        raise PipelineError(f"{path}: event: not that of the mechanism the same file describes")
-    check_figures(path, statement, numbers)
 
 
 def accounted(

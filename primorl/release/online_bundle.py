@@ -7,31 +7,45 @@ cards made again from the other files.
 import os
 import shutil
 import tempfile
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
+from primorl.config.params import Params, Reading
 from primorl.evaluation.online_results import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.statement import Statement
-from primorl.privacy.together import joint_event
+from primorl.privacy.statement import MechanismStatement, OnlineProtocol, Statement
+from primorl.privacy.together import joint_event, mechanism
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, finite, replaced_directory
 from primorl.project.records import write_record
 from primorl.release import bundle, signature
-from primorl.release.accounted import accounted, check_figures, check_statement, given, refuse_unless_equal
+from primorl.release.accounted import (
+    accounted,
+    check_facts,
+    check_figures,
+    check_statement,
+    given,
+    refuse_unless_equal,
+)
 from primorl.release.card import is_inert
 from primorl.release.contents import CARDS, MANIFEST, ONLINE, POLICY, Manifest
-from primorl.release.online_card import online_card
+from primorl.release.online_card import online_card, user_epsilon
 from primorl.release.recorded import check_outputs
+from primorl.setup.accounts import begun_ledger
+from primorl.setup.online_updates import RELEASES
 
 FILES = frozenset((*POLICY, ONLINE, *CARDS))
 """What the bundle holds beside its manifest and the signature of that, if it is signed."""
+MADE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
+"""Files of ``models/online`` whose digests the ledger has."""
 _NO_TIME = 315532800  # as in other bundles
+_WHAT = "models/online"
 
 
 def is_online(folder: Path) -> bool:
@@ -39,11 +53,12 @@ def is_online(folder: Path) -> bool:
     return (folder / ONLINE).is_file()
 
 
-def release_online(target: Path, *, void_ok: bool, sign: Path | None = None) -> Statement:
+def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sign: Path | None = None) -> Statement:
     """Make the bundle of ``models/online`` in ``target``. If that fails, everything stays as it was.
 
     Args:
         target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        params: names the place of the ledger.
         void_ok: release also if the statement is void; the card says so.
         sign: file of the private key to sign the bundle with; None: it is not signed.
 
@@ -60,6 +75,7 @@ def release_online(target: Path, *, void_ok: bool, sign: Path | None = None) -> 
     if not summary.met:
         raise PipelineError(f"{paths.ONLINE_METRICS}: nobody was met; set online.users in params.yaml, run `dvc repro`")
     check_outputs((paths.ONLINE, paths.ONLINE_METRICS))
+    _check_made(params, Statement.read(paths.ONLINE))
     with replaced_directory(target) as fresh:
         (fresh / "policy").mkdir()
         for name in POLICY:
@@ -113,6 +129,25 @@ def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Sta
     return statement
 
 
+def _check_made(params: Params | Reading, statement: Statement) -> None:
+    """The ledger must know the charge, and that it made these very files.
+
+    Raises:
+        PipelineError: it does not.
+    """
+    ledger = begun_ledger(params)
+    charges = []
+    if ledger is not None:
+        with closing(ledger):
+            charges = ledger.charges()
+    made = next((charge.made for charge in charges if charge.id == statement.charge), ())
+    found = {name: file_sha256(paths.ONLINE / name) for name in MADE}
+    if found not in [dict(each) for each in made]:
+        raise PipelineError(
+            f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"
+        )
+
+
 def _cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]:
     card = online_card(statement, summary)
     return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))
@@ -134,14 +169,13 @@ def _check_policy(folder: Path, config: PolicyConfig) -> None:
 def _check_mechanisms(path: Path, statement: Statement) -> None:
     """Account every mechanism again, and all of them together."""
     protocol = given(path, "online", statement.online)
+    given(path, "charge", statement.charge)
+    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
+    _check_protocol(path, statement, protocol, own)
     if not statement.mechanisms:
         check_statement(path, statement)
-        if statement.rounds != protocol.releases * protocol.appearances or statement.units != protocol.users:
-            raise PipelineError(f"{path}: online: contradicts rounds or units in the same file")
         return
-    own = statement.mechanisms[-1]
-    if own.what != "models/online" or own.rounds != protocol.releases * protocol.appearances:
-        raise PipelineError(f"{path}: mechanisms: the last must be that of models/online, with the rounds of `online`")
+    check_facts(path, statement)
     if statement.private:
         for number, part in enumerate(statement.mechanisms):
             event, numbers = accounted(path, part, statement)
@@ -157,6 +191,24 @@ def _check_mechanisms(path: Path, statement: Statement) -> None:
         check_figures(path, statement, numbers)
 
 
+def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol, own: MechanismStatement) -> None:
+    """The mechanism of the users must be what `online_plan` makes of the protocol."""
+    met = protocol.cohorts * protocol.cohort
+    contradictions = {
+        "mechanisms: the last one is not that of models/online": own.what != _WHAT,
+        "sampling_probability: not 1, and cohorts are not sampled": own.sampling_probability != 1,
+        "queries: users are asked none": bool(own.queries),
+        "online: rounds are not releases times appearances": own.rounds != protocol.releases * protocol.appearances,
+        "online: users are not the units": statement.units != protocol.users,
+        "online: cohort: larger than the number of users": protocol.cohort > protocol.users,
+        "online: cohorts: users are in more of them than appearances": met > protocol.users * protocol.appearances,
+        "online: releases: not those of the algorithm": protocol.releases != RELEASES.get(protocol.algorithm),
+    }
+    for what, found in contradictions.items():
+        if found:
+            raise PipelineError(f"{path}: {what}")
+
+
 def _check_summary(folder: Path, config: PolicyConfig, statement: Statement, summary: OnlineSummary) -> None:
     """What the cards quote must be what the statement says, of this very policy."""
     protocol = statement.online
@@ -169,8 +221,9 @@ def _check_summary(folder: Path, config: PolicyConfig, statement: Statement, sum
         "users": protocol.users,
         "cohort": protocol.cohort,
         "cohorts": protocol.cohorts,
-        "epsilon": parts[-1].epsilon if parts else statement.epsilon,
-        "epsilon_in_all": statement.epsilon,
+        "private": statement.sound,
+        "epsilon": user_epsilon(statement),
+        "epsilon_in_all": statement.epsilon if statement.sound else None,
         "delta": statement.delta,
         "unit": statement.unit,
         "void": statement.void,

@@ -43,6 +43,13 @@ def online_card(statement: Statement, summary: OnlineSummary) -> Card:
     )
 
 
+def user_epsilon(statement: Statement) -> float | None:
+    """ε of somebody who is a user and not in the log; None: nothing may be relied on."""
+    if not statement.sound:
+        return None
+    return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
+
+
 def _what(statement: Statement, summary: OnlineSummary) -> Section:
     began = "the offline policy" if summary.start == "policy" else "a new policy"
     before, after = summary.return_before, summary.return_mean

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from primorl.config.params import Params
 from primorl.online.mechanism import ONE_USER
 from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
-from primorl.project.paths import ARRIVALS
+from primorl.project.paths import ARRIVALS, WITHDRAWALS
 from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.id_list import IdList
 from primorl.trajectories.identity.membership import id_digests, population_digest
 from primorl.trajectories.storage.schema import id_text
 
@@ -50,13 +52,14 @@ class Arrivals:
         """
         asked = params.online
         ids = _simulated(params) if asked.arrivals is None else _listed(asked)
-        cohorts = in_cohorts(ids, asked.cohort, asked.appearances)
+        population, unit = _population(params)
+        withdrawn = _withdrawn(params, ids) if unit != ONE_USER else set()
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
         if not cohorts:
             raise PipelineError(
                 f"{_KEY}.cohort: found {asked.cohort}, and fewer users come; allowed is at most their number; lower it"
             )
         met = sorted({ids[number] for cohort in cohorts for number in cohort})
-        population, unit = _population(params)
         secret = project_secret()
         order = "\0".join(ids[number] for cohort in cohorts for number in cohort)
         fingerprint = hmac.new(secret, _LABEL + f"{population}\0{order}".encode(), hashlib.sha256).hexdigest()
@@ -64,13 +67,16 @@ class Arrivals:
             fingerprint,
             unit,
             len(met),
-            id_digests(secret, population, met),
+            id_digests(secret, {population, params.dataset} if unit != ONE_USER else {population}, met),
+            trajectories_per_person=params.chosen.trajectories_per_person if unit != ONE_USER else None,
             population=population_digest(secret, population),
         )
         return cls(cohorts, len(met), version, unit != ONE_USER, len(ids) - sum(map(len, cohorts)))
 
 
-def in_cohorts(ids: list[str], size: int, appearances: int) -> tuple[tuple[int, ...], ...]:
+def in_cohorts(
+    ids: list[str], size: int, appearances: int, withdrawn: Collection[str] = ()
+) -> tuple[tuple[int, ...], ...]:
     """Numbers of the arrivals in cohorts of ``size``.
 
     Who came ``appearances`` times already is turned away, and who is in the cohort that is being filled waits for none:
@@ -80,12 +86,13 @@ def in_cohorts(ids: list[str], size: int, appearances: int) -> tuple[tuple[int, 
         ids: of the arrivals, in their order.
         size: m.
         appearances: the most cohorts that one id is in.
+        withdrawn: ids that are never met.
     """
     met: Counter[str] = Counter()
     cohorts: list[tuple[int, ...]] = []
     filling: dict[str, int] = {}
     for number, one in enumerate(ids):
-        if met[one] < appearances and one not in filling:
+        if met[one] < appearances and one not in filling and one not in withdrawn:
             filling[one] = number
         if len(filling) == size:
             met.update(filling.keys())
@@ -111,17 +118,26 @@ def _population(params: Params) -> tuple[str, str]:
     return own, params.chosen.unit
 
 
+def _withdrawn(params: Params, ids: list[str]) -> set[str]:
+    """Those among the ids who withdrew from the log: they are not met either."""
+    if params.chosen.exclude_units is None:
+        return set()
+    listed = IdList(params.chosen.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
+    found = listed.contains(pa.array(ids, pa.string()))
+    return {one for one, out in zip(ids, found.tolist(), strict=True) if out}
+
+
 def _listed(asked: Online) -> list[str]:
-    """The ids in the file of arrivals, as the column ``unit_id`` has them."""
+    """The ids in the file of arrivals, as the column ``unit_id`` has them: blanks within a line belong to the id."""
     assert asked.arrivals is not None
     file = Path(asked.arrivals)
     if ARRIVALS.resolve() not in file.resolve().parents:
         raise PipelineError(f"{_KEY}.arrivals: found {asked.arrivals!r}; allowed is a file in {ARRIVALS}")
     try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        lines = [line.removesuffix("\r") for line in file.read_text(encoding="utf-8-sig").split("\n")]
     except OSError as refused:
         raise PipelineError(f"{file}: {refused.strerror}; {_KEY}.arrivals names it") from None
     except UnicodeDecodeError:
         raise PipelineError(f"{file}: not UTF-8 text; allowed is one id a line") from None
-    ids: list[str] = id_text(pa.array([line.strip() for line in lines if line.strip()], pa.string())).to_pylist()
+    ids: list[str] = id_text(pa.array([line for line in lines if line.strip()], pa.string())).to_pylist()
     return ids[: asked.users] if asked.users is not None else ids

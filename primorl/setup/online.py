@@ -151,11 +151,16 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
             f"{POLICY}: found a policy of {found[0]} observations and {found[1]} actions, {params.chosen.environment} "
             f"has {needed.observation_size} and {len(needed.action_low)}; run `dvc repro`"
         )
-    names = (config.observation_names, config.action_names)
+    names, statement = (config.observation_names, config.action_names), Statement.read(POLICY)
+    if statement.delta not in (None, params.privacy.delta):
+        raise PipelineError(
+            f"params.yaml: privacy.delta: found {params.privacy.delta!r}, and {POLICY}/privacy.json is at "
+            f"{statement.delta!r}: use the δ that the offline policy was made with"
+        )
     return Start(
         network,
         network.parameters_of(policy, STANDARD_DEVIATION),
-        Statement.read(POLICY),
+        statement,
         file_sha256(POLICY / "policy.safetensors"),
         (names[0], names[1]) if names[0] and names[1] else None,
     )
@@ -243,7 +248,8 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
     """
     cohorts = run.arrivals.cohorts
     every = max(1, len(cohorts) // _POINTS)
-    begin = OnlineState.begin(run.update.begin(run.start.network, run.start.parameters), len(cohorts), every)
+    about = run.start.sha256 or ""
+    begin = OnlineState.begin(run.update.begin(run.start.network, run.start.parameters), len(cohorts), every, about)
     request = Request(
         version=run.arrivals.version,
         dataset=params.dataset,
@@ -273,6 +279,12 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
 
 def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin: OnlineState) -> OnlineState:
     state = payment.state or begin
+    if state.about != begin.about:
+        raise PipelineError(
+            f"{POLICY}: charge {payment.charge.id} of {payment.charge.time} paid for learning that began with another "
+            "offline policy of the same settings (an edit of code, or another machine); bring that policy back, or set "
+            "online.draw in params.yaml to a new number to pay for another run"
+        )
     if payment.finished:
         print(
             f"{STAGE}: charge {payment.charge.id} of {payment.charge.time} has paid for exactly this run: it is "

@@ -13,12 +13,11 @@ from primorl.privacy.together import after_offline
 from primorl.project.files import file_sha256, replaced_directory, replaced_file
 from primorl.project.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
 from primorl.release.contents import CARDS
-from primorl.release.online_card import online_card
+from primorl.release.online_bundle import MADE
+from primorl.release.online_card import online_card, user_epsilon
 from primorl.setup.online import OnlineRun, PaidOnline
 from primorl.setup.statement import log_statement
 from primorl.tracking import StageRun
-
-_WEIGHTS = ("policy.safetensors", "epochs.safetensors")
 
 
 def write_nobody(params: Params) -> None:
@@ -68,9 +67,9 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
             algorithm=run.update.name,
             guarantee=asked.guarantee,
             start=asked.start,
-            private=own.private,
-            epsilon=own.epsilon,
-            epsilon_in_all=statement.epsilon,
+            private=statement.sound,
+            epsilon=user_epsilon(statement),
+            epsilon_in_all=statement.epsilon if statement.sound else None,
             delta=own.delta,
             unit=own.unit,
             users=run.arrivals.people,
@@ -82,23 +81,24 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
             return_mean=after.mean,
             return_ci95=(after.low, after.high),
             episodes=episodes,
-            policy_sha256=file_sha256(fresh / _WEIGHTS[0]),
+            policy_sha256=file_sha256(fresh / MADE[0]),
             seconds=round(seconds, 3),
         )
         statement.write(fresh)
         card = online_card(statement, summary)
         for name, text in zip(CARDS, (card.markdown(), card.html()), strict=True):
             (fresh / name).write_text(text, encoding="utf-8")
-        made = {file: file_sha256(fresh / file) for file in (*_WEIGHTS, "config.json", "privacy.json")}
+        made = {file: file_sha256(fresh / file) for file in MADE}
     _write_results(summary, users, returns, own)
-    log_statement(log, own)
+    log_statement(log, statement)
+    log.tag("void", "; ".join(statement.void))
     for count, each in zip(users, returns, strict=True):
         log.metric("users", count, count)
         log.metric("return", each.mean, count)
         log.metric("return_low", each.low, count)
         log.metric("return_high", each.high, count)
-        if own.epsilon is not None:
-            log.metric("epsilon_user", own.epsilon, count)
+        if summary.epsilon is not None:
+            log.metric("epsilon_user", summary.epsilon, count)
     for file in (*(ONLINE / name for name in ("config.json", "privacy.json", *CARDS)), *_RESULTS):
         log.artifact(file)
     paid.commit(made)

@@ -7,6 +7,16 @@ from primorl.online.natural_gradient import NaturalGradientByDescent
 from primorl.online.rebel import Rebel
 from primorl.online.reinforce import PolicyGradient
 
+_STEPS = 2  # noisy steps of the updates that take several
+
+RELEASES: dict[str, int] = {
+    DPPG.name: 1,
+    PolicyGradient.name: 1,
+    NaturalGradientByDescent.name: _STEPS,
+    Rebel.name: _STEPS,
+}
+"""Releases of one cohort, by the name of the update."""
+
 
 def update_of(asked: Online, discount: float) -> Update:
     """The update that ``online.algorithm`` names (docs/online.md has what was measured).
@@ -32,8 +42,8 @@ def update_of(asked: Online, discount: float) -> Update:
         )
     if asked.algorithm == "dp-rebel":
         return Rebel(
-            temperature=1.0, step_size=rate, steps=4, clipping_norm=norm, discount=discount, guarantee=guarantee
+            temperature=10.0, step_size=rate, steps=_STEPS, clipping_norm=norm, discount=discount, guarantee=guarantee
         )
     return NaturalGradientByDescent(
-        rate, norm, steps=2, step_size=0.5, ball=0.5, discount=discount, guarantee=guarantee
+        rate, norm, steps=_STEPS, step_size=0.5, ball=0.5, discount=discount, guarantee=guarantee
     )

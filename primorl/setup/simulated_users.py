@@ -46,7 +46,9 @@ class SimulatedUsers:
             present = present & (left > 0)
             if not present.any():
                 break
-            observations = torch.from_numpy(self.batch.restart(over.numpy())) if over.any() else after
+            # With several episodes each, at every step: else one user's end would move the starts that others draw.
+            restart = self._episodes != 1 or bool(over.any())
+            observations = torch.from_numpy(self.batch.restart(over.numpy())) if restart else after
         return _padded(kept, T)
 
 

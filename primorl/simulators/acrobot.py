@@ -32,7 +32,7 @@ class AcrobotBatch:
 
     def restart(self, which: Flags) -> Floats:
         """See `EnvironmentBatch.restart`."""
-        self._state[:, which] = self._random.uniform(-0.1, 0.1, (4, int(which.sum())))
+        self._state[:, which] = self._random.uniform(-0.1, 0.1, self._state.shape)[:, which]
         self._steps[which] = 0
         return self._seen()
 

@@ -44,7 +44,10 @@ class EnvironmentBatch(Protocol):
         """
 
     def restart(self, which: Flags) -> Floats:
-        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``."""
+        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
+
+        How many begin does not change what later ones draw: each call draws for all.
+        """
 
 
 class GymBatch:

@@ -29,7 +29,7 @@ class CartPoleBatch:
 
     def restart(self, which: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
         """See `EnvironmentBatch.restart`."""
-        self._state[which] = self._random.uniform(-0.05, 0.05, (int(which.sum()), 4))
+        self._state[which] = self._random.uniform(-0.05, 0.05, self._state.shape)[which]
         self._steps[which] = 0
         return self._state.astype(np.float32)
 

@@ -83,15 +83,15 @@ class DosingBatch:
 
     def restart(self, which: Flags) -> Floats:
         """See `EnvironmentBatch.restart`. Insulin is at its basal level, glucose drawn from 80 to 160 mg/dL."""
-        count = int(which.sum())
-        glucose = self._random.uniform(80, 160, count)
+        count = len(which)
+        glucose = self._random.uniform(80, 160, count)[which]
         skin = _CLEARANCE * _INSULIN_VOLUME * _BASAL_INSULIN * _SKIN_TIME
         self._state[:, which] = np.array([0, 0, _BASAL_INSULIN, skin, skin, 0, 0])[:, None]
         self._state[0, which] = self._before[which] = glucose
         self._steps[which] = 0
-        self._meals[which] = self._eaten(count)
+        self._meals[which] = self._eaten(count)[which]
         if self._varied:
-            self._sensitivity[which] = _P3 * self._random.uniform(0.8, 1.25, count)
+            self._sensitivity[which] = _P3 * self._random.uniform(0.8, 1.25, count)[which]
         return self._seen()
 
     def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:

@@ -30,7 +30,7 @@ class PendulumBatch:
     def restart(self, which: Flags) -> Floats:
         """See `EnvironmentBatch.restart`."""
         widest = np.array([[math.pi], [1.0]])
-        self._state[:, which] = self._random.uniform(-widest, widest, (2, int(which.sum())))
+        self._state[:, which] = self._random.uniform(-widest, widest, self._state.shape)[:, which]
         self._steps[which] = 0
         return self._seen()
 

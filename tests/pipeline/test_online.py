@@ -181,7 +181,7 @@ def test_those_who_come_back_are_paid_for_with_the_cap(asked: Params, monkeypatc
 
 
 def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Params) -> None:
-    offline = write_offline()
+    offline = write_offline(DELTA)
     learned(changed(asked, start="policy"))
     own = statement()
     assert [each.what for each in own.mechanisms] == ["models/policy", "models/online"]
@@ -194,6 +194,29 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
     before = load_file(FOLDER / "epochs.safetensors")
     weights = DeterministicPolicy.load(Path("models/policy")).layers[0]
     assert torch.equal(next(value for name, value in before.items() if name.endswith("weight"))[0], weights[0])
+
+
+def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other bytes of the same charges, such as after an edit of SAC: a mixture of both would be nobody's policy."""
+    write_offline(DELTA)
+    begun = changed(asked, start="policy")
+    with monkeypatch.context() as patched:
+        dying(patched, 2)
+        with pytest.raises(KilledError):
+            learned(begun)
+    write_offline(DELTA)
+    with pytest.raises(PipelineError, match=r"began with another offline policy .* set online\.draw"):
+        learned(begun)
+    assert not FOLDER.exists()
+
+
+def test_an_offline_policy_at_another_delta_is_refused_before_the_charge(asked: Params) -> None:
+    write_offline(DELTA / 10)
+    with pytest.raises(
+        PipelineError, match=r"privacy\.delta: found 0\.001, and models/policy/privacy\.json is at 0\.0001"
+    ):
+        learned(changed(asked, start="policy"))
+    assert charged(asked) == []
 
 
 def test_without_privacy_the_ledger_says_so(asked: Params) -> None:
@@ -209,11 +232,15 @@ def test_without_privacy_the_ledger_says_so(asked: Params) -> None:
 def test_the_papers_way_is_void_and_counts_as_no_protection(asked: Params, algorithm: str) -> None:
     """Noise is added, yet what leaves is not made of releases alone: nothing may be promised, and nothing resumed."""
     few = changed(asked, guarantee="paper", algorithm=algorithm, learning_rate=0.01, users=6)
-    learned(few)
+    run = learned(few)
     own = statement()
     assert own.private
     assert not own.sound
     assert len(own.void) == 1
+    summary = OnlineSummary.read(Path("metrics/online.json"))
+    assert (summary.private, summary.epsilon) == (False, None)
+    assert run.logged["void"] == own.void[0]
+    assert "epsilon_user" not in run.logged
     (charge,) = charged(few)
     assert charge.event == {"type": "NonPrivateDpEvent"}
     assert "Do not rely on it" in (FOLDER / "card.md").read_text(encoding="utf-8")
@@ -228,16 +255,18 @@ def test_users_need_an_environment(asked: Params) -> None:
         learned(params_module.from_plain(raw))
 
 
-def write_offline() -> Statement:
+def write_offline(delta: float) -> Statement:
     """A policy for CartPole in ``models/policy``, with a statement of a training."""
     folder = Path("models/policy")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     policy = DeterministicPolicy(
         (torch.randn(1, 8, 4), torch.zeros(1, 1, 8), torch.randn(1, 2, 8), torch.zeros(1, 1, 2)),
         *(torch.zeros(4), torch.ones(4), torch.zeros(2), torch.ones(2)),
         discrete_actions=True,
     )
     exported.save(folder, [policy], variant=VARIANT, environment="CartPole-v1")
-    statement = replace(of_training(9.0), charge=None)  # of a charge that the ledger of this test does not have
+    statement = replace(
+        of_training(9.0), charge=None, delta=delta
+    )  # of a charge that the ledger of this test does not have
     statement.write(folder)
     return statement

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pipeline import online
+from primorl.config.params import load
 from primorl.evaluation.online_results import OnlineSummary
 from primorl.policy.loaded import load_policy
 from primorl.project.errors import PipelineError
@@ -31,9 +32,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         content["chosen"]["environment"] = "CartPole-v1"
         content["evaluation"] |= {"episodes": 2, "epoch_episodes": 2}
         content["online"] |= {"users": 6, "cohort": 3, "steps": 10}
-        write_offline()
-        online.body(write_settings(content), RememberingRun())  # type: ignore[arg-type]
-        release_online(Path("out"), void_ok=False)
+        write_offline(1e-5)
+        params = write_settings(content)
+        online.body(params, RememberingRun())  # type: ignore[arg-type]
+        release_online(Path("out"), params, void_ok=False)
     return folder
 
 
@@ -70,10 +72,20 @@ def edited(name: str, change: Callable[[dict[str, Any]], object]) -> None:
         ("policy/privacy.json", lambda c: c.update(epsilon=0.1), "epsilon"),
         ("policy/privacy.json", lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
         ("policy/privacy.json", lambda c: c["mechanisms"].pop(0), "event: not that of the mechanisms"),
-        ("policy/privacy.json", lambda c: c["online"].update(releases=3), "with the rounds of `online`"),
-        ("policy/privacy.json", lambda c: c["online"].update(users=7), "users: contradicts"),
+        ("policy/privacy.json", lambda c: c["online"].update(releases=3), "rounds are not releases times appearances"),
+        ("policy/privacy.json", lambda c: c["online"].update(users=7), "users are not the units"),
         ("policy/privacy.json", lambda c: c.update(void=["a reason"]), "void: a reason"),
+        ("policy/privacy.json", lambda c: c["mechanisms"][-1].update(sampling_probability=0.01), "not sampled"),
+        ("policy/privacy.json", lambda c: c["online"].update(algorithm="dp-rebel"), "not those of the algorithm"),
+        ("policy/privacy.json", lambda c: c["online"].update(cohorts=30), "in more of them than appearances"),
+        ("policy/privacy.json", lambda c: c["online"].update(cohort=7, cohorts=1), "larger than the number of users"),
+        ("policy/privacy.json", lambda c: c.update(units=10**6), "users are not the units"),
+        ("policy/privacy.json", lambda c: c.update(delta=0.9), "delta"),
+        ("policy/privacy.json", lambda c: c["accountant"].update(name="Mine"), "accountant"),
+        ("policy/privacy.json", lambda c: c.pop("charge"), "charge"),
+        ("policy/privacy.json", lambda c: c.pop("spent_on_dataset"), "spent_on_dataset"),
         ("online.json", lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
+        ("online.json", lambda c: c.update(private=False), "private: contradicts"),
         ("online.json", lambda c: c.update(return_mean=500.0), "not the card that the figures"),
         ("policy/config.json", lambda c: c.update(policy="models/policy"), "allowed is 'models/online'"),
     ],
@@ -94,10 +106,16 @@ def test_another_policy_or_file_is_noticed(project: Path) -> None:
         check_online(Path("out"), void_ok=False)
 
 
+def test_another_policy_than_the_ledger_knows_is_not_released(project: Path) -> None:
+    shutil.copyfile("models/policy/policy.safetensors", "models/online/policy.safetensors")
+    with pytest.raises(PipelineError, match="models/online: not what charge"):
+        release_online(Path("new"), load(), void_ok=False)
+
+
 def test_nothing_is_made_where_nobody_was_met_or_something_is_in_the_way(project: Path) -> None:
     with pytest.raises(PipelineError, match="in the way"):
-        release_online(Path("models"), void_ok=False)
+        release_online(Path("models"), load(), void_ok=False)
     OnlineSummary(met=False).write(ONLINE_METRICS)
     with pytest.raises(PipelineError, match=r"metrics/online\.json: nobody was met"):
-        release_online(Path("new"), void_ok=False)
+        release_online(Path("new"), load(), void_ok=False)
     assert not Path("new").exists()

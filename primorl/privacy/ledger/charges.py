@@ -33,7 +33,10 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import finite, locked
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
-_ANOTHER_DRAW = "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number"
+_ANOTHER_DRAW = (
+    "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number (online.draw for the stage "
+    "online)"
+)
 
 
 @dataclass

@@ -6,7 +6,7 @@ also recognised under another name, and where the privacy unit was declared othe
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -95,15 +95,16 @@ class Membership:
         return digests
 
 
-def id_digests(secret: bytes, population: str, ids: Iterable[str]) -> bytes:
+def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) -> bytes:
     """Keyed digests of people's ids, sorted, as `Membership` has them of units of the same population.
 
     Args:
         secret: the project's.
-        population: within which ids mean the same.
+        populations: names within which ids mean the same; each gives a digest of its own.
         ids: in the form of the column ``unit_id`` (`id_text`).
     """
-    digests = _digester(secret, b"unit id", f"{len(population)}:{population}".encode())(one.encode() for one in ids)
+    prefixes = [f"{len(name)}:{name}".encode() for name in populations]
+    digests = _all_of([_digester(secret, b"unit id", prefix) for prefix in prefixes])([one.encode() for one in ids])
     return b"".join(sorted(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)))
 
 
