@@ -101,16 +101,20 @@ class Learner:
     def learn(self, states: Whole, actions: Whole, rewards: Floats) -> None:
         """Count one user's episode and plan the next policy.
 
+        An episode with a state or action that does not exist counts as an empty one. NaN rewards count as 0.
+
         Args:
             states: visited, ``[H + 1]``; sensitive.
             actions: ``[H]``.
             rewards: within [0, 1], ``[H]``.
         """
-        S, steps = self._settings.states, np.arange(self._settings.horizon)
-        at = np.ravel_multi_index((steps, states[:-1], actions), self._table)
-        thousandths = np.rint(rewards.clip(0, 1) * REWARD_UNIT)
+        (_, S, A), steps = self._table, np.arange(self._settings.horizon)
+        there = bool(((states >= 0) & (states < S)).all() and ((actions >= 0) & (actions < A)).all())
+        at = np.ravel_multi_index((steps, states[:-1], actions), self._table) if there else np.zeros(0, np.int64)
+        after, paid = (states[1:], np.nan_to_num(rewards, nan=0.0)) if there else (at, at)
+        thousandths = np.rint(paid.clip(0, 1) * REWARD_UNIT)
         counted = [np.bincount(at, minlength=self._cells), np.bincount(at, thousandths, self._cells)]
-        counted.append(np.bincount(at * S + states[1:], minlength=self._cells * S))
+        counted.append(np.bincount(at * S + after, minlength=self._cells * S))
         streams = self._visits, self._rewards, self._transitions
         visits, sums, moves = (s.add(x.astype(np.int64)) for s, x in zip(streams, counted, strict=True))
         self.policy = self._planned(

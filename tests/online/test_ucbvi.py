@@ -79,3 +79,14 @@ def test_policies_of_the_private_run_are_made_of_noisy_counts() -> None:
     learner.learn(states, np.zeros(H, int), np.zeros(H))
     for stream in (learner._visits, learner._rewards, learner._transitions):
         assert (stream._noisy[0] != stream._sums[0]).mean() > 0.9
+
+
+def test_an_episode_that_cannot_be_counts_as_an_empty_one() -> None:
+    """Raising for it would show that somebody sent it."""
+    learner = UCBVI(3, 2, 2, 4, math.inf, failure=0.1, optimism=1e-3, seed=0).learner()
+    actions, rewards = np.zeros(2, np.int64), np.array([np.nan, 1.0])
+    learner.learn(np.array([0, 1, 7]), actions, rewards)
+    assert learner._visits._noisy.sum() == 0
+    learner.learn(np.array([0, 1, 2]), actions, rewards)
+    assert learner._visits._noisy.sum() == 2
+    assert learner._rewards._noisy.sum() == REWARD_UNIT
