@@ -19,7 +19,7 @@ from benchmarks.quality.online.__main__ import read
 from benchmarks.quality.online.cases import CASES, FIGURE_EPSILONS
 from benchmarks.quality.online.runs import Row
 
-FIGURES = Path("docs/figures")
+FIGURES, DOCUMENT = Path("docs/figures"), Path("docs/online-results.md")
 FEWEST = 5
 """Seeds that a point of a figure has at least."""
 PUBLISHED = {
@@ -49,12 +49,23 @@ _HEAD = (
 )
 
 
+def put(name: str, content: str) -> None:
+    """Put a table into the page, between its marks."""
+    page = DOCUMENT.read_text(encoding="utf-8")
+    before, _, rest = page.partition(f"<!-- {name} -->\n")
+    after = rest.partition(f"<!-- /{name} -->")[2]
+    DOCUMENT.write_text(f"{before}<!-- {name} -->\n{content}\n<!-- /{name} -->{after}", encoding="utf-8")
+
+
 def main() -> None:
     """Print the tables and draw the figures."""
-    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    rows = current(read())
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="also put the tables into docs/online-results.md")
+    write, rows = parser.parse_args().write, current(read())
     for name in ("A", "B"):
         print(f"Table {name}\n\n{table(rows, name)}\n")
+        if write:
+            put(name, table(rows, name))
     print(f"Settings\n\n{settings(rows)}")
     by_epsilon(rows, FIGURES / "online-return-by-epsilon.png")
     curves(rows, FIGURES / "online-learning-curves.png")
