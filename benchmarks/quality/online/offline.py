@@ -3,7 +3,7 @@
 Run it in a project whose ``models/policy`` falls short, for example after
 
     dvc exp run -S privacy.target_epsilon=0.1 -S dynamics.start=random
-    python -m benchmarks.quality.online.offline --users 20000 --seeds 10
+    python -m benchmarks.quality.online.offline --users 20000 --seeds 10 --figure
 
 It runs the stage's own learning (`primorl.setup.online`) with the settings of params.yaml, without the ledger, and
 leaves ``models`` alone. Resumable: rows in benchmarks/results/online_offline.json are not made again.
@@ -27,7 +27,9 @@ from primorl.evaluation.statistics import MeanInterval
 from primorl.online.learning import OnlineState, learn
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.statement import Statement
 from primorl.privacy.together import after_offline
+from primorl.project.paths import POLICY
 from primorl.setup.online import online_run
 from primorl.setup.online_files import users_statement
 
@@ -41,15 +43,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--users", type=int, default=20_000)
     parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--figure", action="store_true", help=f"draw {FIGURE}")
     arguments = parser.parse_args()
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    online = params_module.load().online
+    key = {
+        "epsilon_offline": Statement.read(POLICY).epsilon,
+        "users": arguments.users,
+        "cohort": online.cohort,
+        "learning_rate": online.learning_rate,
+    }
     for seed in range(arguments.seeds):
-        if not any((row["seed"], row["users"]) == (seed, arguments.users) for row in rows):
+        if not any(row.items() >= (key | {"seed": seed}).items() for row in rows):
             rows.append(run(seed, arguments.users))
             FILE.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    shown = [row for row in rows if row["users"] == arguments.users]
+    shown = [row for row in rows if row.items() >= key.items()]
     print(table(shown))
-    draw(shown)
+    if arguments.figure:
+        draw(shown)
 
 
 def run(seed: int, users: int) -> dict[str, Any]:
@@ -78,6 +89,7 @@ def run(seed: int, users: int) -> dict[str, Any]:
         "users": users,
         "cohort": chosen.online.cohort,
         "algorithm": asked.update.name,
+        "learning_rate": chosen.online.learning_rate,
         "epsilon_offline": asked.start.statement.epsilon,
         "epsilon_user": own.epsilon,
         "epsilon_both": after_offline(asked.start.statement, own).epsilon,
