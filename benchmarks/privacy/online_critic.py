@@ -12,7 +12,7 @@ Results: benchmarks/results/online_critic.json.
 """
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,10 +65,11 @@ class Quiet(Cohort):
         super().__init__(plan, 1)
         self.told, self.mean = told, torch.empty(0)
 
-    def noisy_mean(self, contributions: Tensor, clipping_norm: float) -> Tensor:
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """See `Cohort.noisy_mean`."""
-        norms = torch.linalg.vector_norm(contributions, dim=1, keepdim=True)
-        self.mean = (contributions * (clipping_norm / norms).clamp(max=1.0)).sum(0) / self.users
+        rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        self.mean = (rows * (clipping_norm / norms).clamp(max=1.0)).sum(0) / self.users
         return self.mean if self.told is None else self.told
 
 

@@ -183,7 +183,7 @@ def _online_line(params: "Params") -> str:
     if asked.guarantee == "paper":
         each = "no guarantee (online.guarantee: paper)"
     whose = (
-        "are charged beside the log's where ids are the same" if arrivals.shared else "are other people than the log's"
+        "share the log's budget where ids are the same" if arrivals.shared else "are counted apart from the log's units"
     )
     return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; they {whose}"
 

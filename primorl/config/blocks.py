@@ -213,18 +213,18 @@ class Online(Block):
         appearances: how often one user is met at most, in different cohorts. All of them are paid for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        guarantee: ``strict``, or ``paper``: as published, which guarantees nothing.
+        guarantee: ``strict``, or ``paper``: the papers' critic and normalisation, which guarantees nothing.
         start: of the policy: ``policy``, the offline one, or ``scratch``.
         algorithm: that makes the updates.
         learning_rate: of an update.
         clipping_norm: S, of one user's contribution.
         hidden: units of each hidden layer of a policy from scratch; empty: log-linear.
-        steps: of one user at most; None: the episode's horizon.
+        steps: of one user at most; None: the episode's limit times ``episodes``.
         episodes: of one user at most.
         draw: numbers the draws of the noise, as `Privacy.draw` does.
     """
 
-    users: PositiveInt | None
+    users: Annotated[int, Within(ge=1, le=10**7)] | None
     arrivals: InnerPath | None
     appearances: Annotated[int, Within(ge=1, le=64)]
     cohort: Annotated[int, Within(ge=1, le=10**6)]

@@ -150,6 +150,11 @@ class TrustRegionL2:
     failure: float
     discount: float
 
+    @property
+    def void(self) -> str | None:
+        """See `Update.void`."""
+        return None
+
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """See `Update.begin`."""
         return {PARAMETERS: parameters}

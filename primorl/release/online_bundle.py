@@ -34,7 +34,7 @@ from primorl.release.accounted import (
     refuse_unless_equal,
 )
 from primorl.release.card import is_inert
-from primorl.release.contents import CARDS, MANIFEST, ONLINE, POLICY, Manifest
+from primorl.release.contents import CARDS, MADE_ONLINE, MANIFEST, ONLINE, POLICY, Manifest
 from primorl.release.online_card import online_card, user_epsilon
 from primorl.release.recorded import check_outputs
 from primorl.setup.accounts import begun_ledger
@@ -42,8 +42,6 @@ from primorl.setup.online_updates import RELEASES
 
 FILES = frozenset((*POLICY, ONLINE, *CARDS))
 """What the bundle holds beside its manifest and the signature of that, if it is signed."""
-MADE = ("policy.safetensors", "epochs.safetensors", "config.json", "privacy.json")
-"""Files of ``models/online`` whose digests the ledger has."""
 _NO_TIME = 315532800  # as in other bundles
 _WHAT = "models/online"
 
@@ -141,7 +139,7 @@ def _check_made(params: Params | Reading, statement: Statement) -> None:
         with closing(ledger):
             charges = ledger.charges()
     made = next((charge.made for charge in charges if charge.id == statement.charge), ())
-    found = {name: file_sha256(paths.ONLINE / name) for name in MADE}
+    found = {name: file_sha256(paths.ONLINE / name) for name in MADE_ONLINE}
     if found not in [dict(each) for each in made]:
         raise PipelineError(
             f"{paths.ONLINE}: not what charge {statement.charge} made, as the ledger has it; `dvc repro online`"

@@ -70,15 +70,16 @@ def _users(statement: Statement) -> Section:
     protocol, one = statement.online, statement.unit
     assert protocol is not None
     if not statement.private:
-        return Section(f"What one {one} is promised", ("Nothing: her data went into the policy without protection.",))
-    often = "once" if protocol.appearances == 1 else f"in at most {protocol.appearances} cohorts"
+        return Section(
+            f"What one {one} is promised", ("Nothing: the user's data went into the policy without protection.",)
+        )
+    releases = protocol.appearances * protocol.releases
     points = [
-        f"Her data was used {often}, for one noisy update, and was not kept.",
-        "Whoever sees every policy of the run, and whatever all other people received from it, learns about her no "
-        "more than the guarantee allows. This is joint differential privacy.",
-        "What she received herself, the actions that the policy took for her, followed from her own data. The "
-        "guarantee says nothing about it: who watches her treatment sees it.",
-        "The policies that acted for her had learned from people before her, never from people after her.",
+        f"The user's data went into at most {releases} noisy release{'' if releases == 1 else 's'} and was not kept.",
+        "Anyone who sees all policies of the run, and everything that all other people received from them, learns no "
+        "more about the user than the guarantee allows. This is joint differential privacy.",
+        "The actions that the policy took for the user followed from the user's own data. The guarantee says nothing "
+        "about them: anyone who watches the treatment sees them.",
     ]
     if statement.void:
         points.insert(0, "None of this may be relied on: see what is void.")
@@ -94,7 +95,7 @@ def _each(statement: Statement) -> tuple[Section, ...]:
         for each in statement.mechanisms
     ]
     both = "no guarantee" if statement.epsilon is None else f"ε = {at_most(statement.epsilon)}"
-    note = "Who is only in the log has the first figures, who is only a user the last one. The guarantee is of both."
+    note = "The guarantee above is of somebody who is both in the log and a user. Others have the figures of one part."
     return (Section("The parts of the guarantee", (note,), (*rows, ("somebody who is both", both))),)
 
 
@@ -106,7 +107,7 @@ def _rows(statement: Statement, content: Mapping[str, Any]) -> tuple[Row, ...]:
         ("δ", str(statement.delta)),
         ("neighbours", f"one {statement.unit} is replaced by an empty one; the cohort's size stays"),
         (
-            "ε if she is replaced by another one (sensitivity 2S)",
+            "ε if the user is replaced by another one (sensitivity 2S)",
             "not stated" if statement.epsilon_replace_one is None else at_most(statement.epsilon_replace_one),
         ),
         ("accountant", f"{statement.accountant.name} {statement.accountant.version}"),

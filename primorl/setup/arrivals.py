@@ -57,7 +57,8 @@ class Arrivals:
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
         if not cohorts:
             raise PipelineError(
-                f"{_KEY}.cohort: found {asked.cohort}, and fewer users come; allowed is at most their number; lower it"
+                f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users come"
+                f"{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at most their number; lower it"
             )
         met = sorted({ids[number] for cohort in cohorts for number in cohort})
         secret = project_secret()
@@ -79,8 +80,8 @@ def in_cohorts(
 ) -> tuple[tuple[int, ...], ...]:
     """Numbers of the arrivals in cohorts of ``size``.
 
-    Who came ``appearances`` times already is turned away, and who is in the cohort that is being filled waits for none:
-    that arrival is not met. Only ids decide, never what anybody did. Who is left over at the end is not met.
+    Who came ``appearances`` times already is turned away, and an id that is already in the cohort being filled is
+    skipped. Only ids decide, never what anybody did. Who is left over at the end is not met.
 
     Args:
         ids: of the arrivals, in their order.
@@ -132,7 +133,9 @@ def _listed(asked: Online) -> list[str]:
     assert asked.arrivals is not None
     file = Path(asked.arrivals)
     if ARRIVALS.resolve() not in file.resolve().parents:
-        raise PipelineError(f"{_KEY}.arrivals: found {asked.arrivals!r}; allowed is a file in {ARRIVALS}")
+        raise PipelineError(
+            f"{_KEY}.arrivals: found {asked.arrivals!r}; allowed is a file in {ARRIVALS}: write {ARRIVALS}/NAME"
+        )
     try:
         lines = [line.removesuffix("\r") for line in file.read_text(encoding="utf-8-sig").split("\n")]
     except OSError as refused:

@@ -35,7 +35,7 @@ from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
 from primorl.setup.simulated_users import SimulatedUsers
-from primorl.simulators.batches import EnvironmentBatch
+from primorl.simulators.batches import EnvironmentBatch, batch
 from primorl.tracking import StageRun, git_commit
 
 STAGE = "online"
@@ -44,6 +44,7 @@ STANDARD_DEVIATION = 1.0
 _POINTS = 20  # of the curve
 _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
+_PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
 
 
@@ -122,10 +123,13 @@ def online_run(params: Params) -> OnlineRun:
             "twice to one cohort, or after the last full cohort",
             file=sys.stderr,
         )
-    users = SimulatedUsers(environment, 1, asked.episodes, params.seed)
-    steps = asked.steps or (users.batch.step_limit or 0) * asked.episodes
+    limit = batch(environment).step_limit or params.chosen.horizon or 0
+    steps = asked.steps or limit * asked.episodes
     if not steps:
-        raise PipelineError(f"{_KEY}.steps: found null, and the episodes of {environment} have no limit; give a number")
+        raise PipelineError(
+            f"{_KEY}.steps: found null, and neither {environment} nor datasets/{params.dataset}.yaml (horizon) limits "
+            "an episode; give a number"
+        )
     users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
     begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
     update = update_of(params.online, params.policy.discount)
@@ -168,33 +172,37 @@ def _from_offline(params: Params, users: SimulatedUsers) -> Start:
 
 def _from_scratch(params: Params, users: SimulatedUsers) -> Start:
     """A new network. Its observations are standardised by what is public of the environment."""
-    batch = users.batch
-    mean, scale = _observation_scales(batch, params.evaluation.seed)
+    environments = users.batch
+    mean, scale = _observation_scales(environments, params.seed)
     network = PolicyNetwork(
         hidden=params.online.hidden,
         observation_mean=mean,
         observation_scale=scale,
-        action_low=torch.from_numpy(batch.action_low),
-        action_high=torch.from_numpy(batch.action_high),
-        discrete_actions=batch.discrete_actions,
+        action_low=torch.from_numpy(environments.action_low),
+        action_high=torch.from_numpy(environments.action_high),
+        discrete_actions=environments.discrete_actions,
     )
     return Start(network, network.initial(params.seed, STANDARD_DEVIATION), None, None, None)
 
 
-def _observation_scales(batch: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
+def _observation_scales(environments: EnvironmentBatch, seed: int) -> tuple[Tensor, Tensor]:
     """Mean and three standard deviations of observations, ``[S]`` each, over public episodes with random actions.
 
     These are simulated for this and belong to no user.
     """
-    random, seen = np.random.default_rng(seed), [batch.reset(_EPISODES, seed)]
-    for _ in range(min(batch.step_limit or _LONGEST, _LONGEST)):
-        if batch.discrete_actions:
-            actions: npt.NDArray[Any] = random.integers(len(batch.action_low), size=_EPISODES)
+    stream = np.random.SeedSequence([seed, _PUBLIC])  # another one than the users'
+    random = np.random.default_rng(stream)
+    seen = [environments.reset(_EPISODES, int(stream.generate_state(1)[0]))]
+    for _ in range(min(environments.step_limit or _LONGEST, _LONGEST)):
+        if environments.discrete_actions:
+            actions: npt.NDArray[Any] = random.integers(len(environments.action_low), size=_EPISODES)
         else:
-            actions = random.uniform(batch.action_low, batch.action_high, (_EPISODES, len(batch.action_low)))
-        after, _, terminated, truncated = batch.step(actions)
+            actions = random.uniform(
+                environments.action_low, environments.action_high, (_EPISODES, len(environments.action_low))
+            )
+        after, _, terminated, truncated = environments.step(actions)
         over = terminated | truncated
-        seen.append(batch.restart(over) if over.any() else after)
+        seen.append(environments.restart(over) if over.any() else after)
     states = np.concatenate(seen)
     return torch.from_numpy(states.mean(0)), torch.from_numpy(3 * states.std(0) + 1e-3)
 
@@ -291,7 +299,7 @@ def _learn(params: Params, run: OnlineRun, payment: Payment[OnlineState], begin:
             "restored, and nobody is met. To pay for another draw of the noise, set online.draw to a new number",
             file=sys.stderr,
         )
-        return state
+        return state.ended()
     if state.started:
         print(
             f"{STAGE}: resumed after {state.started} of {state.cohorts} cohorts; nobody is met again", file=sys.stderr

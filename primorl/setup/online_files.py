@@ -1,19 +1,20 @@
 """What an online run writes: the policy with its statement and cards, the summary, the curve, the figure."""
 
+import sys
 from dataclasses import replace
 
 from primorl.config.params import Params
 from primorl.evaluation.online_results import OnlineSummary, draw_online, write_online_curve
-from primorl.evaluation.results import in_environment
+from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.statistics import MeanInterval
 from primorl.policy import exported
 from primorl.policy.config import PolicyPointer
+from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.privacy.together import after_offline
 from primorl.project.files import file_sha256, replaced_directory, replaced_file
 from primorl.project.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
-from primorl.release.contents import CARDS
-from primorl.release.online_bundle import MADE
+from primorl.release.contents import CARDS, MADE_ONLINE
 from primorl.release.online_card import online_card, user_epsilon
 from primorl.setup.online import OnlineRun, PaidOnline
 from primorl.setup.statement import log_statement
@@ -42,25 +43,24 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
     users = [after * asked.cohort for after in state.kept_after]
     own = users_statement(params, run).with_payment(paid.charge, paid.spent)
     statement = own if run.start.statement is None else after_offline(run.start.statement, own)
+    policies = [network.exported(parameters) for parameters in state.kept]
     with replaced_directory(ONLINE) as fresh:
         exported.save(
             fresh,
-            [network.exported(parameters) for parameters in state.kept],
+            policies,
             variant=params.dynamics.variant,
             environment=environment,
             policy="models/online",
             names=run.start.names,
         )
-        found = in_environment(
-            environment,
-            [fresh],
-            episodes=episodes,
-            epoch_episodes=episodes,
-            seed=params.evaluation.seed,
-            horizon=None,
-        ).overall
-        returns = [each for each in found.curve if isinstance(each, MeanInterval)]
-        before, after = returns[0], returns[-1]
+        returns = _returns(params, policies, params.evaluation.epoch_episodes)
+        before, after = _returns(params, [policies[0], policies[-1]], episodes)
+        if after.high < before.low:
+            print(
+                f"warning: {ONLINE}: the policy is worse than the one it began with: return {after.mean:.4g}, before "
+                f"{before.mean:.4g}; a larger online.cohort or a smaller online.learning_rate may help",
+                file=sys.stderr,
+            )
         summary = OnlineSummary(
             met=True,
             env_id=environment,
@@ -81,14 +81,14 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
             return_mean=after.mean,
             return_ci95=(after.low, after.high),
             episodes=episodes,
-            policy_sha256=file_sha256(fresh / MADE[0]),
+            policy_sha256=file_sha256(fresh / MADE_ONLINE[0]),
             seconds=round(seconds, 3),
         )
         statement.write(fresh)
         card = online_card(statement, summary)
         for name, text in zip(CARDS, (card.markdown(), card.html()), strict=True):
             (fresh / name).write_text(text, encoding="utf-8")
-        made = {file: file_sha256(fresh / file) for file in MADE}
+        made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
     _write_results(summary, users, returns, own)
     log_statement(log, statement)
     log.tag("void", "; ".join(statement.void))
@@ -102,6 +102,14 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
     for file in (*(ONLINE / name for name in ("config.json", "privacy.json", *CARDS)), *_RESULTS):
         log.artifact(file)
     paid.commit(made)
+
+
+def _returns(params: Params, policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
+    """Mean returns in the environment, with the same starts for all."""
+    environment, horizon = str(params.chosen.environment), params.chosen.horizon
+    stacked = DeterministicPolicy.stacked(policies)
+    found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)
+    return [MeanInterval.of(own) for own in found]
 
 
 _RESULTS = (ONLINE_METRICS, ONLINE_CURVE, ONLINE_FIGURE)

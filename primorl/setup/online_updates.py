@@ -1,4 +1,4 @@
-"""The updates that params.yaml can name, with the settings that it leaves out; these were measured."""
+"""The updates that params.yaml can name, with the settings that it leaves out."""
 
 from primorl.config.blocks import Online
 from primorl.online.dppg import DPPG
@@ -19,7 +19,7 @@ RELEASES: dict[str, int] = {
 
 
 def update_of(asked: Online, discount: float) -> Update:
-    """The update that ``online.algorithm`` names (docs/online.md has what was measured).
+    """The update that ``online.algorithm`` names (`dppg` is measured in docs/online-results.md).
 
     Args:
         asked: the block ``online``.

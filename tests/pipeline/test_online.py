@@ -225,7 +225,7 @@ def test_without_privacy_the_ledger_says_so(asked: Params) -> None:
     assert not own.private
     assert own.void
     assert [charge.epsilon for charge in charged(asked)] in ([None], [float("inf")])
-    assert "Nothing: her data" in (FOLDER / "card.md").read_text(encoding="utf-8")
+    assert "Nothing: the user's data" in (FOLDER / "card.md").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("algorithm", ["dppg", "dp-npg"])

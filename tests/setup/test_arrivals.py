@@ -114,7 +114,7 @@ def test_another_order_is_another_version_of_the_same_people(project: Path) -> N
     [
         ("data/arrivals/gone", None, "data/arrivals/gone: No such file"),
         ("data/elsewhere", "1\n2\n", "online.arrivals: found 'data/elsewhere'; allowed is a file in data/arrivals"),
-        ("data/arrivals/few", "1\n1\n1\n", "online.cohort: found 2, and fewer users come"),
+        ("data/arrivals/few", "1\n1\n1\n", "online.cohort: found 2, and 1 different users come"),
         ("data/arrivals/bytes", b"\xff\xfe1", "data/arrivals/bytes: not UTF-8 text"),
     ],
 )

@@ -48,6 +48,7 @@ def main() -> None:
     rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
     online = params_module.load().online
     key = {
+        "dataset": params_module.load().dataset,
         "epsilon_offline": Statement.read(POLICY).epsilon,
         "users": arguments.users,
         "cohort": online.cohort,

@@ -45,7 +45,7 @@ PUBLISHED = {
 """The papers' means and standard deviations over seeds; private policy optimisation, Table 1, and DPPG, Table 1."""
 _HEAD = (
     *("task", "method", "budget", "the paper's", "our `paper` mode", "strict, drawn", "strict, greedy"),
-    *("its ε, exact", "users", "non-private twin", "PPO", "A2C"),
+    *("ε (PLD)", "users", "non-private twin", "PPO", "A2C"),
 )
 
 

@@ -44,6 +44,11 @@ class PromptGradient:
     kl_weight: float
     piece: int
 
+    @property
+    def void(self) -> str | None:
+        """See `Update.void`."""
+        return None
+
     def begin(self, network: LanguagePolicy, parameters: Tensor) -> dict[str, Tensor]:
         """See `Update.begin`."""
         return _begin(parameters, self.kl_weight)
@@ -82,6 +87,11 @@ class PromptSteps:
     piece: int
     local_rate: float
     local_steps: int
+
+    @property
+    def void(self) -> str | None:
+        """See `Update.void`."""
+        return None
 
     def begin(self, network: LanguagePolicy, parameters: Tensor) -> dict[str, Tensor]:
         """See `Update.begin`."""
