@@ -2,6 +2,8 @@
 
 import typer
 
+from primorl.project.errors import PipelineError
+
 _HELP = """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
 
 DVC itself may remove outputs before it finds a mistake in params.yaml; this command finds it first.
@@ -22,6 +24,15 @@ def _run() -> None:
     from primorl.config.datasets import TabularDataset
 
     params = check_project()
+    if params.online.asked:
+        from primorl.setup.arrivals import Arrivals
+
+        if params.chosen.environment is None:
+            raise PipelineError(
+                f"params.yaml: online.users and online.arrivals: found users, and datasets/{params.dataset}.yaml names "
+                "no environment that could simulate them; set both to null"
+            )
+        Arrivals.of(params)
     print("params.yaml and the datasets are valid")
     if isinstance(params.chosen, TabularDataset):
         from primorl.trajectories.sources.tabular.source import source

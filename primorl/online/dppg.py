@@ -20,6 +20,7 @@ from primorl.online.advantages import (
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
+from primorl.online.returns import within
 from primorl.online.trajectories import Trajectories
 
 _AT_ONCE = 32
@@ -162,9 +163,3 @@ class DPPG:
             for _ in range(self.epochs)
             for part in torch.randperm(steps, generator=generator).tensor_split(self.minibatches)
         ]
-
-
-def within(vectors: Tensor, bound: float) -> Tensor:
-    """Rows scaled to norm at most ``bound``."""
-    scaled: Tensor = vectors * (bound / torch.linalg.vector_norm(vectors, dim=1, keepdim=True)).clamp(max=1.0)
-    return scaled

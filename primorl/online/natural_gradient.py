@@ -10,7 +10,7 @@ from torch import Tensor
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.returns import FromReturns, own_weights, policy_gradients
+from primorl.online.returns import FromReturns, own_weights, policy_gradients, within
 from primorl.online.trajectories import Trajectories
 
 
@@ -57,7 +57,7 @@ class NaturalGradientByStatistics(FromReturns):
         eigenvalues, vectors = torch.linalg.eigh(fisher)
         floor = max(self.ridge, 2 * noise * math.sqrt(d))
         direction = (vectors @ (vectors.mT @ gradient / eigenvalues.clamp(min=floor))).float()
-        return {PARAMETERS: values[PARAMETERS] + inside(self.learning_rate * direction, self.largest_step)}
+        return {PARAMETERS: values[PARAMETERS] + within(self.learning_rate * direction, self.largest_step)}
 
     def statistics(self, network: PolicyNetwork, parameters: Tensor, met: Trajectories) -> Tensor:
         """Every user's vector, ``[U, d (d + 3) / 2]``. Sensitive."""
@@ -109,7 +109,7 @@ class NaturalGradientByDescent(FromReturns):
             errors = advantages - predictions(network, parameters, met, direction)
             gradients = policy_gradients(network, parameters, met, errors * weights)
             step = cohort.noisy_mean(gradients, self.clipping_norm)
-            direction = inside(direction + self.step_size * step, self.ball)
+            direction = within(direction + self.step_size * step, self.ball)
         return {PARAMETERS: parameters + self.learning_rate * direction}
 
 
@@ -188,9 +188,3 @@ def _upper(size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Rows and columns of the upper triangle of a square matrix."""
     both = torch.triu_indices(size, size, device=device)
     return both[0], both[1]
-
-
-def inside(vector: Tensor, radius: float) -> Tensor:
-    """``vector`` scaled to norm at most ``radius``."""
-    scaled: Tensor = vector * (radius / torch.linalg.vector_norm(vector)).clamp(max=1.0)
-    return scaled

@@ -57,3 +57,10 @@ def policy_gradients(network: PolicyNetwork, parameters: Tensor, met: Trajectori
     logs = network.log_probabilities(own, met.observations, met.actions)
     (gradients,) = torch.autograd.grad((logs * weights).sum(), own)
     return gradients
+
+
+def within(vectors: Tensor, bound: float) -> Tensor:
+    """Vectors scaled to norm at most ``bound``, ``[.., n]``."""
+    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    scaled: Tensor = vectors * (bound / norms).clamp(max=1.0)
+    return scaled

@@ -5,6 +5,7 @@ import hmac
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import pyarrow as pa
@@ -31,16 +32,18 @@ class Arrivals:
 
     Attributes:
         cohorts: numbers of the arrivals that each cohort meets, in their order.
-        people: N, how many different people are met.
-        version: these people, as the ledger knows them.
-        shared: whether ids are those of the log, so that the charges of a person in both add up.
+        met: ids of those who are met, in this order.
+        populations: names within which ids mean the same; the first is that of these people.
+        unit: what the ledger calls one of them.
+        trajectories_per_person: as declared of the log, where ids are shared with it.
         turned_away: arrivals that are not met.
     """
 
     cohorts: tuple[tuple[int, ...], ...]
-    people: int
-    version: Version
-    shared: bool
+    met: tuple[str, ...]
+    populations: tuple[str, ...]
+    unit: str
+    trajectories_per_person: int | None
     turned_away: int
 
     @classmethod
@@ -53,26 +56,45 @@ class Arrivals:
         asked = params.online
         ids = _simulated(params) if asked.arrivals is None else _listed(asked)
         population, unit = _population(params)
-        withdrawn = _withdrawn(params, ids) if unit != ONE_USER else set()
-        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, withdrawn)
+        shared = unit != ONE_USER
+        cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())
         if not cohorts:
             raise PipelineError(
                 f"{_KEY}.cohort: found {asked.cohort}, and {len(set(ids))} different users come"
                 f"{'' if asked.arrivals is None else f' ({asked.arrivals})'}; allowed is at most their number; lower it"
             )
-        met = sorted({ids[number] for cohort in cohorts for number in cohort})
-        secret = project_secret()
-        order = "\0".join(ids[number] for cohort in cohorts for number in cohort)
-        fingerprint = hmac.new(secret, _LABEL + f"{population}\0{order}".encode(), hashlib.sha256).hexdigest()
-        version = Version(
-            fingerprint,
+        return cls(
+            cohorts,
+            tuple(ids[number] for cohort in cohorts for number in cohort),
+            tuple(dict.fromkeys((population, params.dataset))) if shared else (population,),
             unit,
-            len(met),
-            id_digests(secret, {population, params.dataset} if unit != ONE_USER else {population}, met),
-            trajectories_per_person=params.chosen.trajectories_per_person if unit != ONE_USER else None,
+            params.chosen.trajectories_per_person if shared else None,
+            len(ids) - sum(map(len, cohorts)),
+        )
+
+    @property
+    def people(self) -> int:
+        """N, how many different people are met."""
+        return len(set(self.met))
+
+    @property
+    def shared(self) -> bool:
+        """Whether ids are those of the log, so that the charges of a person in both add up."""
+        return self.unit != ONE_USER
+
+    @cached_property
+    def version(self) -> Version:
+        """These people, as the ledger knows them."""
+        secret, population = project_secret(), self.populations[0]
+        content = "\0".join((population, *self.met)).encode()
+        return Version(
+            hmac.new(secret, _LABEL + content, hashlib.sha256).hexdigest(),
+            self.unit,
+            self.people,
+            id_digests(secret, self.populations, sorted(set(self.met))),
+            trajectories_per_person=self.trajectories_per_person,
             population=population_digest(secret, population),
         )
-        return cls(cohorts, len(met), version, unit != ONE_USER, len(ids) - sum(map(len, cohorts)))
 
 
 def in_cohorts(
@@ -121,9 +143,9 @@ def _population(params: Params) -> tuple[str, str]:
 
 def _withdrawn(params: Params, ids: list[str]) -> set[str]:
     """Those among the ids who withdrew from the log: they are not met either."""
-    if params.chosen.exclude_units is None:
+    if params.chosen.ingestion.exclude_units is None:
         return set()
-    listed = IdList(params.chosen.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
+    listed = IdList(params.chosen.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
     found = listed.contains(pa.array(ids, pa.string()))
     return {one for one, out in zip(ids, found.tolist(), strict=True) if out}
 

@@ -58,7 +58,9 @@ class GymBatch:
         self._environment = environment
         observation, action = env.observation_space, env.action_space
         self.discrete_actions = isinstance(action, Discrete)
-        if not isinstance(observation, Box) or not isinstance(action, Box | Discrete):
+        if not isinstance(observation, Box) or len(observation.shape) != 1:
+            raise PipelineError(f"environment {environment!r}: observations must be a flat box, found {observation}")
+        if not isinstance(action, Box | Discrete):
             raise PipelineError(f"environment {environment!r}: actions must be a box or discrete, found {action}")
         self.observation_size = int(observation.shape[0])
         if isinstance(action, Discrete):

@@ -13,6 +13,7 @@ from primorl.online.natural_gradient import (
 from primorl.online.network import PolicyNetwork
 from primorl.online.rebel import Rebel
 from primorl.online.reinforce import PolicyGradient
+from primorl.online.trust_region import Schedule, TrustRegionL2
 from primorl.privacy.mechanism.selection import ONE, Scores
 from tests.online.cohorts import USERS, hostile, met, network, recorded, with_user
 
@@ -23,6 +24,7 @@ UPDATES: tuple[Update, ...] = (
     NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0),
     NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
     Rebel(1.0, 0.5, 2, 0.3),
+    TrustRegionL2(Schedule(1.0, 5.0, 50, 0.1), 0.5, 0.4, 0.99),
 )
 COUPLED: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7, guarantee="paper"),
