@@ -30,7 +30,7 @@ ONLINE_STAGE = [
         "online stage",
         "primorl/setup/arrivals.py",
         "    return own, params.chosen.unit\n",
-        '    return f"{own}, online", params.chosen.unit\n',
+        '    return f"{own}, online", ONE_USER\n',
         "people of the log who come online are taken for others, and their charges do not add up",
         (_ARRIVALS,),
     ),

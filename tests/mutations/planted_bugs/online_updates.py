@@ -111,7 +111,7 @@ ONLINE_UPDATES = [
         "online-no-ball",
         "online updates",
         "primorl/online/natural_gradient.py",
-        "direction = inside(direction + self.step_size * step, self.ball)",
+        "direction = within(direction + self.step_size * step, self.ball)",
         "direction = direction + self.step_size * step",
         "directions of least squares leave the ball",
         (_REGRESSIONS,),
