@@ -158,7 +158,7 @@ def test_the_budget_refuses_before_anybody_is_met(asked: Params, monkeypatch: py
     met = watched(monkeypatch)
     raw = params_module.plain(asked)
     raw["privacy"]["budget"]["epsilon"] = 0.5
-    with pytest.raises(PipelineError, match="budget"):
+    with pytest.raises(PipelineError, match=r"privacy\.budget is .*; ask for a smaller ε .*online\.target_epsilon"):
         learned(params_module.from_plain(raw))
     assert met == []
     assert not FOLDER.exists()

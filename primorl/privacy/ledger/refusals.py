@@ -11,7 +11,7 @@ from primorl.privacy.ledger.requests import Budget, BudgetExceeded, Refused, Req
 from primorl.privacy.ledger.roster import Roster
 from primorl.privacy.ledger.sharing import OtherKind, same_kind
 
-_OTHERS = ("clone_behaviour", "evaluate_private", "select")
+_OTHERS = ("clone_behaviour", "evaluate_private", "online", "select")
 """Stages that a smaller ε mends."""
 
 
@@ -83,8 +83,8 @@ def refuse_beyond(budget: Budget, request: Request, account: Account, others: Se
     if request.stage.startswith(_OTHERS):  # whose settings are no keys of the model's
         run = request.stage
         still = (
-            "ask for a smaller ε (behaviour.target_epsilon or evaluation.private.estimators in params.yaml, or "
-            "--epsilon of `primorl select`)"
+            "ask for a smaller ε (behaviour.target_epsilon, evaluation.private.estimators or online.target_epsilon in "
+            "params.yaml, or --epsilon of `primorl select`)"
         )
     else:
         still = advice(account, request.event, budget) if not whose else "a run with more noise, or with fewer rounds"
