@@ -28,26 +28,45 @@ from primorl.setup.language.prompts import PromptedUsers, Reward, mean_reward
 PUBLIC = ["the number of users", "the cohorts' size", "the model before", "the reward model", "the tokenizer"]
 
 
+class Help(argparse.RawDescriptionHelpFormatter, argparse.ArgumentDefaultsHelpFormatter):
+    """The text as it is written, and the defaults."""
+
+
+def count(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed is a whole number from 1")
+    return int(text)
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    number = float(text)
+    if not number > 0:
+        raise argparse.ArgumentTypeError(f"found {text!r}, allowed is a number above 0")
+    return number
+
+
 def main() -> None:
     """Read the options and run."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=Help)
     parser.add_argument("--model", help="name or folder of a causal language model; default: a tiny one, made here")
     parser.add_argument("--prompts", help="name or folder of texts; default: invented reviews")
     parser.add_argument("--reward", help="name or folder of a sentiment classifier; default: words are counted")
-    parser.add_argument("--epsilon", type=float, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private")
-    parser.add_argument("--cohorts", type=int, default=20)
-    parser.add_argument("--cohort", type=int, default=512, help="prompts a cohort")
-    parser.add_argument("--piece", type=int, default=256, help="prompts whose gradients are in memory at once")
+    parser.add_argument("--epsilon", type=positive, default=8.0, help="ε of the run, at δ = 1e-5; inf: not private")
+    parser.add_argument("--cohorts", type=count, default=20, help="updates")
+    parser.add_argument("--cohort", type=count, default=512, help="prompts a cohort")
+    parser.add_argument("--piece", type=count, default=256, help="prompts whose gradients are in memory at once")
     parser.add_argument("--rank", type=int, default=0, help="of a low-rank adapter; 0: train all parameters")
-    parser.add_argument("--prompt-length", type=int, default=3, help="tokens of a text that are its prompt")
-    parser.add_argument("--answer-length", type=int, default=8, help="tokens of an answer, at most")
-    parser.add_argument("--answers", type=int, default=2, help="to each prompt; they are compared with each other")
-    parser.add_argument("--learning-rate", type=float, default=0.3)
-    parser.add_argument("--clipping-norm", type=float, default=1.0)
+    parser.add_argument("--prompt-length", type=count, default=3, help="tokens of a text that are its prompt")
+    parser.add_argument("--answer-length", type=count, default=8, help="tokens of an answer, at most")
+    parser.add_argument("--answers", type=count, default=2, help="to each prompt; they are compared with each other")
+    parser.add_argument("--learning-rate", type=positive, default=0.3, help="of an update")
+    parser.add_argument("--clipping-norm", type=positive, default=1.0, help="of what one prompt contributes")
     parser.add_argument("--kl-weight", type=float, default=0.01, help="of the divergence from the model before")
-    parser.add_argument("--held-out", type=int, default=512, help="public prompts that judge the model")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("models/language"))
+    parser.add_argument("--held-out", type=count, default=512, help="public prompts that judge the model")
+    parser.add_argument("--seed", type=int, default=0, help="of the model, prompts and answers; never of the noise")
+    parser.add_argument("--out", type=Path, default=Path("models/language"), help="folder of the weights")
     try:
         run(parser.parse_args())
     except PipelineError as refused:
