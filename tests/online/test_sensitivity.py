@@ -1,7 +1,10 @@
 """One user moves what enters the noise by at most S, and nothing of what the others contribute."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
+from torch import Tensor
 
 from primorl.online.dppg import DPPG
 from primorl.online.learning import PARAMETERS, Update
@@ -13,9 +16,19 @@ from primorl.online.natural_gradient import (
 from primorl.online.network import PolicyNetwork
 from primorl.online.rebel import Rebel
 from primorl.online.reinforce import PolicyGradient
-from primorl.online.trust_region import Schedule, TrustRegionL2
+from primorl.online.trajectories import Trajectories
+from primorl.online.trust_region import Schedule, TrustRegionKL, TrustRegionL2
 from primorl.privacy.mechanism.selection import ONE, Scores
 from tests.online.cohorts import USERS, hostile, met, network, recorded, with_user
+
+
+class PublicEpisodes:
+    """Makes the public episodes of a trust region."""
+
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        """The same ones in every cohort."""
+        return met(network, users=len(numbers), seed=99)
+
 
 UPDATES: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7),
@@ -25,6 +38,7 @@ UPDATES: tuple[Update, ...] = (
     NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
     Rebel(1.0, 0.5, 2, 0.3),
     TrustRegionL2(Schedule(1.0, 5.0, 50, 0.1), 0.5, 0.4, 0.99),
+    TrustRegionKL(Schedule(1.0, 5.0, 50, 0.1), 0.5, 0.4, 0.99, PublicEpisodes(), 2, 1e-3),
 )
 COUPLED: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7, guarantee="paper"),
