@@ -142,7 +142,7 @@ def _cell(rows: list[Row], how: str) -> str:
     if not rows:
         return "–"
     mean, half = interval([row[how]["mean"] for row in rows])
-    return f"{mean:.1f} ± {half:.1f} ({len(rows)})"
+    return f"{mean:.1f} ± {half:.1f} ({len(rows)})" if len(rows) > 1 else f"{mean:.1f} (1)"
 
 
 def by_epsilon(rows: list[Row], file: Path) -> None:
