@@ -10,11 +10,11 @@ metrics wait in one list, which `Log.flush` sends as one batch.
 
 import fcntl
 import hashlib
+import json
 import logging
 import os
 import re
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,7 +30,9 @@ from primorl.config.params import Params, load
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.errors import PipelineError
 from primorl.project.files import HOST, home, workspace
+from primorl.project.git import git_tags
 from primorl.project.paths import PARAMS
+from primorl.project.processes import is_alive, mark
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
+RUN_TAGS = "PRIMORL_RUN_TAGS"  # environment variable: further tags of the pipeline's run, as JSON
 _FLUSH_SECONDS = 5.0
 _HTTP = {  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes when a server hangs
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
@@ -48,7 +51,7 @@ _CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a littl
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
-class _Store:
+class Store:
     """The MLflow store that all runs of a stage write to. After its first failure nothing more is sent."""
 
     def __init__(self, client: "MlflowClient | None", name: str):
@@ -73,7 +76,7 @@ class _Store:
 class Log:
     """One MLflow run to write to. Nothing it does raises an error of the store."""
 
-    def __init__(self, store: _Store, run_id: str):
+    def __init__(self, store: Store, run_id: str):
         self.run_id = run_id
         self._store = store
         self._waiting: list[tuple[str, float, int, int]] = []
@@ -136,7 +139,7 @@ class Log:
 class StageRun(Log):
     """A stage's MLflow run; ``pipeline`` is the run of the whole pipeline, which it is nested in."""
 
-    def __init__(self, store: _Store, run_id: str, pipeline: Log):
+    def __init__(self, store: Store, run_id: str, pipeline: Log):
         super().__init__(store, run_id)
         self.pipeline = pipeline
 
@@ -157,7 +160,7 @@ class StageRun(Log):
 
         def create(client: "MlflowClient") -> None:
             experiment = client.get_run(self.run_id).info.experiment_id
-            tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: _mark(psutil.Process())}
+            tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: mark(psutil.Process())}
             created.append(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
 
         self._store.send(create)
@@ -196,26 +199,47 @@ def store_uri(params: Params) -> str:
     return uri
 
 
-def _open(stage: str, params: Params) -> StageRun:
+def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:
+    """Open the store and begin runs in it, one process at a time.
+
+    Args:
+        params: name the store and the experiment.
+        begin: creates the runs, with the client and the experiment's id.
+
+    Returns:
+        The store and what ``begin`` returned; None if the server does not answer, which costs a warning.
+
+    Raises:
+        PipelineError: the store cannot be used; the message names it without its credentials.
+    """
     uri = store_uri(params)
-    store = _Store(None, _without_credentials(uri))
+    store = Store(None, _without_credentials(uri))
     try:
         with _one_at_a_time():
             client = _connect(uri)
-            experiment = _experiment(client, uri, params.tracking.experiment)
-            _close_the_dead(client, experiment)
-            pipeline = Log(store, _pipeline_run(client, experiment, params))
-        nested = {"mlflow.parentRunId": pipeline.run_id, "stage": stage, PROCESS_TAG: _mark(psutil.Process())}
-        run_id = client.create_run(experiment, tags=nested, run_name=stage).info.run_id
+            begun = begin(client, _experiment(client, uri, params.tracking.experiment))
     except _store_errors() as broken:
         if _timed_out(broken):
             store.lose("does not answer", "this run is not logged")
-            return StageRun(store, "", Log(store, ""))
+            return store, None
         raise PipelineError(
             f"tracking.uri: the MLflow store {store.name} cannot be used ({type(broken).__name__}); "
             "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
         ) from None
     store.client = client
+    return store, begun
+
+
+def _open(stage: str, params: Params) -> StageRun:
+    def begin(client: "MlflowClient", experiment: str) -> tuple[str, str]:
+        _close_the_dead(client, experiment)
+        pipeline = _pipeline_run(client, experiment, params)
+        nested = {"mlflow.parentRunId": pipeline, "stage": stage, PROCESS_TAG: mark(psutil.Process())}
+        return pipeline, str(client.create_run(experiment, tags=nested, run_name=stage).info.run_id)
+
+    store, begun = open_store(params, begin)
+    pipeline_id, run_id = begun or ("", "")
+    pipeline = Log(store, pipeline_id)
     pipeline.resume()
     return StageRun(store, run_id, pipeline)
 
@@ -292,23 +316,11 @@ def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
         [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
     )
     for run in running:
-        if _is_alive(run.data.tags[PROCESS_TAG]):
+        if is_alive(run.data.tags[PROCESS_TAG]):
             continue
         for dead in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
             if client.get_run(dead).info.status == "RUNNING":
                 client.set_terminated(dead, "FAILED")
-
-
-def _mark(process: psutil.Process) -> str:
-    """A process by machine, number and start time. Numbers are used again, so a number alone is not enough."""
-    return f"{HOST}:{process.pid}:{process.create_time():.2f}"
-
-
-def _is_alive(mark: str) -> bool:
-    try:
-        return _mark(psutil.Process(int(mark.split(":")[1]))) == mark
-    except (psutil.Error, ValueError):
-        return False
 
 
 def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> str:
@@ -326,7 +338,8 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> st
     )
     if known:
         return str(known[0].info.run_id)
-    tags = {PIPELINE_TAG: mark, "dataset": params.dataset, "variant": params.dynamics.variant, **_git_tags()}
+    tags = {PIPELINE_TAG: mark, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
+    tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
     tags |= {key: os.environ[key] for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV") if os.environ.get(key)}
     return str(client.create_run(experiment, tags=tags, run_name=experiment_name or _name(params)).info.run_id)
 
@@ -352,28 +365,6 @@ def _name(params: Params) -> str:
     if params.privacy.target_epsilon is not None:
         return f"{name}/ε={at_most(params.privacy.target_epsilon, 6)}"
     return f"{name}/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
-
-
-def git_commit() -> str | None:
-    """The commit that is checked out, or None outside a repository."""
-    return _git("rev-parse", "HEAD")
-
-
-def _git_tags() -> dict[str, str]:
-    commit = git_commit()
-    if commit is None:
-        return {}
-    # DVC itself rewrites dvc.lock after every stage
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!dvc.lock")
-    return {"mlflow.source.git.commit": commit, "git_dirty": str(bool(changed)).lower()}
-
-
-def _git(*arguments: str) -> str | None:
-    try:
-        done = subprocess.run(["git", *arguments], cwd=workspace(), capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return done.stdout.strip()
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from mlflow.tracking import MlflowClient
 from primorl import tracking
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.project.git import git_tags
 from primorl.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run, store_uri
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -238,7 +239,7 @@ def test_stages_of_one_dvc_process_share_a_pipeline_even_when_they_create_the_st
     assert [run.data.metrics for run in stages_logged] == [{"one": 1.0}] * 3
 
 
-def test_the_pipeline_names_its_commit(project: Path, chosen: Params) -> None:
+def test_the_pipeline_names_its_commit(project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     def git(*arguments: str) -> str:
         identity = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
         return subprocess.run(
@@ -251,9 +252,13 @@ def test_the_pipeline_names_its_commit(project: Path, chosen: Params) -> None:
     git("add", "params.yaml", "dvc.lock")
     git("commit", "--quiet", "-m", "first")
     (project / "dvc.lock").write_text("2")  # which DVC itself rewrites
-    assert tracking._git_tags() == {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": "false"}
+    assert git_tags() == {"mlflow.source.git.commit": git("rev-parse", "HEAD"), "git_dirty": "false"}
     (project / "params.yaml").write_text("2")
-    assert tracking._git_tags()["git_dirty"] == "true"
+    assert git_tags()["git_dirty"] == "true"
+    trial = project / ".primorl/sweeps/one/abc"  # which git ignores
+    trial.mkdir(parents=True)
+    monkeypatch.chdir(trial)
+    assert git_tags()["git_dirty"] == "true"
 
 
 def test_credentials_in_logged_values_are_cut_out(project: Path, chosen: Params) -> None:

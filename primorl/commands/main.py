@@ -13,12 +13,12 @@ from typing import Annotated
 import typer
 
 import primorl
-from primorl.commands import audit, check, data, doctor, ledger, plan, release, select, summary
+from primorl.commands import audit, check, data, doctor, ledger, plan, release, select, summary, sweep
 from primorl.commands.folders import in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 
-COMMANDS = (check, data, plan, summary, select, ledger, audit, release, doctor)
+COMMANDS = (check, data, plan, summary, sweep, select, ledger, audit, release, doctor)
 """In the order of ``primorl --help``."""
 _USAGE, _INTERRUPTED = 2, 130  # exit statuses
 

@@ -49,17 +49,23 @@ def _option(name: str) -> str:
 
 
 class Settings:
-    """The options, and ``params.yaml`` for those that were not given."""
+    """The options, and ``params.yaml`` for those that were not given.
 
-    def __init__(self, options: Options) -> None:
+    Args:
+        options: of the command line.
+        params: choices in the place of those of ``params.yaml``; None: those.
+    """
+
+    def __init__(self, options: Options, params: "Params | None" = None) -> None:
         self.options = options
+        self._given = params
 
     @cached_property
     def params(self) -> "Params | None":
         """The project's choices; None where there is no ``params.yaml``."""
         from primorl.config.params import load
 
-        return load(PARAMS) if PARAMS.exists() else None
+        return self._given or (load(PARAMS) if PARAMS.exists() else None)
 
     @cached_property
     def fit(self) -> "tuple[Params, Fit] | None":

@@ -134,6 +134,8 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
     if params.dynamics.variant == "mopo":  # trains without a mechanism: only its sizes matter
         values = _common(manifest, public) | _FROM_SCRATCH | {"dynamics.hidden": list(HIDDEN[-1])}
         return params.fitted(_wanted(params, values)), _UNJUDGED
+    if params.dynamics.train_anyway and not params.unfitted & TRAINING_KEYS:
+        return params, _by_rule(params, manifest, public)  # nothing is to be fitted, nor would a dry run stop anything
     file = home() / FITS / f"{_digest(params, manifest, public)}.json"
     if file.exists():
         kept = read_record(file, Fit, "remove it: it is made anew")

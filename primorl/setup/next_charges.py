@@ -18,16 +18,19 @@ from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
-from primorl.privacy.ledger.ledger import Budget
+from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
 from primorl.project.errors import PipelineError
-from primorl.project.paths import PARAMS
+from primorl.project.paths import PARAMS, PARTITIONS
 from primorl.setup import accounts
 from primorl.setup.cloning import CLONING, clone_event
 from primorl.setup.compute import ALONE
 from primorl.setup.estimators import estimator
+from primorl.setup.fitting import check_verdict, fitted
 from primorl.setup.model_training import MODEL_TRAINING
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import STAGE, gaussian_mean
+from primorl.setup.public_checks import check_public
+from primorl.setup.training import training_setup
 from primorl.training.setup import TrainingSetup
 
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
@@ -119,7 +122,7 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
     ledger, whose advice counts nothing else.
 
     Raises:
-        PipelineError: the budget does not allow the model and all that is asked with it. Nothing was charged.
+        BudgetExceeded: the budget does not allow the model and all that is asked with it. Nothing was charged.
     """
     budget = accounts.budget(params, partitions.manifest.private_units)
     if budget is None or params.dynamics.variant != "private":
@@ -137,12 +140,48 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
     together = account.with_events([model.event, *(each.event for each in beside)], budget.delta)
     if together > budget.epsilon:
         spent = account.epsilon(budget.delta)
-        raise PipelineError(
+        raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(budget.epsilon, 6)}, of which {at_most(spent, 6)} is spent and "
             f"{left_of(budget.epsilon, spent, 6)} is left; with the model, {said(beside)} it would be about "
             f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget)}. "
             "Nothing was charged"
         )
+
+
+def check_next(params: Params) -> None:
+    """Refuse what the next run of the stages would be refused for, before any of it is run. Charges and reads nothing.
+
+    What `primorl.setup.arrivals` brings has an account of its own and is asked for by the stage ``online``.
+
+    Args:
+        params: every choice, of the partitions in the working directory.
+
+    Raises:
+        Refused: by the ledger: the charges that are not paid yet would not be granted.
+        PipelineError: the settings fit neither each other nor the data, or cannot learn.
+    """
+    partitions = Partitions.open(PARTITIONS)
+    manifest, public = partitions.manifest, partitions.public
+    check_public(params, manifest, public)
+    chosen, fit = fitted(params, manifest, public)
+    check_verdict(params, fit)
+    setup = training_setup(chosen, manifest, public, start=False)
+    check_all_fits(params, setup, partitions)
+    identity = MODEL_TRAINING.identity(params, setup, partitions)
+    baseline = params.dynamics.variant == "mopo"
+    request = Request(
+        version=partitions.version,
+        dataset=manifest.info.dataset,
+        stage=MODEL_TRAINING.name,
+        identity=identity,
+        event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
+        delta=params.privacy.delta,
+        git_commit=None,
+        mlflow_run=None,
+    )
+    with closing(accounts.project_ledger(params)) as ledger:
+        if not any(charge.identity == identity and charge.state != "aborted" for charge in ledger.charges()):
+            ledger.dry_run(request, accounts.budget(params, manifest.private_units))
 
 
 def still_fitting(

@@ -1,0 +1,110 @@
+"""``primorl sweep``."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from primorl.commands.folders import given_path
+
+if TYPE_CHECKING:
+    from primorl.sweeps.file import Sweep
+    from primorl.sweeps.rows import Row
+    from primorl.sweeps.trials import Trial
+
+_HELP = """Run the stages after partition for many settings, each in a folder of its own.
+
+\b
+Examples:
+  primorl sweep sweeps/pendulum-epsilon.yaml              run what is missing, then a table
+  primorl sweep sweeps/pendulum-epsilon.yaml --plan       what it would charge; runs nothing
+  primorl sweep sweeps/pendulum-epsilon.yaml --rows out.csv       write all finished trials; runs nothing
+  primorl sweep sweeps/pendulum-epsilon.yaml --workers 4  four trials at a time, which share the cores
+  primorl sweep sweeps/pendulum-epsilon.yaml --slurm gpu  each trial is a job of Slurm's partition gpu
+
+Trials lie in .primorl/sweeps/NAME. The same command goes on after a kill, and runs again what failed. The ledger is
+asked before each trial; what it refuses is not begun. Every trial with new settings of the model is charged.
+"""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to ``app``."""
+    app.command("sweep", help=_HELP)(_run)
+
+
+def _run(
+    file: Annotated[Path, typer.Argument(metavar="FILE", parser=given_path, help="The sweep, a YAML file.")],
+    plan: Annotated[bool, typer.Option("--plan", help="Say what it would charge; run nothing.")] = False,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="OUT", parser=given_path, help="Write finished trials to OUT.csv or OUT.parquet."),
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Trials at a time.  [default: cores / compute.threads]"),
+    ] = None,
+    slurm: Annotated[
+        str | None, typer.Option(metavar="PARTITION", help="Submit each trial as a job; needs primorl[slurm].")
+    ] = None,
+) -> None:
+    from primorl.sweeps import rows as tables
+    from primorl.sweeps.file import read_sweep
+    from primorl.sweeps.folders import sweep_folder
+
+    sweep = read_sweep(file)
+    if rows is not None:
+        tables.check_form(rows)
+    if plan:
+        from primorl.commands.sweep_plan import lines
+
+        for line in lines(sweep):
+            print(line)
+    if rows is not None:
+        finished = [row for row in tables.read_rows(sweep_folder(sweep.name)) if row.finished]
+        tables.write_flat(rows, finished)
+        print(f"{rows}: {len(finished)} finished trials of {sweep.name}")
+    if not plan and rows is None:
+        _run_missing(sweep, workers, slurm)
+
+
+def _run_missing(sweep: "Sweep", workers: int | None, slurm: str | None) -> None:
+    from primorl.sweeps.sweeping import run_sweep
+
+    done = run_sweep(sweep, workers=workers, slurm=slurm)
+    for warning in done.warnings:
+        print(f"warning: {warning}", file=sys.stderr)
+    print(_table(done.trials, done.rows))
+    if any(not row.finished for row in done.rows):
+        raise typer.Exit(1)
+
+
+def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
+    """A line for every trial: what varies, the result, its ε."""
+    from primorl.commands.printing import rendered
+    from primorl.privacy.accounting.rounding import at_most
+    from primorl.sweeps.trials import varying
+
+    keys, lines = varying(trials), []
+    by_name = {row.trial: row for row in rows}
+    for trial in trials:
+        row = by_name.get(trial.name)
+        if row is None:
+            continue
+        summary = row.summary
+        value = next((summary[key] for key in ("return_mean", "model_value") if summary.get(key) is not None), None)
+        epsilon = summary.get("epsilon")
+        lines.append(
+            (
+                trial.name,
+                trial.case or "",
+                *(str(trial.settings.get(key, "")) for key in keys),
+                "" if value is None else f"{value:.4g}",
+                "" if summary.get("normalized_score") is None else f"{summary['normalized_score']:.4g}",
+                "" if not summary else "∞" if epsilon is None else at_most(epsilon, 4),
+                f"{row.seconds:.0f}",
+                row.status if row.error is None else f"{row.status}: {row.error}",
+            )
+        )
+    columns = ("trial", "case", *keys, "return", "score", "ε", "seconds", "")
+    return rendered(columns, lines, right=columns[2:-1])

@@ -1,0 +1,225 @@
+"""A trial's folder: a small project of its own that shares the partitions of the project it lies in."""
+
+import hashlib
+import json
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from primorl.config import params
+from primorl.config.params import Params
+from primorl.config.reading import read_yaml
+from primorl.project.errors import PipelineError
+from primorl.project.files import home, read_json, replaced_file, workspace, write_json
+from primorl.project.paths import DATASETS, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SWEEPS
+from primorl.sweeps.file import with_settings
+from primorl.sweeps.trials import Trial
+from primorl.trajectories.storage.manifest import Manifest
+
+OUTPUT = Path("output.txt")
+_ENDED = Path("stages.json")
+_LAST_OF_DATA = "partition"
+_REMEDY = "run `dvc repro partition` first: all trials of a sweep share its data"
+
+
+def sweep_folder(name: str) -> Path:
+    """Where a sweep keeps its trials."""
+    return home() / SWEEPS / name
+
+
+def trial_folder(sweep: str, trial: Trial) -> Path:
+    """A trial's folder; it need not exist."""
+    return sweep_folder(sweep) / trial.name
+
+
+def lock_of(sweep: str, trial: Trial) -> Path:
+    """The file that whoever runs a trial holds the lock of. It lies beside the folder, which may be deleted."""
+    return sweep_folder(sweep) / f"{trial.name}.lock"
+
+
+def trial_params(trial: Trial, threads: int | None = None) -> Params:
+    """A trial's choices, checked, as its stages will read them.
+
+    Args:
+        trial: the trial.
+        threads: of each of its processes; None: as params.yaml has it.
+
+    Raises:
+        PipelineError: they do not fit; the message names the trial's keys.
+    """
+    return params.parse(_raw(trial, threads), PARAMS)
+
+
+def check_data(checked: Params) -> None:
+    """Check that the partitions, which no trial makes, are of the trial's dataset.
+
+    Raises:
+        PipelineError: they are not there, or of another dataset, or a file that belongs to them is missing.
+    """
+    if not MANIFEST.exists():
+        raise PipelineError(f"{MANIFEST}: not there; {_REMEDY}")
+    found = Manifest.load(MANIFEST).info.dataset
+    if found != checked.dataset:
+        raise PipelineError(
+            f"{PARTITIONS}: found dataset {found!r}, and the sweep is of {checked.dataset!r}; set dataset: "
+            f"{checked.dataset} in {PARAMS} and {_REMEDY}"
+        )
+    for source in _inputs():
+        if source.parts[0] != "data" and not source.exists():
+            raise PipelineError(f"{source}: not there; {_REMEDY}")
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One of the stages that a trial runs.
+
+    Attributes:
+        name: in ``dvc.yaml``.
+        module: that ``python -m`` runs.
+        words: of the command line after it.
+    """
+
+    name: str
+    module: str
+    words: tuple[str, ...]
+
+
+def stages() -> list[Stage]:
+    """The stages of ``dvc.yaml`` after ``partition``, in its order.
+
+    Raises:
+        PipelineError: one of them is no command ``python -m MODULE``.
+    """
+    found = []
+    for name, content in _after_partition()[1].items():
+        words = shlex.split(str(content.get("cmd")))
+        if words[:2] != ["python", "-m"] or len(words) < 3:
+            raise PipelineError(
+                f"{PIPELINE}: stages.{name}.cmd: found {content.get('cmd')!r}; a sweep runs `python -m MODULE`"
+            )
+        found.append(Stage(name, words[2], tuple(words[3:])))
+    return found
+
+
+class TrialFolder:
+    """A trial's folder, for whoever holds its lock.
+
+    Attributes:
+        path: of the folder.
+    """
+
+    def __init__(self, sweep: str, trial: Trial, threads: int, commit: str | None) -> None:
+        self.path = trial_folder(sweep, trial)
+        self._raw = _raw(trial, threads)
+        self._made_by = {"settings": _digest(self._raw), "commit": commit}
+        self._seconds: dict[str, float] = {}
+
+    def lay(self) -> None:
+        """Write params.yaml, dvc.yaml and datasets/, and link the data; run it in the project's folder.
+
+        What an earlier attempt made by the same code and settings stays. Anything else is deleted.
+        """
+        ended = read_json(self.path / _ENDED) if (self.path / _ENDED).exists() else {}
+        if {key: ended.get(key) for key in self._made_by} == self._made_by:
+            self._seconds = dict(ended["seconds"])
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.path.mkdir(parents=True, exist_ok=True)
+        with replaced_file(self.path / PARAMS) as fresh:
+            fresh.write_text(yaml.safe_dump(self._raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
+        shutil.copy(PIPELINE, self.path / PIPELINE)
+        shutil.copytree(DATASETS, self.path / DATASETS, dirs_exist_ok=True)
+        for source in _inputs():
+            _bring(source, self.path)
+
+    def has_ended(self, stage: Stage) -> bool:
+        """Whether an earlier attempt ran a stage to its end."""
+        return stage.name in self._seconds
+
+    def ended(self, stage: Stage, seconds: float) -> None:
+        """Remember that a stage ran to its end."""
+        self._seconds[stage.name] = round(seconds, 1)
+        write_json(self.path / _ENDED, {**self._made_by, "seconds": self._seconds})
+
+    def unlink(self) -> None:
+        """Take the links to the data away, so that who copies the folder cannot copy private rows."""
+        for link in (self.path / "data").glob("*"):
+            link.unlink()
+
+    @property
+    def seconds(self) -> float:
+        """Wall time of all stages that ran to their end."""
+        return round(sum(self._seconds.values()), 1)
+
+
+def other_settings(sweep: str, trial: Trial) -> list[str]:
+    """Keys of params.yaml whose values are others now than when a trial was run; those of speed left out."""
+    file = trial_folder(sweep, trial) / PARAMS
+    if not file.exists():
+        return []
+    then, now = _flat(_without_speed(read_yaml(file, ""))), _flat(_without_speed(_raw(trial, None)))
+    return sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+
+
+def _raw(trial: Trial, threads: int | None) -> dict[str, Any]:
+    raw = read_yaml(PARAMS, "a sweep changes keys of it")
+    settings = dict(trial.settings) | ({} if threads is None else {"compute.threads": threads})
+    return with_settings(raw if isinstance(raw, dict) else {}, settings)
+
+
+def _digest(raw: dict[str, Any]) -> str:
+    """Of everything that a trial's files say, but what concerns speed alone."""
+    said = [json.dumps(_without_speed(raw), sort_keys=True), PIPELINE.read_text(encoding="utf-8")]
+    said += [file.read_text(encoding="utf-8") for file in sorted(DATASETS.glob("*.yaml"))]
+    return hashlib.sha256("\0".join([*said, MANIFEST.read_text(encoding="utf-8")]).encode()).hexdigest()
+
+
+def _without_speed(raw: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in raw.items() if key not in ("compute", "ledger", "tracking")}
+
+
+def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
+    if not isinstance(content, dict):
+        return {prefix.removesuffix("."): content}
+    return {key: value for name, inner in content.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}
+
+
+def _after_partition() -> tuple[dict[str, Any], dict[str, Any]]:
+    """The stages up to ``partition``, and those after it, with what dvc.yaml says of them."""
+    content = read_yaml(PIPELINE, "it lists the stages")
+    listed = content.get("stages") if isinstance(content, dict) else None
+    listed = listed if isinstance(listed, dict) else {}
+    names = list(listed)
+    if _LAST_OF_DATA not in names:
+        raise PipelineError(f"{PIPELINE}: stages.{_LAST_OF_DATA}: missing; a sweep runs the stages after it")
+    first = names[: names.index(_LAST_OF_DATA) + 1]
+    later = names[len(first) :]
+    return {name: listed[name] for name in first}, {name: listed[name] for name in later}
+
+
+def _inputs() -> list[Path]:
+    """What the stages read and none of them makes, code left out: data, and seconds of the stages of data."""
+    of_data, later = _after_partition()
+    made = {path for content in of_data.values() for path in _paths(content, "outs")}
+    read = {path for content in later.values() for path in _paths(content, "deps")}
+    data = {Path(*path.parts[:2]) for path in read if path.parts[0] == "data"}
+    return sorted(data | {path for path in read & made if path.parts[0] != "data"})
+
+
+def _paths(content: dict[str, Any], kind: str) -> list[Path]:
+    return [Path(entry if isinstance(entry, str) else next(iter(entry))) for entry in content.get(kind, [])]
+
+
+def _bring(source: Path, folder: Path) -> None:
+    """Link data, which are never copied, and copy anything else; what is optional may be missing."""
+    here, there = workspace() / source, folder / source
+    there.parent.mkdir(parents=True, exist_ok=True)
+    if source.parts[0] != "data":
+        shutil.copy(here, there)
+    elif here.exists():
+        there.unlink(missing_ok=True)  # of another machine, perhaps
+        there.symlink_to(here.resolve(), target_is_directory=True)

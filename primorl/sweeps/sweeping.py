@@ -1,0 +1,147 @@
+"""Run what is missing of a sweep: a grid or a search, here or on Slurm."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from primorl.config.params import load
+from primorl.project.errors import PipelineError
+from primorl.project.files import home
+from primorl.project.git import git_commit
+from primorl.sweeps.file import Between, Choices, Sweep
+from primorl.sweeps.folders import (
+    check_data,
+    other_settings,
+    stages,
+    sweep_folder,
+    trial_folder,
+    trial_params,
+)
+from primorl.sweeps.progress import Progress
+from primorl.sweeps.rows import Row, read_row, write_flat
+from primorl.sweeps.running import Grid, Start, run_trials, shares, start_here
+from primorl.sweeps.search import Study
+from primorl.sweeps.slurm import slurm_start
+from primorl.sweeps.tracked import SweepRun
+from primorl.sweeps.trial import Job
+from primorl.sweeps.trials import Trial, expand, said, varying
+
+TABLE = Path("rows.csv")
+
+
+@dataclass(frozen=True)
+class Done:
+    """A sweep after its last trial.
+
+    Attributes:
+        trials: all of them.
+        rows: of those that have one, in the same order.
+        warnings: one line each.
+    """
+
+    trials: list[Trial]
+    rows: list[Row]
+    warnings: list[str]
+
+
+def checked(sweep: Sweep, trials: list[Trial]) -> None:
+    """Check the settings of all trials before the first is run.
+
+    Raises:
+        PipelineError: names the file, the trial and its wrong keys; or the partitions are of another dataset.
+    """
+    for trial in trials:
+        try:
+            params = trial_params(trial)
+        except PipelineError as wrong:
+            raise PipelineError(f"{sweep.path}: {said(trial)}: {wrong}") from None
+        check_data(params)
+
+
+def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, start: Start | None = None) -> Done:
+    """Run all trials that have not finished.
+
+    Args:
+        sweep: the sweep.
+        workers: trials at a time; None: as cores allow, on Slurm all.
+        slurm: Slurm's partition; None: processes of this machine.
+        start: starts a trial; None: as a process, or as a job of Slurm.
+
+    Raises:
+        PipelineError: the sweep cannot begin.
+        KeyboardInterrupt: it was interrupted; no process is left.
+    """
+    params, folder = load(), sweep_folder(sweep.name)
+    stages()
+    study = None if sweep.content.search is None else Study(sweep, params, lambda trial: _finished(sweep, trial))
+    trials = expand(sweep) if study is None else study.trials()
+    checked(sweep, trials or [_any_trial(sweep)])
+    rows = {trial.name: row for trial in trials if (row := _finished(sweep, trial)) is not None}
+    ran_before, missing = list(rows), [trial for trial in trials if trial.name not in rows]
+    total = len(trials) if study is None else len(trials) + study.left
+    count, threads = shares(workers, params.compute.threads, total - len(rows))
+    if slurm is not None:
+        threads, count = params.compute.threads or 1, workers or max(1, total)
+    keys = varying(trials) if study is None else list(_space(sweep))
+    tracked = SweepRun(sweep.name, params)
+    commit = git_commit()
+    shown = sweep.path.name if sweep.path.is_absolute() else sweep.path
+
+    def job(trial: Trial) -> Job:
+        tags = tracked.tags(sweep.name, trial, keys)
+        return Job(sweep.name, trial, threads, commit, f"primorl sweep {shown}", tags)
+
+    try:
+        with Progress(sweep.name, total, len(rows), keys) as progress:
+
+            def on_row(trial: Trial, row: Row) -> None:
+                if trial.name not in {known.name for known in trials}:
+                    trials.append(trial)
+                rows[trial.name] = row
+                progress.update(trial, row)
+
+            begin = start or (start_here if slurm is None else slurm_start(slurm, folder, threads))
+            run_trials(study or Grid(missing), job, workers=count, start=begin, on_row=on_row)
+    finally:
+        there = [rows[trial.name] for trial in trials if trial.name in rows]
+        finished = [row for row in there if row.finished]
+        write_flat(folder / TABLE, finished)
+        tracked.end(finished, _best(sweep, finished), folder / TABLE, complete=len(finished) >= total)
+    kept = [trial for trial in trials if trial.name in ran_before]
+    return Done(trials, there, _stale(sweep, kept))
+
+
+def _finished(sweep: Sweep, trial: Trial) -> Row | None:
+    row = read_row(trial_folder(sweep.name, trial))
+    return row if row is not None and row.finished else None
+
+
+def _space(sweep: Sweep) -> Mapping[str, Between | Choices]:
+    return {} if sweep.content.search is None else sweep.content.search.space
+
+
+def _any_trial(sweep: Sweep) -> Trial:
+    """A trial at one end of a search's space."""
+    ends = {key: at.low if isinstance(at, Between) else at.choices[0] for key, at in _space(sweep).items()}
+    return Trial({**sweep.content.settings, **ends})
+
+
+def _best(sweep: Sweep, rows: list[Row]) -> float | None:
+    """The best value of the search's metric; of a grid, the highest return, or value in the model."""
+    search = sweep.content.search
+    names = ("return_mean", "model_value") if search is None else (search.metric,)
+    found = [next((row.summary[name] for name in names if row.summary.get(name) is not None), None) for row in rows]
+    values = [value for value in found if value is not None]
+    better = min if search is not None and search.direction == "minimize" else max
+    return better(values) if values else None
+
+
+def _stale(sweep: Sweep, trials: list[Trial]) -> list[str]:
+    """What is to be said of trials that finished under another params.yaml."""
+    keys = sorted({key for trial in trials for key in other_settings(sweep.name, trial)})
+    if not keys:
+        return []
+    return [
+        f"{sweep_folder(sweep.name).relative_to(home())}: some trials finished with other values of "
+        f"{', '.join(keys)} in params.yaml; they are kept; delete their folders to run them again"
+    ]

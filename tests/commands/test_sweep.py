@@ -1,0 +1,92 @@
+"""``primorl sweep``: what it prints, its exit status, and what --plan counts."""
+
+from pathlib import Path
+
+import pytest
+
+from primorl.config.params import Params
+from primorl.sweeps import sweeping
+from primorl.sweeps.trials import Trial
+from tests.commands.charging import primorl
+from tests.pipeline.training_project import charged
+from tests.sweeps.conftest import Forked, project, ran, sweep_of, untracked
+from tests.sweeps.places import BAD_SEED
+
+__all__ = ["project", "untracked"]
+GIVEN = {
+    "privacy.target_epsilon": None,
+    "privacy.noise_multiplier": 1.0,
+    "privacy.sampling_probability": 0.5,
+    "privacy.rounds": 4,
+    "privacy.delta": 1e-3,
+    "dynamics.hidden": [8],
+}
+
+
+@pytest.fixture(autouse=True)
+def forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweeping, "start_here", Forked)
+
+
+def test_it_runs_prints_and_ends_with_one_where_a_trial_failed(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2, BAD_SEED]}})
+    status, out, _ = primorl(capsys, "sweep", "tiny.yaml", "--workers", "1")
+    assert status == 1
+    good, bad = out.splitlines()[1:]
+    assert good.split() == [Trial({"policy.epochs": 3, "seed": 2}).name, "A", "2", "-2", "1.5", "0", "finished"]
+    assert bad.endswith("failed: a stage says why")
+    sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2]}})
+    assert primorl(capsys, "sweep", "tiny.yaml")[0] == 0
+    before = ran()
+    status, out, _ = primorl(capsys, "sweep", "tiny.yaml", "--rows", "out.csv")
+    assert (status, out) == (0, "out.csv: 1 finished trials of tiny\n")
+    assert len(Path("out.csv").read_text().splitlines()) == 2
+    assert ran() == before
+
+
+def test_the_plan_counts_equal_models_once_and_runs_nothing(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two policies in one model are one charge; another seed of the model is another."""
+    settings = GIVEN | {"privacy.budget.delta": 1e-3}
+    sweep_of({"settings": settings, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
+    text = Path("params.yaml").read_text()
+    Path("params.yaml").write_text(
+        text.replace("epsilon: null\n    delta: 1.0e-05", "epsilon: 100.0\n    delta: 0.001", 1)
+    )
+    status, out, err = primorl(capsys, "sweep", "tiny.yaml", "--plan")
+    assert status == 0, err
+    first = out.splitlines()[1].split()
+    assert first[4:6] == ["1", "1"]  # z, and z/(qK) of two units at q = 0.5
+    assert "4 trials, 4 to run; 2 new charges" in out
+    assert "the first 2 of 2 charges fit" in out
+    assert not Path(".primorl/sweeps").exists()
+    assert charged(project) == []
+
+
+def test_a_plan_names_what_has_no_guarantee(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    sweep_of({"settings": GIVEN, "grid": {"dynamics.variant": ["mopo", "private"]}})
+    status, out, err = primorl(capsys, "sweep", "tiny.yaml", "--plan")
+    assert status == 0, err
+    assert "no guarantee" in out
+    assert "1 of them without any guarantee" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["missing.yaml"], "missing.yaml: not there"),
+        (["tiny.yaml", "--rows", "a.txt"], "allowed are .csv and .parquet"),
+        (["tiny.yaml", "--workers", "0"], "workers"),
+    ],
+)
+def test_wrong_words_are_one_line(
+    project: Params, capsys: pytest.CaptureFixture[str], words: list[str], said: str
+) -> None:
+    sweep_of({"grid": {"seed": [0]}})
+    status, _, err = primorl(capsys, "sweep", *words)
+    assert status in (1, 2)
+    assert said in err
+    assert ran() == []

@@ -1,0 +1,116 @@
+"""A project whose stages do next to nothing, and trials in forked processes."""
+
+import os
+import signal
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primorl.config.params import Params
+from primorl.sweeps import sweeping
+from primorl.sweeps.file import Sweep, read_sweep
+from primorl.sweeps.rows import Row
+from primorl.sweeps.trial import Job, run
+from primorl.sweeps.trials import Trial
+from tests.pipeline.training_project import write_partitions
+from tests.projects import project_settings, write_settings
+from tests.sweeps.places import RAN
+from tests.trajectories.builders import episode
+
+STAGES = {
+    "partition": {"cmd": "python -m pipeline.partition", "outs": ["data/partitions/private", "metrics/partition.json"]},
+    "train": {
+        "cmd": "python -m tests.sweeps.stages train",
+        "deps": ["primorl/training", "data/partitions/private", "data/arrivals"],
+        "outs": ["models/dynamics"],
+    },
+    "evaluate": {
+        "cmd": "python -m tests.sweeps.stages evaluate",
+        "deps": ["models/dynamics", "metrics/partition.json"],
+    },
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
+    """A project with partitions of two private units and one public."""
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    params = write_settings(project_settings() | {"dataset": "small"})
+    write_partitions([episode(4, 0), episode(5, 1)], [episode(3, 2)])
+    Path("metrics").mkdir()
+    Path("metrics/partition.json").write_text("{}")
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES}, sort_keys=False))
+    return params
+
+
+class NoRun:
+    """In the place of the sweep's MLflow run."""
+
+    ended: list[bool]
+
+    def __init__(self, *_: object) -> None:
+        NoRun.ended = []
+
+    def tags(self, sweep: str, trial: Trial, keys: Sequence[str]) -> dict[str, str]:
+        return {}
+
+    def end(self, rows: Sequence[Row], best: float | None, table: Path, *, complete: bool) -> None:
+        NoRun.ended.append(complete)
+
+
+@pytest.fixture(autouse=True)
+def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without MLflow, whose tables take seconds to make."""
+    monkeypatch.setattr(sweeping, "SweepRun", NoRun)
+
+
+def sweep_of(content: Mapping[str, Any], name: str = "tiny") -> Sweep:
+    Path(f"{name}.yaml").write_text(yaml.safe_dump(dict(content), sort_keys=False))
+    return read_sweep(Path(f"{name}.yaml"))
+
+
+def job_of(trial: Trial, sweep: str = "tiny") -> Job:
+    return Job(sweep, trial, 1, "c0ffee", "primorl sweep tiny.yaml", {})
+
+
+def granted() -> None:
+    """The ledger's answer."""
+
+
+class Forked:
+    """A trial in a forked process: it has imported everything already."""
+
+    def __init__(self, job: Job) -> None:
+        self.pid = os.fork()
+        self.status: int | None = None
+        if self.pid == 0:
+            status = 70
+            try:
+                status = run(job, granted)
+            finally:
+                os._exit(status)
+
+    def poll(self) -> int | None:
+        if self.status is None:
+            found, status = os.waitpid(self.pid, os.WNOHANG)
+            self.status = os.waitstatus_to_exitcode(status) if found else None
+        return self.status
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    kill = terminate
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.status is None:
+            self.status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        return self.status
+
+
+def ran() -> list[str]:
+    """Stages that ran, with the trial's seed."""
+    return [line.rpartition(" ")[0] for line in RAN.read_text().splitlines()] if RAN.exists() else []
