@@ -211,9 +211,9 @@ def test_killed_runs_are_one_error_and_an_orphaned_run_ends(project: Path, victi
 
 
 def _runs_of(stage: int) -> list[int]:
-    """The stage's processes that record, once both have recorded something."""
+    """The stage's processes that record, once both have begun."""
     deadline = time.monotonic() + 60
-    while len(list(Path("raw/parts").glob("*/x-v0/data/main_data.hdf5"))) < 2:
+    while len(list(Path(".primorl/collect").glob("x-v0/*/[01]"))) < 2:
         assert time.monotonic() < deadline
         time.sleep(0.1)
     children = Path(f"/proc/{stage}/task/{stage}/children").read_text().split()

@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import sys
 import threading
 import time
 import warnings
@@ -25,15 +26,19 @@ from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNo
 
 from primorl.config.datasets import ReplayOptions
 from primorl.project.errors import PipelineError
+from primorl.project.files import replaced_directory
 from primorl.project.progress import progress_bar
 from primorl.simulators.environments import make
 from primorl.trajectories.sources.minari.writing import EpisodeWriter, join_parts
 from primorl.trajectories.sources.replay.backends import Backend, EnvpoolBackend, GymnasiumBackend
 from primorl.trajectories.sources.replay.recording import Episode, RecordingEnvs
+from primorl.trajectories.sources.replay.resumption import KeptRun, kept_collection, restore
 from primorl.trajectories.sources.spaces import spaces_of
 
 _FOREVER = 2**62  # time steps; the callback ends the training
 _SECONDS_BETWEEN_LOOKS = 0.5
+_SECONDS_BETWEEN_CHECKPOINTS, _SHARE_OF_SAVING = 120.0, 0.01
+_RESUMED = 2**30  # seeds of resumed runs lie below: envpool takes 31 bits, and one seed for each environment
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:
@@ -44,6 +49,9 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
     process each, with as many episodes each; the dataset holds them in order of the runs, so it
     does not depend on which ended first.
 
+    After a kill, a call with the same arguments goes on: finished runs are not done again, and the others go on from
+    their last checkpoint, with new episodes (`KeptRun`).
+
     Args:
         environment: a Gymnasium id with discrete actions, or a one-dimensional box of them.
         options: the learner and how much it collects.
@@ -52,18 +60,25 @@ def record_training(environment: str, options: ReplayOptions, root: Path, datase
 
     Raises:
         PipelineError: the environment is unknown, is not there in the backend, or has other actions than
-            the learner's; a run was killed.
+            the learner's; a run was killed; another process collects the same.
     """
     _check(environment, options)
-    with progress_bar(options.episodes, f"collect {environment}", "episode") as progress:
-        if options.runs == 1:
-            _record_run(environment, options, 0, root, dataset_id, progress.update, lambda: False)
-            return
-        parts = root / "parts"
-        with _Workers(options.runs, progress.update) as workers:
-            workers.run([(environment, options, run, parts / str(run), dataset_id) for run in range(options.runs)])
-    join_parts([parts / str(run) / dataset_id for run in range(options.runs)], root / dataset_id)
-    shutil.rmtree(parts)
+    with kept_collection(dataset_id, environment, options) as kept:
+        if kept.exists():
+            print(f"collect: goes on with what {kept} holds; to begin again, delete it", file=sys.stderr)
+        runs = [kept / str(run) for run in range(options.runs)]
+        with progress_bar(options.episodes, f"collect {environment}", "episode") as progress:
+            if options.runs == 1:
+                _record_run(environment, options, 0, runs[0], dataset_id, progress.update, lambda: False)
+            else:
+                with _Workers(options.runs, progress.update) as workers:
+                    workers.run([(environment, options, run, folder, dataset_id) for run, folder in enumerate(runs)])
+        parts = [KeptRun(folder).dataset / dataset_id for folder in runs]
+        with replaced_directory(root / dataset_id) as whole:  # on the disk, before the parts are deleted
+            if options.runs == 1:
+                shutil.copytree(parts[0], whole, dirs_exist_ok=True)
+            else:
+                join_parts(parts, whole)
 
 
 def _recordable(environment: str) -> gymnasium.Env[Any, Any]:
@@ -99,26 +114,33 @@ def _record_run(
     environment: str,
     options: ReplayOptions,
     run: int,
-    root: Path,
+    folder: Path,
     dataset_id: str,
-    ended: Callable[[], object],
+    ended: Callable[[int], object],
     stopped: Callable[[], bool],
 ) -> None:
-    """One behaviour policy's training, recorded as the Minari dataset ``dataset_id`` under ``root``."""
+    """One behaviour policy's training, or what is left of it, kept in ``folder`` as a `KeptRun`."""
     share = options.episodes // options.runs + (run < options.episodes % options.runs)
+    kept = KeptRun(folder)
+    if kept.dataset.exists():
+        ended(share)
+        return
+    checkpoint = kept.resume()
+    ended(len(kept))
+    # Environment i of a run takes the seed of the run plus i: runs must not share any.
+    seed = options.seed + run * options.num_envs
+    if checkpoint is not None:  # nor may a run begin a second time with the episodes that it began with
+        resumed = np.random.SeedSequence([seed, checkpoint.episodes, _RESUMED])
+        seed = int(resumed.generate_state(1)[0]) % _RESUMED
     reference = _recordable(environment)
     observation_space, action_space = reference.observation_space, reference.action_space
     assert isinstance(observation_space, Box)
     assert isinstance(action_space, Box | Discrete)
-    writer = EpisodeWriter(root, dataset_id, reference, options.algorithm)
-    kept = 0
 
     def finished(episode: Episode) -> None:
-        nonlocal kept
-        if kept < share:  # several environments may end in the same step as the last one
-            kept += 1
-            writer.add(episode)
-            ended()
+        if len(kept) < share:  # several environments may end in the same step as the last one
+            kept.add(episode)
+            ended(1)
 
     backend: Backend
     if options.backend == "envpool":
@@ -127,13 +149,22 @@ def _record_run(
         backend = GymnasiumBackend(lambda: _recordable(environment), options.num_envs)
     envs = RecordingEnvs(backend, options.num_envs, observation_space, action_space, finished)
     try:
-        # Environment i of a run takes the seed of the run plus i: runs must not share any.
-        learner = _learner(envs, options, options.seed + run * options.num_envs, lambda: kept / share)
-        learner.learn(_FOREVER, callback=_Until(lambda: kept >= share or stopped()), log_interval=None)
+        learner = _learner(envs, options, seed, lambda: len(kept) / share)
+        if checkpoint is not None:
+            restore(learner, checkpoint.learner)
+        until = _Until(lambda: len(kept) >= share or stopped(), lambda: kept.save(learner))
+        learner.learn(_FOREVER, callback=until, log_interval=None, reset_num_timesteps=False)
+        if len(kept) < share:
+            return
+        with replaced_directory(kept.dataset) as fresh:
+            writer = EpisodeWriter(fresh, dataset_id, reference, options.algorithm)
+            for episode in kept.episodes():
+                writer.add(episode)
+            writer.flush()
+        kept.finish()
     finally:
         envs.close()
         reference.close()
-    writer.flush()
 
 
 def _learner(envs: RecordingEnvs, options: ReplayOptions, seed: int, done: Callable[[], float]) -> Any:
@@ -169,11 +200,23 @@ class _Noise(VectorizedActionNoise):
 
 
 class _Until(BaseCallback):
-    """Ends the training when ``done`` says so."""
+    """Ends the training when ``done`` says so, and calls ``save`` now and then between two steps.
 
-    def __init__(self, done: Callable[[], bool]):
+    Saving takes at most `_SHARE_OF_SAVING` of the time, however large the replay buffer is.
+    """
+
+    def __init__(self, done: Callable[[], bool], save: Callable[[], None]):
         super().__init__()
-        self._done = done
+        self._done, self._save = done, save
+        self._due = time.monotonic() + _SECONDS_BETWEEN_CHECKPOINTS
+
+    def _on_rollout_start(self) -> None:
+        started = time.monotonic()
+        if started < self._due:
+            return
+        self._save()
+        ended = time.monotonic()
+        self._due = ended + max(_SECONDS_BETWEEN_CHECKPOINTS, (ended - started) / _SHARE_OF_SAVING)
 
     def _on_step(self) -> bool:
         return not self._done()
@@ -240,14 +283,14 @@ def _end_with(parent: int) -> None:
     os._exit(1)
 
 
-def _work(environment: str, options: ReplayOptions, run: int, root: Path, dataset_id: str) -> None:
+def _work(environment: str, options: ReplayOptions, run: int, folder: Path, dataset_id: str) -> None:
     assert _shared is not None
     episodes, stop = _shared
 
-    def ended() -> None:
-        episodes[run] += 1
+    def ended(count: int) -> None:
+        episodes[run] += count
 
-    _record_run(environment, options, run, root, dataset_id, ended, lambda: bool(stop.value))
+    _record_run(environment, options, run, folder, dataset_id, ended, lambda: bool(stop.value))
 
 
 def _cores() -> int:
