@@ -8,6 +8,7 @@ from tests.mutations.planted_bugs.binding import BINDING
 from tests.mutations.planted_bugs.bug import Bug
 from tests.mutations.planted_bugs.cloning import CLONING
 from tests.mutations.planted_bugs.closed import CLOSED
+from tests.mutations.planted_bugs.collecting import COLLECTING
 from tests.mutations.planted_bugs.data_flow import DATA_FLOW
 from tests.mutations.planted_bugs.dptd import DPTD
 from tests.mutations.planted_bugs.engine import INDEPENDENCE
@@ -19,12 +20,14 @@ from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
 from tests.mutations.planted_bugs.online_stage import ONLINE_STAGE
 from tests.mutations.planted_bugs.online_tasks import ONLINE_TASKS
 from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
+from tests.mutations.planted_bugs.paper import PAPER
 from tests.mutations.planted_bugs.payment import CRASHES, PAYMENT
 from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.public_checks import PUBLIC_CHECKS
 from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
 from tests.mutations.planted_bugs.selection import SELECTION
+from tests.mutations.planted_bugs.sweeps import SWEEPS
 from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
 from tests.mutations.planted_bugs.upgrades import UPGRADES
 from tests.mutations.planted_bugs.weights import WEIGHTS
@@ -58,6 +61,7 @@ BUGS: tuple[Bug, ...] = (
     *WEIGHTS,
     *EVALUATION_QUERIES,
     *SELECTION,
+    *SWEEPS,
     *DPTD,
     *TRAINED_EVALUATION,
     *ZOO,
@@ -69,4 +73,6 @@ BUGS: tuple[Bug, ...] = (
     *ONLINE_UPDATES,
     *ONLINE_STAGE,
     *ONLINE_TASKS,
+    *PAPER,
+    *COLLECTING,
 )

@@ -1,0 +1,1 @@
+"""The tables, frontiers and figures of PriMORL's paper, with ours beside them."""

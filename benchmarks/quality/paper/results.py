@@ -1,0 +1,93 @@
+"""Rows as scores and noise: what tables and figures are made of."""
+
+import json
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.quality.paper import sheets
+from benchmarks.quality.paper.rows import Row
+from benchmarks.quality.paper.statistics import Estimate, interquartile_mean
+
+PAPER_REGIME, OURS, MOPO = "Paper's regime", "Ours", "MOPO"
+PUBLIC_ALONE = "Ours, public split alone"
+_TARGET = "privacy.target_epsilon"
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Noise of one round over the clipping norm C, and of all rounds over the most that they can move.
+
+    Attributes:
+        coordinate: z/(qK), of one weight.
+        norm: z√d/(qK), of all weights.
+        share: s = z√d/(qK√T).
+    """
+
+    coordinate: float
+    norm: float
+    share: float
+
+
+def of(rows: Iterable[Row], sweep: str, case: str | None = None) -> list[Row]:
+    """Rows of a sweep, or of a case of it."""
+    return [row for row in rows if row["sweep"] == sweep and (case is None or row["case"] == case)]
+
+
+def settings(row: Row) -> dict[str, Any]:
+    """Values by dotted key of params.yaml."""
+    found: dict[str, Any] = json.loads(row["settings"])
+    return found
+
+
+def target(row: Row) -> float | None:
+    """The ε that was asked for."""
+    found = settings(row).get(_TARGET)
+    return None if found is None else float(found)
+
+
+def epsilons(rows: Iterable[Row]) -> list[float]:
+    """Every ε that was asked for, rising."""
+    return sorted({epsilon for row in rows if (epsilon := target(row)) is not None})
+
+
+def finals(rows: Iterable[Row]) -> list[float]:
+    """Scores of the final policies; runs that ended with an error have none."""
+    return [sheets.score(row["dataset"], row["return_final"]) for row in rows if row["return_final"] is not None]
+
+
+def ranked(rows: Sequence[Row]) -> list[float]:
+    """Scores of all runs, for comparisons: a run that ended with an error is below every other."""
+    return finals(rows) + [-math.inf] * failures(rows)
+
+
+def bests(rows: Iterable[Row]) -> list[float]:
+    """Scores of the best epochs."""
+    return [sheets.score(row["dataset"], row["return_best"]) for row in rows if row["return_best"] is not None]
+
+
+def curves(rows: Iterable[Row]) -> list[list[float]]:
+    """Scores by epoch, of runs that are as long as the longest."""
+    found = [[sheets.score(row["dataset"], value) for value in row["curve"]] for row in rows if row["curve"]]
+    return [curve for curve in found if len(curve) == max(map(len, found))]
+
+
+def estimate(scores: Sequence[float]) -> Estimate | None:
+    """IQM of the scores of one task's runs; None: there is no run."""
+    return interquartile_mean([scores]) if scores else None
+
+
+def failures(rows: Iterable[Row]) -> int:
+    """How many ended with an error."""
+    return sum(row["status"] == "failed" for row in rows)
+
+
+def noise(row: Row) -> Noise | None:
+    """None where there is none, or nothing is known."""
+    z, q, rounds, units = (row[name] for name in ("noise_multiplier", "sampling_probability", "rounds", "units"))
+    if row["variant"] != "private" or None in (z, q, rounds, units, row["parameters"]):
+        return None
+    coordinate = z / (q * units)
+    norm = coordinate * math.sqrt(row["parameters"])
+    return Noise(coordinate, norm, norm / math.sqrt(rounds))
