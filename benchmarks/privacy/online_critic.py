@@ -34,6 +34,7 @@ from primorl.privacy.audits.intervals import clopper_pearson
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.audits import CONFIDENCE
 from primorl.setup.simulated_users import SimulatedUsers
+from primorl.simulators.batches import batch
 
 USERS, STEPS, DELTA, Z = 8, 64, 1e-5, 3.73
 REWARD = -1000.0  # of the canary's steps; the others' are 1
@@ -154,15 +155,15 @@ def audit_cohort(claim: Plan, run: Plan) -> LowerBound:
 
 def made() -> Scene:
     """Users of CartPole under a random network; the canary is one of them, with rewards of her own."""
-    users = SimulatedUsers("CartPole-v1", STEPS, None, 0)
-    batch = users.batch
+    cartpole = batch("CartPole-v1")
+    users = SimulatedUsers(cartpole, STEPS, None, 0)
     network = PolicyNetwork(
         (16,),
-        torch.zeros(batch.observation_size),
+        torch.zeros(cartpole.observation_size),
         torch.tensor([2.4, 2.0, 0.2, 2.0]),
-        torch.from_numpy(batch.action_low),
-        torch.from_numpy(batch.action_high),
-        batch.discrete_actions,
+        torch.from_numpy(cartpole.action_low),
+        torch.from_numpy(cartpole.action_high),
+        cartpole.discrete_actions,
     )
     parameters = network.initial(0)
     first, second = (users.meet(range(at, at + USERS), network, parameters) for at in (0, USERS))

@@ -50,7 +50,7 @@ def network(hidden: tuple[int, ...] = HIDDEN) -> PolicyNetwork:
 
 def ours(update: Update, cohort: int, cohorts: int) -> Callable[[], object]:
     """A whole private run: users act, one update a cohort."""
-    shape, users = network(), SimulatedUsers(ENVIRONMENT, STEPS, None, seed=0)
+    shape, users = network(), SimulatedUsers(batch(ENVIRONMENT), STEPS, None, seed=0)
     plan = online_plan(
         users=cohort * cohorts, cohort=cohort, noise_multiplier=1.0, releases=1, appearances=1, delta=1e-5
     )
@@ -142,7 +142,7 @@ def updates(users: int, hidden: tuple[int, ...]) -> list[dict[str, object]]:
     """The update alone, of users whose trajectories are there, beside the loop."""
     shape = network(hidden)
     parameters = shape.initial(0)
-    met = SimulatedUsers(ENVIRONMENT, STEPS, None, seed=0).meet(range(users), shape, parameters)
+    met = SimulatedUsers(batch(ENVIRONMENT), STEPS, None, seed=0).meet(range(users), shape, parameters)
     advantages = torch.randn(users, STEPS)
     plan = online_plan(users=users, cohort=users, noise_multiplier=1.0, releases=1, appearances=1, delta=1e-5)
     rows = []

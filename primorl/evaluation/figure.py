@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from primorl.evaluation.curve import draw_curve
 from primorl.evaluation.model_value import ModelValue
 from primorl.evaluation.results import Estimate
 from primorl.evaluation.wording import guarantee
@@ -18,9 +19,6 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         curve: the same of every epoch, first epoch first.
         summary: the content of ``metrics/summary.json``.
     """
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
-
     if isinstance(final, ModelValue):
         what = "value in the released model (not measured)"
         spread = f"range over its {summary['model_value_members']} members"
@@ -37,29 +35,10 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
             spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
         else:
             spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
-    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    epochs = range(1, len(curve) + 1)
-    axes.fill_between(
-        epochs, [point.low for point in curve], [point.high for point in curve], color="C0", alpha=0.2, linewidth=0
+    draw_curve(
+        path,
+        (range(1, len(curve) + 1), curve, f"after each epoch, {spread}"),
+        (final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
+        labels=("SAC epoch", what),
+        title=f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}",
     )
-    axes.plot(epochs, [point.mean for point in curve], color="C0", marker=".", label=f"after each epoch, {spread}")
-    axes.errorbar(
-        [len(curve)],
-        [final.mean],
-        yerr=[[final.mean - final.low], [final.high - final.mean]],
-        color="C3",
-        marker="D",
-        markersize=5,
-        capsize=4,
-        linestyle="none",
-        label=f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}",
-    )
-    axes.set_xlabel("SAC epoch")
-    axes.set_ylabel(what)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="best", frameon=False)
-    axes.set_title(f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}", fontsize=11, wrap=True)
-    figure.savefig(path, format="png", metadata={"Software": None})

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
+from primorl.evaluation.curve import draw_curve
 from primorl.evaluation.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
-from primorl.privacy.statement import Statement
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.project.values import Within
 
@@ -52,7 +52,8 @@ class OnlineSummary:
 
     def __post_init__(self) -> None:
         """Refuse a result without its figures."""
-        if self.met and None in (self.return_mean, self.return_ci95, self.users, self.policy_sha256):
+        needed = (self.return_before, self.return_mean, self.return_ci95, self.users, self.policy_sha256)
+        if self.met and None in needed:
             raise ValueError("met: true, and a figure is missing")
 
     @property
@@ -85,52 +86,36 @@ def write_online_curve(path: Path, users: Sequence[int], returns: Sequence[MeanI
             writer.writerow([count, *(f"{value:.6g}" for value in (each.mean, each.low, each.high))])
 
 
-def draw_online(
-    path: Path,
-    users: Sequence[int],
-    returns: Sequence[MeanInterval],
-    summary: OnlineSummary,
-    statement: Statement | None,
-) -> None:
+def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval], summary: OnlineSummary) -> None:
     """Draw the return against the users so far, as a PNG.
 
     Args:
         path: the file to write.
         users: so many had been met; 0 first.
         returns: of the policy then.
-        summary: of the run.
-        statement: of its users; None: nobody was met.
+        summary: of the run; its returns, over more episodes, are those of the first and the final policy.
     """
-    from matplotlib.figure import Figure
+    if not summary.met:
+        from matplotlib.figure import Figure
 
-    if statement is None:
         figure = Figure(figsize=(7, 1.5), dpi=120)
         figure.text(0.5, 0.5, "Nobody was met: online.users and online.arrivals are null.", ha="center", va="center")
         figure.savefig(path, format="png", metadata={"Software": None})
         return
-    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
-    axes = figure.subplots()
-    low, high = [each.low for each in returns], [each.high for each in returns]
-    axes.fill_between(users, low, high, color="C0", alpha=0.2, linewidth=0)
-    axes.plot(users, [each.mean for each in returns], color="C0", marker=".", label="policy so far, 95% interval")
+    assert summary.return_before is not None
+    assert summary.return_mean is not None
+    assert summary.return_ci95 is not None
+    before, final = summary.return_before, MeanInterval(summary.return_mean, *summary.return_ci95)
     name = "offline policy" if summary.start == "policy" else "new policy"
-    axes.axhline(returns[0].mean, color="C7", linewidth=1, linestyle="--", label=f"{name}: {returns[0].mean:.4g}")
-    last = returns[-1]
-    axes.errorbar(
-        [users[-1]],
-        [last.mean],
-        yerr=[[last.mean - last.low], [last.high - last.mean]],
-        color="C3",
-        marker="D",
-        markersize=5,
-        capsize=4,
-        linestyle="none",
-        label=f"final policy: {last.mean:.4g} [{last.low:.4g}, {last.high:.4g}], {summary.episodes} episodes",
+    figures = f"{final.mean:.4g} [{final.low:.4g}, {final.high:.4g}]"
+    draw_curve(
+        path,
+        (users, returns, "policy so far, 95% interval"),
+        (final, f"final policy: {figures}, {summary.episodes} episodes"),
+        labels=(
+            f"users so far ({summary.cohort} to an update)",
+            f"return in {str(summary.env_id).rpartition(':')[2].rpartition('/')[2]}",
+        ),
+        title=f"online {summary.algorithm}\n{summary.promise}",
+        level=(before, f"{name}: {before:.4g}"),
     )
-    axes.set_xlabel(f"users so far ({summary.cohort} to an update)")
-    axes.set_ylabel(f"return in {str(summary.env_id).rpartition(':')[2].rpartition('/')[2]}")
-    axes.grid(alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="best", frameon=False)
-    axes.set_title(f"online {summary.algorithm}\n{summary.promise}", fontsize=11, wrap=True)
-    figure.savefig(path, format="png", metadata={"Software": None})

@@ -10,7 +10,7 @@ from typing_extensions import TypeVar
 
 from primorl.online.mechanism import Cohort, OnlinePlan
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import OnDevice, Trajectories, Users
+from primorl.online.trajectories import NetworkOf, OnDevice, Trajectories, Users
 from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
@@ -22,7 +22,6 @@ Values = Mapping[str, Tensor]
 
 Network = TypeVar("Network", bound=OnDevice, default=PolicyNetwork)
 Met = TypeVar("Met", bound=OnDevice, default=Trajectories)
-NetworkOf = TypeVar("NetworkOf", bound=OnDevice, contravariant=True, default=PolicyNetwork)
 MetOf = TypeVar("MetOf", bound=OnDevice, contravariant=True, default=Trajectories)
 
 
@@ -94,8 +93,8 @@ class OnlineState:
     @classmethod
     def begin(cls, values: Values, cohorts: int, every: int = 0, about: str = "") -> "OnlineState":
         """The state before the first cohort."""
-        kept = {"kept": (values[PARAMETERS],), "kept_after": (0,)} if every else {}
-        return cls(values, cohorts, every, about=about, **kept)  # type: ignore[arg-type]
+        kept, after = ((values[PARAMETERS],), (0,)) if every else ((), ())
+        return cls(values, cohorts, every, kept=kept, kept_after=after, about=about)
 
     def after(self, values: Values) -> "OnlineState":
         """The state after the cohort that was started last."""

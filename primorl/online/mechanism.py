@@ -111,9 +111,13 @@ class Cohort:
         Raises:
             ValueError: the plan is of choices.
         """
+        return self._of_means.noise_multiplier
+
+    @property
+    def _of_means(self) -> Plan:
         if isinstance(self._plan, ChoicePlan):
             raise ValueError("the plan pays for choices, not for noisy means")
-        return self._plan.noise_multiplier
+        return self._plan
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
@@ -134,12 +138,11 @@ class Cohort:
         Raises:
             ValueError: more users than m, no piece at all, more releases than were paid for, or a plan of choices.
         """
-        if isinstance(self._plan, ChoicePlan):
-            raise ValueError("the plan pays for choices, not for noisy means")
+        plan = self._of_means
         self._take()
-        clip, grid = self._plan.clip, self._plan.grid
+        clip, grid = plan.clip, plan.grid
         assert isinstance(clip, L2Clip)
-        scale = clipping_norm if self._plan.is_private else 1.0
+        scale = clipping_norm if plan.is_private else 1.0
         total, users = None, 0
         for rows in (contributions,) if isinstance(contributions, Tensor) else contributions:
             users = self._counted(users + len(rows))
@@ -150,7 +153,7 @@ class Cohort:
             total = own if total is None else total.add_(own)
         if total is None:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
-        (unit,) = self._plan.release((total,))
+        (unit,) = plan.release((total,))
         return unit * scale
 
     def choose(self, scores: Tensor) -> int:

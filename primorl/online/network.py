@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from primorl.policy.exported import DeterministicPolicy, Layers, mlp
+from primorl.policy.exported import DeterministicPolicy, Layers, in_bounds, mlp
 from primorl.policy.networks import initial_layers
 
 _LOG_ROOT_2PI = 0.5 * math.log(2 * math.pi)
@@ -146,8 +146,7 @@ class PolicyNetwork:
         """Actions in the environment's units, of what `sample` drew; discrete ones stay as they are."""
         if self.discrete_actions:
             return drawn
-        action = self.action_low + (drawn.tanh() + 1) * 0.5 * (self.action_high - self.action_low)
-        return action.clamp(self.action_low, self.action_high)  # rounding can step over a bound
+        return in_bounds(drawn.tanh(), self.action_low, self.action_high)
 
     def to(self, device: torch.device) -> "PolicyNetwork":
         """The same with its tensors on a device."""

@@ -64,17 +64,17 @@ class OnDevice(Protocol):
         """The same on a device."""
 
 
-Network = TypeVar("Network", bound=OnDevice, contravariant=True, default=PolicyNetwork)
+NetworkOf = TypeVar("NetworkOf", bound=OnDevice, contravariant=True, default=PolicyNetwork)
 """The shape of a policy: `PolicyNetwork`, or a language model."""
 
-Met = TypeVar("Met", bound=OnDevice, covariant=True, default=Trajectories)
+MetBy = TypeVar("MetBy", bound=OnDevice, covariant=True, default=Trajectories)
 """What the users of a cohort did: `Trajectories`, or answers to prompts."""
 
 
-class Users(Protocol[Network, Met]):
+class Users(Protocol[NetworkOf, MetBy]):
     """People who can be met once under a policy: an environment that simulates them, or a service."""
 
-    def meet(self, numbers: Sequence[int], network: Network, parameters: Tensor) -> Met:
+    def meet(self, numbers: Sequence[int], network: NetworkOf, parameters: Tensor) -> MetBy:
         """Let users act under a policy and bring back what they did, U = len(numbers).
 
         Args:

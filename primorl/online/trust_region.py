@@ -16,6 +16,7 @@ from torch import Tensor
 from primorl.online.advantages import returns_to_go
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
+from primorl.online.natural_gradient import step_scores
 from primorl.online.network import PolicyNetwork
 from primorl.online.returns import policy_gradients
 from primorl.online.trajectories import Trajectories, Users
@@ -98,11 +99,7 @@ def fisher_matrix(network: PolicyNetwork, parameters: Tensor, public: Trajectori
         public: episodes under this policy; public.
         regulariser: what is added to the diagonal.
     """
-    own = parameters.expand(int(public.valid.sum()), -1).contiguous().requires_grad_()
-    logs = network.log_probabilities(
-        own, public.observations[public.valid].unsqueeze(1), public.actions[public.valid].unsqueeze(1)
-    )
-    (scores,) = torch.autograd.grad(logs.sum(), own)
+    scores = step_scores(network, parameters, public)[public.valid]
     return scores.T @ scores / len(scores) + regulariser * torch.eye(scores.shape[1], device=scores.device)
 
 

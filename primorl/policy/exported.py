@@ -32,6 +32,11 @@ def mlp(layers: Layers, inputs: Tensor) -> Tensor:
     return product(layers[-1], hidden, layers[-2].mT)
 
 
+def in_bounds(unit: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Actions ``[.., A]`` from [-1, 1] to the environment's units, between ``low`` and ``high``, ``[A]``."""
+    return (low + (unit + 1) * 0.5 * (high - low)).clamp(low, high)  # rounding can step over a bound
+
+
 def side_by_side(parts: Sequence[Layers]) -> Layers:
     """Networks of one shape, those of every part one after the other."""
     return tuple(torch.cat(same) for same in zip(*parts, strict=True))
@@ -80,9 +85,7 @@ class DeterministicPolicy:
         output = mlp(self.layers, (observation - self.observation_mean) / self.observation_scale)
         if self.discrete_actions:
             return one_hot(output.argmax(-1), self.action_size).to(output.dtype)
-        unit = output.tanh_()
-        action = self.action_low + (unit + 1) * 0.5 * (self.action_high - self.action_low)
-        return action.clamp(self.action_low, self.action_high)  # rounding can step over a bound
+        return in_bounds(output.tanh_(), self.action_low, self.action_high)
 
     @classmethod
     def stacked(cls, parts: Sequence["DeterministicPolicy"]) -> "DeterministicPolicy":

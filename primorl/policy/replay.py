@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.exported import in_bounds
 from primorl.policy.model import Model
 from primorl.project.errors import PipelineError
 
@@ -109,8 +110,7 @@ class Scaling:
         """From [-1, 1] to the environment's units, never outside its bounds: ``[B, A]``; one-hot ones as they are."""
         if self.discrete_actions:
             return action
-        raw = self.action_low + (action + 1) * 0.5 * (self.action_high - self.action_low)
-        return raw.clamp(self.action_low, self.action_high)
+        return in_bounds(action, self.action_low, self.action_high)
 
     def rows(
         self, observation: Tensor, action: Tensor, reward: Tensor, next_observation: Tensor, terminated: Tensor

@@ -12,6 +12,7 @@ from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.ledger.account import fixed_epsilon, seen, total_of
 from primorl.privacy.mechanism.queries import GaussianQuery, query_types
 from primorl.privacy.statement import Accountant, MechanismStatement, Statement
+from primorl.privacy.together import joint_event
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 from primorl.project.records import printable
@@ -99,6 +100,45 @@ def accounted(
         alone = GaussianQuery(query.what, query.sensitivity, query.noise_multiplier).statement(delta)
         refuse_unless_equal(path, f"queries: {query.what}: epsilon", query.epsilon, alone.epsilon, by)
     return whole.event, {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
+
+
+def check_part(path: Path, number: int, statement: Statement) -> None:
+    """Account one of the mechanisms of a statement again; without a guarantee there is nothing to account.
+
+    Args:
+        path: its file, for messages.
+        number: of the mechanism, from 0.
+        statement: what was read from it.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    if not statement.private:
+        return
+    part = statement.mechanisms[number]
+    event, numbers = accounted(path, part, statement)
+    if part.event != event_to_json(event):
+        raise PipelineError(f"{path}: mechanisms.{number}: event: not that of the mechanism that it describes")
+    refuse_unless_equal(path, f"mechanisms.{number}: epsilon", part.epsilon, numbers["epsilon"], statement)
+
+
+def check_together(path: Path, statement: Statement) -> None:
+    """Account the mechanisms of a statement together again.
+
+    Args:
+        path: its file, for messages.
+        statement: each of whose mechanisms was checked.
+
+    Raises:
+        PipelineError: one line; names the key.
+    """
+    joint = joint_event([part.event for part in statement.mechanisms])
+    if statement.event != event_to_json(joint):
+        raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
+    if statement.private:
+        spent = accounting.compose([joint], given(path, "delta", statement.delta))
+        numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
+        check_figures(path, statement, numbers)
 
 
 def check_figures(path: Path, statement: Statement, numbers: Mapping[str, float | None]) -> None:

@@ -4,20 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from primorl.evaluation.private.results import PrivateEvaluation
-from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import Statement
-from primorl.privacy.together import BEFOREHAND, SHARED, joint_event, mechanism
+from primorl.privacy.together import BEFOREHAND, SHARED, mechanism
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite
-from primorl.release.accounted import (
-    accounted,
-    check_account,
-    check_figures,
-    find_charge,
-    given,
-    refuse_unless_equal,
-)
+from primorl.release.accounted import check_account, check_part, check_together, find_charge
 from primorl.release.contents import ANSWERS, CLONE, LEDGER, MODEL, POLICY, Evaluation, LedgerStatement
 
 WHAT = ("models/dynamics", "models/behaviour")
@@ -91,23 +81,13 @@ def check_policy_statement(
     if own != mechanism(WHAT[0], model):
         raise PipelineError(f"{path}: mechanisms.0: differs from {MODEL[2]}: the policy is not of this model")
     _check_facts(path, policy, model)
-    if policy.private:
-        event, numbers = accounted(path, part, policy)
-        if part.event != event_to_json(event):
-            raise PipelineError(f"{path}: mechanisms.1: event: not that of the mechanism that it describes")
-        refuse_unless_equal(path, "mechanisms.1: epsilon", part.epsilon, numbers["epsilon"], policy)
+    check_part(path, 1, policy)
     others = {model.charge, *(each.charge for each in (answers.statements.values() if answers else ()))}
     if part.charge in others:
         raise PipelineError(f"{path}: mechanisms.1: charge: found a charge that paid for something else")
     find_charge(folder / LEDGER, ledger, path, part.charge, part.event, policy)
     check_account(path, ledger, policy)
-    joint = joint_event([own.event, part.event])
-    if policy.event != event_to_json(joint):
-        raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
-    if policy.private:
-        spent = compose([joint], given(path, "delta", policy.delta))
-        check_figures(path, policy, {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)})
-
+    check_together(path, policy)
     if clone is None:
         raise PipelineError(f"{path}: mechanisms: found {WHAT[1]}, and the bundle has no {CLONE}; `dvc repro`")
     if part != mechanism(WHAT[1], clone):

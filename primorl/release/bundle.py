@@ -121,9 +121,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     paid = () if answers is None else answers.statements.values()
     own_clone = [] if clone is None else [(CLONE, clone)]
     for name, own in ((MODEL[2], statement), (POLICY[2], whole), *own_clone, *((ANSWERS, each) for each in paid)):
-        if not own.sound and not void_ok:
-            reason = "; ".join(own.void) or "nothing is guaranteed"
-            raise PipelineError(f"{folder / name}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+        if not void_ok:
+            refuse_void(folder / name, own)
     check_statement(folder / MODEL[2], statement)
     _check_starts(folder, statement, STARTS in names)
     check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
@@ -148,6 +147,17 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
                 f"{POLICY[2]}, or make the bundle again"
             )
     return whole
+
+
+def refuse_void(path: Path, statement: Statement) -> None:
+    """Refuse a statement that says of itself that it must not be relied on.
+
+    Raises:
+        PipelineError: it does; names its file, ``path``.
+    """
+    if not statement.sound:
+        reason = "; ".join(statement.void) or "nothing is guaranteed"
+        raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
 
 
 def read(folder: Path, name: str, kind: type[Content]) -> Content:

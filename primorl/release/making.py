@@ -124,7 +124,7 @@ def release(
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             signature.sign(fresh, signer)
-        _forget_times(fresh)
+        forget_times(fresh)
     return released
 
 
@@ -298,7 +298,8 @@ def _private_files() -> Iterator[Path]:
     return (file for folder in _PRIVATE for file in sorted(folder.rglob("*")) if file.is_file())
 
 
-def _forget_times(fresh: Path) -> None:
-    for path in (*sorted(fresh.rglob("*"), reverse=True), fresh):
+def forget_times(folder: Path) -> None:
+    """Give a bundle's files and folders one time and the usual permissions."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
         path.chmod(0o755 if path.is_dir() else 0o644)
         os.utime(path, (_NO_TIME, _NO_TIME))

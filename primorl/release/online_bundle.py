@@ -4,7 +4,6 @@ It is checked as the other bundles are: no file, key or tensor beyond what is de
 cards made again from the other files.
 """
 
-import os
 import shutil
 import tempfile
 from contextlib import closing
@@ -16,25 +15,17 @@ from primorl.evaluation.online_results import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.statement import MechanismStatement, OnlineProtocol, Statement
-from primorl.privacy.together import joint_event, mechanism
+from primorl.privacy.together import mechanism
 from primorl.project import paths
 from primorl.project.errors import PipelineError
-from primorl.project.files import file_sha256, finite, replaced_directory
+from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.records import write_record
 from primorl.release import bundle, signature
-from primorl.release.accounted import (
-    accounted,
-    check_facts,
-    check_figures,
-    check_statement,
-    given,
-    refuse_unless_equal,
-)
+from primorl.release.accounted import check_facts, check_part, check_statement, check_together, given
 from primorl.release.card import is_inert
 from primorl.release.contents import CARDS, MADE_ONLINE, MANIFEST, ONLINE, POLICY, Manifest
+from primorl.release.making import forget_times
 from primorl.release.online_card import online_card, user_epsilon
 from primorl.release.recorded import check_outputs
 from primorl.setup.accounts import begun_ledger
@@ -42,7 +33,6 @@ from primorl.setup.online_updates import RELEASES
 
 FILES = frozenset((*POLICY, ONLINE, *CARDS))
 """What the bundle holds beside its manifest and the signature of that, if it is signed."""
-_NO_TIME = 315532800  # as in other bundles
 _WHAT = "models/online"
 
 
@@ -87,9 +77,7 @@ def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sig
         checked = check_online(fresh, void_ok=void_ok)
         if signer is not None:
             signature.sign(fresh, signer)
-        for path in (*sorted(fresh.rglob("*"), reverse=True), fresh):
-            path.chmod(0o755 if path.is_dir() else 0o644)
-            os.utime(path, (_NO_TIME, _NO_TIME))
+        forget_times(fresh)
     return checked
 
 
@@ -113,9 +101,8 @@ def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Sta
     config, statement = bundle.read(folder, POLICY[1], PolicyConfig), bundle.read(folder, POLICY[2], Statement)
     summary, path = bundle.read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
     _check_policy(folder, config)
-    if not statement.sound and not void_ok:
-        reason = "; ".join(statement.void) or "nothing is guaranteed"
-        raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
+    if not void_ok:
+        bundle.refuse_void(path, statement)
     _check_mechanisms(path, statement)
     _check_summary(folder, config, statement, summary)
     for card, text in _cards(statement, summary).items():
@@ -174,19 +161,9 @@ def _check_mechanisms(path: Path, statement: Statement) -> None:
         check_statement(path, statement)
         return
     check_facts(path, statement)
-    if statement.private:
-        for number, part in enumerate(statement.mechanisms):
-            event, numbers = accounted(path, part, statement)
-            if part.event != event_to_json(event):
-                raise PipelineError(f"{path}: mechanisms.{number}: event: not that of the mechanism it describes")
-            refuse_unless_equal(path, f"mechanisms.{number}: epsilon", part.epsilon, numbers["epsilon"], statement)
-    joint = joint_event([part.event for part in statement.mechanisms])
-    if statement.event != event_to_json(joint):
-        raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together")
-    if statement.private:
-        spent = compose([joint], given(path, "delta", statement.delta))
-        numbers = {"epsilon": finite(spent.epsilon_pld), "epsilon_rdp": finite(spent.epsilon_rdp)}
-        check_figures(path, statement, numbers)
+    for number in range(len(statement.mechanisms)):
+        check_part(path, number, statement)
+    check_together(path, statement)
 
 
 def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol, own: MechanismStatement) -> None:

@@ -14,9 +14,10 @@ from primorl.privacy.ledger.store import Store
 from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
+from primorl.project.git import git_commit
 from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
 from primorl.setup.losses import refuse_losses
-from primorl.tracking import StageRun, git_commit
+from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, Membership, population_digest
 from primorl.trajectories.storage.manifest import Manifest
@@ -56,7 +57,7 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
         PipelineError: it cannot be used, or the secret that it was written under is gone.
     """
     head = home() / LEDGER_HEAD
-    if not head.exists() and not Store(_url(params), read_only=True).read():
+    if not head.exists() and not Store(ledger_url(params), read_only=True).read():
         return None
     if not (home() / SECRET).exists():
         file = _sqlite_file(params)
@@ -75,7 +76,7 @@ def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) ->
     Raises:
         PipelineError: it cannot be used.
     """
-    return kind.open(_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
+    return kind.open(ledger_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
 
 
 def check_secret(manifest: Manifest, partitions: Path) -> None:
@@ -263,7 +264,8 @@ def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:
     return content
 
 
-def _url(params: Params | Reading) -> str:
+def ledger_url(params: Params | Reading) -> str:
+    """SQLAlchemy's URL of the ledger's database."""
     file = _sqlite_file(params)
     return URL.create("sqlite", database=str(file)).render_as_string() if file else params.ledger.url or ""
 

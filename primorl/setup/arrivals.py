@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -17,9 +16,8 @@ from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ARRIVALS, WITHDRAWALS
 from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.id_list import IdList
+from primorl.trajectories.identity.id_list import IdList, read_ids
 from primorl.trajectories.identity.membership import id_digests, population_digest
-from primorl.trajectories.storage.schema import id_text
 
 _TRAJECTORY = "trajectory"
 _LABEL = b"primorl arrivals fingerprint 1\0"  # the secret keys other things as well
@@ -151,18 +149,7 @@ def _withdrawn(params: Params, ids: list[str]) -> set[str]:
 
 
 def _listed(asked: Online) -> list[str]:
-    """The ids in the file of arrivals, as the column ``unit_id`` has them: blanks within a line belong to the id."""
+    """The ids in the file of arrivals, as the column ``unit_id`` has them."""
     assert asked.arrivals is not None
-    file = Path(asked.arrivals)
-    if ARRIVALS.resolve() not in file.resolve().parents:
-        raise PipelineError(
-            f"{_KEY}.arrivals: found {asked.arrivals!r}; allowed is a file in {ARRIVALS}: write {ARRIVALS}/NAME"
-        )
-    try:
-        lines = [line.removesuffix("\r") for line in file.read_text(encoding="utf-8-sig").split("\n")]
-    except OSError as refused:
-        raise PipelineError(f"{file}: {refused.strerror}; {_KEY}.arrivals names it") from None
-    except UnicodeDecodeError:
-        raise PipelineError(f"{file}: not UTF-8 text; allowed is one id a line") from None
-    ids: list[str] = id_text(pa.array([line for line in lines if line.strip()], pa.string())).to_pylist()
+    ids = [one for one in read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals") if one]
     return ids[: asked.users] if asked.users is not None else ids

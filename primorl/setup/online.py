@@ -28,6 +28,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256
+from primorl.project.git import git_commit
 from primorl.project.paths import POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
@@ -36,7 +37,7 @@ from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators.batches import EnvironmentBatch, batch
-from primorl.tracking import StageRun, git_commit
+from primorl.tracking import StageRun
 
 STAGE = "online"
 STANDARD_DEVIATION = 1.0
@@ -123,14 +124,15 @@ def online_run(params: Params) -> OnlineRun:
             "twice to one cohort, or after the last full cohort",
             file=sys.stderr,
         )
-    limit = batch(environment).step_limit or params.chosen.horizon or 0
+    environments = batch(environment)
+    limit = environments.step_limit or params.chosen.horizon or 0
     steps = asked.steps or limit * asked.episodes
     if not steps:
         raise PipelineError(
             f"{_KEY}.steps: found null, and neither {environment} nor datasets/{params.dataset}.yaml (horizon) limits "
             "an episode; give a number"
         )
-    users = SimulatedUsers(environment, steps, asked.episodes, params.seed)
+    users = SimulatedUsers(environments, steps, asked.episodes, params.seed)
     begin = _from_offline(params, users) if asked.start == "policy" else _from_scratch(params, users)
     update = update_of(params.online, params.policy.discount)
     run = OnlineRun(begin, update, _plan(params, update, arrivals), arrivals, users, steps)

@@ -25,7 +25,7 @@ def write_nobody(params: Params) -> None:
     """Say in all outputs that nobody was met; ``models/online`` points to the offline policy."""
     with replaced_directory(ONLINE) as fresh:
         PolicyPointer(variant=params.dynamics.variant, policy="models/policy").write(fresh)
-    _write_results(OnlineSummary(met=False), [], [], None)
+    _write_results(OnlineSummary(met=False), [], [])
 
 
 def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun, seconds: float) -> None:
@@ -89,7 +89,7 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
         for name, text in zip(CARDS, (card.markdown(), card.html()), strict=True):
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
-    _write_results(summary, users, returns, own)
+    _write_results(summary, users, returns)
     log_statement(log, statement)
     log.tag("void", "; ".join(statement.void))
     for count, each in zip(users, returns, strict=True):
@@ -136,11 +136,9 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
     return replace(statement, void=(*statement.void, *run.void), online=protocol)
 
 
-def _write_results(
-    summary: OnlineSummary, users: list[int], returns: list[MeanInterval], statement: Statement | None
-) -> None:
+def _write_results(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:
     with replaced_file(ONLINE_CURVE) as fresh:
         write_online_curve(fresh, users, returns)
     with replaced_file(ONLINE_FIGURE) as fresh:
-        draw_online(fresh, users, returns, summary, statement)
+        draw_online(fresh, users, returns, summary)
     summary.write(ONLINE_METRICS)

@@ -8,21 +8,21 @@ from torch import Tensor
 
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories
-from primorl.simulators.batches import EnvironmentBatch, batch
+from primorl.simulators.batches import EnvironmentBatch
 
 
 class SimulatedUsers:
     """Every user is an environment of her own, which is reset when she arrives. All of a cohort step together.
 
     Args:
-        environment: a registered Gymnasium id.
+        environments: what they are reset in.
         steps: T, which a user takes at most.
         episodes: episodes of one user at most; None: as many as fit into her steps.
         seed: of the environments and of the actions, together with the numbers of the users.
     """
 
-    def __init__(self, environment: str, steps: int, episodes: int | None, seed: int):
-        self.batch: EnvironmentBatch = batch(environment)
+    def __init__(self, environments: EnvironmentBatch, steps: int, episodes: int | None, seed: int):
+        self.batch = environments
         self._steps, self._episodes, self._seed = steps, episodes, seed
 
     def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:

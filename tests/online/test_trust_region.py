@@ -14,6 +14,7 @@ from primorl.online.trust_region import Schedule, Step, TrustRegionKL, TrustRegi
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators import riverswim
+from primorl.simulators.batches import batch
 
 RIVER = riverswim.ENVIRONMENTS[0.9]
 NETWORK = PolicyNetwork((), torch.zeros(6), torch.ones(6), torch.zeros(2), torch.ones(2), discrete_actions=True)
@@ -83,7 +84,7 @@ def test_without_noise_norms_are_those_of_the_clipped_step() -> None:
 
 def test_fisher_matrix_is_the_mean_over_states_and_actions_of_the_squared_score() -> None:
     """Exact over actions here; the released one has the actions that were drawn."""
-    users = SimulatedUsers(RIVER, 20, 1, seed=0)
+    users = SimulatedUsers(batch(RIVER), 20, 1, seed=0)
     theta = NETWORK.initial(0) * 100
     met = users.meet(range(150), NETWORK, theta)
     found = fisher_matrix(NETWORK, theta, met, regulariser=0.0)
@@ -101,10 +102,10 @@ def test_fisher_matrix_is_the_mean_over_states_and_actions_of_the_squared_score(
 
 @pytest.mark.parametrize("kind", ["l2", "kl"])
 def test_each_user_moves_the_policy_by_a_noisy_step_of_the_region(kind: str) -> None:
-    rate, users = Schedule(12.0, 5.0, 2, 0.06), SimulatedUsers(RIVER, 20, 1, seed=0)
+    rate, users = Schedule(12.0, 5.0, 2, 0.06), SimulatedUsers(batch(RIVER), 20, 1, seed=0)
     update: TrustRegionL2 = TrustRegionL2(rate, 3.5, 0.4, 0.99)
     if kind == "kl":
-        update = TrustRegionKL(rate, 3.5, 0.4, 0.99, SimulatedUsers(RIVER, 20, 1, seed=1), 5, 1e-3)
+        update = TrustRegionKL(rate, 3.5, 0.4, 0.99, SimulatedUsers(batch(RIVER), 20, 1, seed=1), 5, 1e-3)
     plan = online_plan(
         users=30, cohort=1, noise_multiplier=3.73, releases=1, appearances=1, delta=1e-5, entropy=SeededEntropy(0)
     )
@@ -121,7 +122,7 @@ def test_each_user_moves_the_policy_by_a_noisy_step_of_the_region(kind: str) -> 
 
 def test_gradients_are_of_one_user_alone_and_end_at_the_horizon() -> None:
     """Two users of one cohort, without noise: the mean of what either gives alone."""
-    users = SimulatedUsers(RIVER, 20, 1, seed=0)
+    users = SimulatedUsers(batch(RIVER), 20, 1, seed=0)
     update = TrustRegionL2(Schedule(1.0, 1.0, 1, 0.0), 3.5, 0.4, 0.99)
     theta = NETWORK.initial(0)
     theta[12:] = torch.tensor([0.0, 3.0])

@@ -2,7 +2,7 @@ from collections import deque
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -18,6 +18,7 @@ def numbered(start: int, count: int) -> Tensor:
     return torch.arange(start, start + count, dtype=torch.float32).view(1, count, 1)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 12).flatmap(lambda size: st.tuples(st.just(size), st.lists(st.integers(0, size), max_size=12))))
 def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[int]]) -> None:
     """A wrapped write keeps every new row; no row is zero, old or there twice."""
@@ -95,6 +96,7 @@ def test_a_row_holds_the_transition_on_sacs_scales() -> None:
     assert rows[:, columns.continues].tolist() == [0.0, 1.0]
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.floats(-100, 100, width=32), st.floats(0.0625, 100, width=32)), min_size=1, max_size=4),
     st.integers(0, 2**31),

@@ -139,7 +139,7 @@ def test_the_single_environment_is_a_batch_of_one(environment: str) -> None:
 @pytest.mark.parametrize("environment", ["HalfCheetah-v5", "Hopper-v5", PROPOFOL, *OWN])
 def test_users_act_in_every_task(environment: str) -> None:
     pytest.importorskip("anesthesim" if environment == PROPOFOL else "mujoco")
-    users = SimulatedUsers(environment, steps=12, episodes=None, seed=0)
+    users = SimulatedUsers(batch(environment), steps=12, episodes=None, seed=0)
     ours = users.batch
     assert isinstance(ours, GymBatch) != (environment in OWN)
     size = ours.observation_size

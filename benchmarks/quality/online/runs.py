@@ -11,6 +11,7 @@ from primorl.online.learning import OnlineState, Update, learn
 from primorl.online.mechanism import online_plan
 from primorl.online.trajectories import Users
 from primorl.setup.simulated_users import SimulatedUsers
+from primorl.simulators.batches import batch
 
 DELTA = 1e-5
 _LOOKS = 20
@@ -97,7 +98,7 @@ class Learning:
             if now.done % every == 0:
                 released.append(now)
 
-        users: Users = SimulatedUsers(task.environment, self.steps, self.episodes, seed)
+        users: Users = SimulatedUsers(batch(task.environment), self.steps, self.episodes, seed)
         if self.bonus and task.bonus is not None:
             users = Encouraged(users, task.bonus, self.bonus)
         started = time.perf_counter()

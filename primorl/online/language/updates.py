@@ -13,6 +13,7 @@ from primorl.online.language.answers import Answers, beside_the_others
 from primorl.online.language.policy import LanguagePolicy
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
+from primorl.online.returns import within
 
 REFERENCE = "reference"
 """Among the values: the parameters that the KL penalty pulls to, ``[d]``."""
@@ -21,7 +22,48 @@ _Gradients = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
-class PromptGradient:
+class PromptUpdate:
+    """What the updates of a language model share.
+
+    Attributes:
+        learning_rate: η.
+        clipping_norm: S, of what one prompt contributes.
+        kl_weight: β.
+        piece: prompts whose contributions are computed, and in memory, at once; changes speed only.
+    """
+
+    releases: ClassVar[int] = 1
+
+    learning_rate: float
+    clipping_norm: float
+    kl_weight: float
+    piece: int
+
+    @property
+    def void(self) -> str | None:
+        """See `Update.void`."""
+        return None
+
+    def begin(self, network: LanguagePolicy, parameters: Tensor) -> dict[str, Tensor]:
+        """See `Update.begin`."""
+        return {PARAMETERS: parameters} | ({REFERENCE: parameters} if self.kl_weight else {})
+
+    def _moved(
+        self,
+        policy: LanguagePolicy,
+        values: Values,
+        met: Answers,
+        cohort: Cohort,
+        contribution: Callable[[_Gradients], Tensor],
+    ) -> dict[str, Tensor]:
+        """The values after a step along the noisy mean of the contributions of all prompts."""
+        pieces = _contributions(policy, values, met, self.kl_weight, self.piece, contribution)
+        step = self.learning_rate * cohort.noisy_mean(pieces, self.clipping_norm)
+        return {**values, PARAMETERS: values[PARAMETERS] + step}
+
+
+@dataclass(frozen=True)
+class PromptGradient(PromptUpdate):
     """DP-PG (private policy optimisation, Algorithm 2) on prompts: θ ← θ + η (mean of clipped gradients + noise).
 
     A prompt's objective is (1/R) Σ_i A_i Σ_t π(y_it | x, y_i,<t) / π_0(y_it | x, y_i,<t), whose gradient at the policy
@@ -29,73 +71,34 @@ class PromptGradient:
     (`beside_the_others`), by reward minus β log(π_0(y_i | x) / π_ref(y_i | x)). The mean of that log-ratio is the KL
     divergence to the reference π_ref, with which the run began.
 
-    Attributes:
-        learning_rate: η.
-        clipping_norm: S, of one prompt's gradient.
-        kl_weight: β.
-        piece: prompts whose gradients are computed, and in memory, at once; changes speed only.
+    Its attributes are those of `PromptUpdate`.
     """
 
     name: ClassVar[str] = "dp-pg"
-    releases: ClassVar[int] = 1
-
-    learning_rate: float
-    clipping_norm: float
-    kl_weight: float
-    piece: int
-
-    @property
-    def void(self) -> str | None:
-        """See `Update.void`."""
-        return None
-
-    def begin(self, network: LanguagePolicy, parameters: Tensor) -> dict[str, Tensor]:
-        """See `Update.begin`."""
-        return _begin(parameters, self.kl_weight)
 
     def updated(
         self, network: LanguagePolicy, values: Values, met: Answers, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
         """See `Update.updated`."""
-        now = values[PARAMETERS]
-        pieces = _contributions(network, values, met, self.kl_weight, self.piece, lambda gradients: gradients(now))
-        return {**values, PARAMETERS: now + self.learning_rate * cohort.noisy_mean(pieces, self.clipping_norm)}
+        return self._moved(network, values, met, cohort, lambda gradients: gradients(values[PARAMETERS]))
 
 
 @dataclass(frozen=True)
-class PromptSteps:
+class PromptSteps(PromptUpdate):
     """DPPG (Algorithms 2 and 3) on prompts: θ ← θ + η (mean of clipped local changes + noise).
 
     Every prompt takes steps of gradient ascent of its own on the objective of `PromptGradient`. After each, its change
     of θ is clipped to S.
 
-    Attributes:
-        learning_rate: η.
-        clipping_norm: S, of one prompt's change.
-        kl_weight: β.
-        piece: prompts whose changes are computed, and in memory, at once; changes speed only.
+    Attributes, beside those of `PromptUpdate`:
         local_rate: of a local step.
         local_steps: how many.
     """
 
     name: ClassVar[str] = "dppg"
-    releases: ClassVar[int] = 1
 
-    learning_rate: float
-    clipping_norm: float
-    kl_weight: float
-    piece: int
     local_rate: float
     local_steps: int
-
-    @property
-    def void(self) -> str | None:
-        """See `Update.void`."""
-        return None
-
-    def begin(self, network: LanguagePolicy, parameters: Tensor) -> dict[str, Tensor]:
-        """See `Update.begin`."""
-        return _begin(parameters, self.kl_weight)
 
     def updated(
         self, network: LanguagePolicy, values: Values, met: Answers, cohort: Cohort, number: int
@@ -107,16 +110,10 @@ class PromptSteps:
         def change(gradients: _Gradients) -> Tensor:
             result = torch.zeros_like(now)
             for _ in range(self.local_steps):
-                result = result + self.local_rate * gradients(now + result)
-                result = result * (bound / result.norm(dim=1, keepdim=True)).clamp(max=1.0)
+                result = within(result + self.local_rate * gradients(now + result), bound)
             return result
 
-        pieces = _contributions(network, values, met, self.kl_weight, self.piece, change)
-        return {**values, PARAMETERS: now + self.learning_rate * cohort.noisy_mean(pieces, self.clipping_norm)}
-
-
-def _begin(parameters: Tensor, kl_weight: float) -> dict[str, Tensor]:
-    return {PARAMETERS: parameters} | ({REFERENCE: parameters} if kl_weight else {})
+        return self._moved(network, values, met, cohort, change)
 
 
 def _contributions(

@@ -11,10 +11,10 @@ from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.schema import id_text
 
 
-class IdList:
-    """The unit ids in a file of text, one a line; blank lines are left out.
+def read_ids(file: str, folder: Path, key: str) -> list[str]:
+    """The id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
 
-    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+    Blanks within a line belong to the id.
 
     Args:
         file: a file in ``folder``.
@@ -24,21 +24,36 @@ class IdList:
     Raises:
         PipelineError: if the file is elsewhere, is missing or is not text.
     """
+    path = Path(file)
+    if folder.resolve() not in path.resolve().parents:
+        raise PipelineError(
+            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: write {folder}/NAME"
+        )
+    try:
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    except OSError as refused:
+        raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
+    except UnicodeDecodeError:
+        raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
+    ids: list[str] = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
+    return ids
+
+
+class IdList:
+    """The unit ids in a file of text, one a line; blank lines are left out.
+
+    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+
+    Args:
+        file: see `read_ids`, which raises what is wrong with it.
+        folder: likewise.
+        key: likewise.
+    """
 
     def __init__(self, file: str, folder: Path, key: str):
         self._file = file
-        path = Path(file)
-        if folder.resolve() not in path.resolve().parents:
-            raise PipelineError(f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits")
-        try:
-            lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
-        except OSError as refused:
-            raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
-        except UnicodeDecodeError:
-            raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
-        # In the form of the column unit_id, so that a line names one unit at most; of equal lines the first counts.
-        ids = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
-        given = {unit: number for number, unit in reversed(list(enumerate(ids, 1))) if unit}
+        lines = enumerate(read_ids(file, folder, key), 1)
+        given = {unit: number for number, unit in reversed(list(lines)) if unit}  # of equal lines the first counts
         self._lines = np.array(list(given.values()), dtype=np.int64)
         self._met = np.zeros(len(given), dtype=bool)
         self._ids = pa.array(list(given), pa.string())

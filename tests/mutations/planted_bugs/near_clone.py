@@ -53,8 +53,8 @@ NEAR_CLONE = [
     Bug(
         "near-clone-release-believes-the-whole",
         "release",
-        "primorl/release/both.py",
-        '    if policy.event != event_to_json(joint):\n        raise PipelineError(f"{path}: event: not that of the '
+        "primorl/release/accounted.py",
+        '    if statement.event != event_to_json(joint):\n        raise PipelineError(f"{path}: event: not that of the '
         'mechanisms in the same file together")\n',
         "",
         "a bundle may state an event that leaves the clone out",

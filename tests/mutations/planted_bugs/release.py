@@ -57,7 +57,7 @@ RELEASE = [
         "release-void-leaves",
         "release",
         "primorl/release/bundle.py",
-        "if not own.sound and not void_ok:",
+        "if not statement.sound:",
         "if False:",
         "what must not be relied on leaves unasked",
         (_RELEASE,),
