@@ -3,7 +3,7 @@
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from primorl.config.datasets import ReplayOptions
@@ -85,7 +87,7 @@ class KeptRun:
     def __init__(self, folder: Path):
         folder.mkdir(parents=True, exist_ok=True)
         self._folder = folder
-        self._checkpoint = folder / "checkpoint.pt"
+        self._checkpoint = folder / "checkpoint.safetensors"
         self._waiting: list[Episode] = []
         self._written = 0
 
@@ -107,14 +109,20 @@ class KeptRun:
     def save(self, learner: Any) -> None:
         """Write down the learner and the episodes so far. Changes neither, and draws no random number."""
         self._write()
+        tensors: dict[str, Tensor] = {}
+        values = _without_tensors(_state(learner), tensors)
+        header = {"episodes": str(len(self)), "learner": json.dumps(values)}
         with replaced_file(self._checkpoint) as fresh:
-            torch.save({"episodes": len(self), "learner": _state(learner)}, fresh)
+            save_file(tensors, fresh, header)
 
     def resume(self) -> Checkpoint | None:
         """Go back to the last checkpoint; None: there is none, and the run begins."""
         found = None
         if self._checkpoint.exists():
-            found = Checkpoint(**torch.load(self._checkpoint, weights_only=True, mmap=True))
+            with safe_open(self._checkpoint, "pt") as stored:
+                header = stored.metadata()
+                learner = _with_tensors(json.loads(header["learner"]), stored.get_tensor)
+            found = Checkpoint(int(header["episodes"]), learner)
         self._written = 0 if found is None else found.episodes
         for file in self._files():
             if int(file.stem) >= self._written:
@@ -171,6 +179,30 @@ def _state(learner: Any) -> dict[str, Any]:
         "next_row": buffer.pos,
         "full": buffer.full,
     }
+
+
+def _without_tensors(value: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value as JSON takes it, each tensor in it by its name in ``tensors``, where it is put."""
+    if isinstance(value, Tensor):
+        name = str(len(tensors))
+        tensors[name] = value
+        return {"tensor": name}
+    if isinstance(value, dict):  # an optimiser's keys are integers
+        return {"items": [[key, _without_tensors(part, tensors)] for key, part in value.items()]}
+    if isinstance(value, list | tuple):
+        return [_without_tensors(part, tensors) for part in value]
+    return value
+
+
+def _with_tensors(value: Any, tensor: Callable[[str], Tensor]) -> Any:
+    """What `_without_tensors` was given; tuples are lists."""
+    if isinstance(value, dict):
+        if "tensor" in value:
+            return tensor(value["tensor"])
+        return {key: _with_tensors(part, tensor) for key, part in value["items"]}
+    if isinstance(value, list):
+        return [_with_tensors(part, tensor) for part in value]
+    return value
 
 
 def restore(learner: Any, state: dict[str, Any]) -> None:
