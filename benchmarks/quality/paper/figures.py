@@ -114,8 +114,7 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple
 
 def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
     """MOPO and the behaviour on the larger dataset, as lines."""
-    own = results.of(rows, f"table-{task.slug}")
-    mopo = results.finals(results.of(own, f"table-{task.slug}", MOPO))
+    mopo = results.finals(results.of_table(rows, task.slug, MOPO))
     if mopo:
         axes.axhline(interquartile_mean([mopo]).value, color="black", linestyle=":", label="our MOPO, not private")
     dataset = next(iter(task.datasets.values()))
@@ -131,13 +130,13 @@ def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
 
 def learning_curves(rows: Sequence[Row]) -> Figure | None:
     """The paper's figure 2: score after each epoch, a line for each case."""
-    tasks = [task for task in TASKS if results.curves(results.of(rows, f"table-{task.slug}"))]
+    tasks = [task for task in TASKS if results.curves(results.of_table(rows, task.slug))]
     if not tasks:
         return None
     figure, panels = _panels(len(tasks), columns=2, height=4.0)
     for task, axes in zip(tasks, panels, strict=True):
         for case, colour in _CASES.items():
-            found = results.curves(results.of(rows, f"table-{task.slug}", case))
+            found = results.curves(results.of_table(rows, task.slug, case))
             if not found:
                 continue
             by_epoch = [interquartile_mean([list(column)]) for column in zip(*found, strict=True)]
@@ -231,12 +230,12 @@ def profiles(rows: Sequence[Row]) -> Figure | None:
     """Share of runs above a share of our MOPO, over tasks that have the case; a run that failed is above nothing."""
     relative: dict[str, list[list[float]]] = {}
     for task in TASKS:
-        mopo = results.finals(results.of(rows, f"table-{task.slug}", MOPO))
+        mopo = results.finals(results.of_table(rows, task.slug, MOPO))
         if not mopo:
             continue
         scale = interquartile_mean([mopo]).value
         for case in _CASES:
-            own = results.of(rows, f"table-{task.slug}", case)
+            own = results.of_table(rows, task.slug, case)
             scores = [value / scale for value in results.ranked(own)]
             if scores:
                 relative.setdefault(case, []).append(scores)

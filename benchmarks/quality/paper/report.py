@@ -70,9 +70,10 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _of_task(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
-    own = results.of(rows, f"table-{task.slug}")
-    cases = dict.fromkeys([*sheets.content(f"table-{task.slug}")["cases"], *task.published])
-    mopo = results.estimate(results.finals(results.of(own, f"table-{task.slug}", MOPO)))
+    own = results.of_table(rows, task.slug)
+    sweeps = reversed(sheets.tables(task.slug))  # the paper's regime above ours
+    cases = dict.fromkeys([MOPO, *(case for name in sweeps for case in sheets.content(name)["cases"])])
+    mopo = results.estimate(results.finals(results.of_table(rows, task.slug, MOPO)))
     for case in cases:
         paper, same = task.published.get(case), [row for row in own if row["case"] == case]
         if not same:

@@ -35,6 +35,11 @@ def of(rows: Iterable[Row], sweep: str, case: str | None = None) -> list[Row]:
     return [row for row in rows if row["sweep"] == sweep and (case is None or row["case"] == case)]
 
 
+def of_table(rows: Iterable[Row], slug: str, case: str | None = None) -> list[Row]:
+    """Rows of a task's table, or of a case of it: MOPO, ours, and the paper's regime."""
+    return [row for row in rows if row["sweep"] in sheets.tables(slug) and (case is None or row["case"] == case)]
+
+
 def settings(row: Row) -> dict[str, Any]:
     """Values by dotted key of params.yaml."""
     found: dict[str, Any] = json.loads(row["settings"])

@@ -23,6 +23,11 @@ def names() -> list[str]:
     return sorted(file.stem for file in SWEEPS.glob("*.yaml"))
 
 
+def tables(slug: str) -> list[str]:
+    """Names of the sweeps that make up a task's table: MOPO and ours, and the paper's regime where it is apart."""
+    return [name for name in (f"table-{slug}", f"regime-{slug}") if name in names()]
+
+
 def content(name: str) -> dict[str, Any]:
     """The blocks of a sweep's file."""
     found: dict[str, Any] = read_yaml(SWEEPS / f"{name}.yaml", _REASON)
