@@ -27,6 +27,7 @@ _TABLE = (
     *("task", "row", "paper: ε (RDP)", "paper: mean ± 95%", "ε (PLD)", "ε (RDP)", "final: IQM [95%]", "best epoch"),
     *("final: mean ± t", "of our MOPO", "runs", "s a run"),
 )
+_RUNS = ("runs", "s a run")
 _FRONTIER = (
     *("task", "K", "ε", "regime", "z", "noise / C, each weight", "noise / C, a round", "s", "final: IQM [95%]"),
     *("best epoch", "P(ours > paper's)", "ours above", "runs", "s a run"),
@@ -44,6 +45,7 @@ def main() -> None:
         "left": (PAGE, left(found)),
         "targets": (PAGE, targets(found)),
         "frontier": (PAGE, frontier(found)),
+        "ingredients": (PAGE, ingredients(found)),
         "made": (ROWS_PAGE, made([*found, *tuning])),
         "results": (ROWS_PAGE, each(found)),
         "tuning": (ROWS_PAGE, each(tuning)),
@@ -163,6 +165,26 @@ def _frontier_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
                     *(against if case == OURS else ("", "")),
                     *_runs(side),
                 )
+
+
+def ingredients(rows: Sequence[Row]) -> str:
+    """What each change of the settings makes of the base, at the same ε; the best first."""
+    head = ("task", "changed", "ε (PLD)", "noise / C, each weight", "s", "final: IQM [95%]", "best epoch", *_RUNS)
+    return _markdown(head, (line for task in TASKS for line in _ingredients_of(rows, task)))
+
+
+def _ingredients_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
+    own = results.of(rows, f"ingredients-{task.slug}")
+    lines = []
+    for case in dict.fromkeys(row["case"] for row in own):
+        same = [row for row in own if row["case"] == case]
+        final = results.estimate(results.finals(same))
+        noise = next((amount for row in same if (amount := results.noise(row)) is not None), None)
+        amounts = (None, None) if noise is None else (noise.coordinate, noise.share)
+        best = _value(results.estimate(results.bests(same)))
+        line = (task.name, case, _epsilon(same, "epsilon"), *map(_figure, amounts), _interval(final), best)
+        lines.append((-np.inf if final is None else final.value, (*line, *_runs(same))))
+    yield from (line for _, line in sorted(lines, reverse=True))
 
 
 def made(rows: Iterable[Row]) -> str:
