@@ -139,6 +139,24 @@ def test_a_target_is_reached_only_within_its_epsilon_with_all_seeds_and_without_
     assert answer([*mopo, *(each | {"return_final": -400.0} for each in ours)]) == "no"
 
 
+def test_a_table_has_the_paper_s_regime_between_mopo_and_ours() -> None:
+    """Both files count, whichever of them has the case."""
+    swingup = {"dataset": "cartpole-swingup-paper"}
+    ours = [finished(case, 800.0) | swingup | {"sweep": "table-swingup"} for case in ("Ours", "MOPO")]
+    theirs = finished("High", 600.0) | swingup | {"sweep": "regime-swingup"}
+    lines = report.table([*ours, theirs]).splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["MOPO", "High", "Ours"]
+    assert "75.0%" in lines[1]
+
+
+def test_ingredients_stand_in_the_order_of_their_scores() -> None:
+    named = {"sweep": "ingredients-pendulum"}
+    rows = [finished(case, value) | named for case, value in (("Base", -900.0), ("C 0.1", -300.0), ("2 x 16", -1200.0))]
+    failed = finished("200 rounds", 0.0) | named | {"status": "failed", "return_final": None}
+    lines = report.ingredients([failed, *rows]).splitlines()[2:]
+    assert [line.split(" | ")[1] for line in lines] == ["C 0.1", "Base", "2 x 16", "200 rounds"]
+
+
 def test_a_run_that_failed_is_below_every_other() -> None:
     failed = finished("Ours", 0.0) | {"status": "failed", "return_final": None}
     assert results.ranked([finished("Ours", -150.0), failed]) == [900.0, -np.inf]
