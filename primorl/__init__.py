@@ -25,6 +25,11 @@ __all__ = ["Statement", "__version__", "load_model", "load_policy"]
 os.environ.setdefault("GOMP_SPINCOUNT", "10000")  # GNU's OpenMP, in torch's wheels for Linux: rounds of the loop
 os.environ.setdefault("KMP_BLOCKTIME", "1")  # LLVM's and Intel's, in torch for macOS and from conda: milliseconds
 
+# MKL reads this at its first product. Without it MKL may choose how to multiply by where matrices lie in memory, as it
+# does on AMD's processors, so that the last bits of one unit's update depend on the units beside it; the check in
+# primorl/training/independence.py then refuses to train. With it the best way is taken, and always the same one.
+os.environ.setdefault("MKL_CBWR", "AUTO")
+
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
     "load_model": "primorl.dynamics.loaded",

@@ -140,7 +140,7 @@ import importlib, os, sys
 class Watch:
     def find_spec(self, name, path=None, target=None):
         if name == "torch":
-            print(os.environ.get("GOMP_SPINCOUNT"), os.environ.get("KMP_BLOCKTIME"))
+            print(*(os.environ.get(name) for name in ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "MKL_CBWR")))
             sys.exit(0)
 sys.meta_path.insert(0, Watch())
 importlib.import_module(sys.argv[1])
@@ -150,10 +150,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     ("module", "seen"),
-    [(f"pipeline.{s}", "10000 1") for s in ("train_model", "evaluate", "audit")] + [("torch", "None None")],
+    [(f"pipeline.{s}", "10000 1 AUTO") for s in ("train_model", "evaluate", "audit")] + [("torch", "None None None")],
 )
-def test_openmp_is_told_how_to_wait_before_torch_is_loaded(module: str, seen: str) -> None:
-    """It reads these variables once, when it is loaded: set later they do nothing. The twin loads torch alone."""
+def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded(module: str, seen: str) -> None:
+    """They read these variables once: set later they do nothing. The twin loads torch alone."""
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
     done = subprocess.run([sys.executable, "-c", WATCHED, module], env=environment, capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == (seen, 0), done.stderr
