@@ -80,7 +80,7 @@ def _run_missing(sweep: "Sweep", workers: int | None, slurm: str | None) -> None
 
 
 def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
-    """A line for every trial: what varies, the result, its ε."""
+    """A line for every trial: what varies, the result, its ε; below, why trials are not finished."""
     from primorl.commands.printing import rendered
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.trials import varying
@@ -103,8 +103,9 @@ def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
                 "" if summary.get("normalized_score") is None else f"{summary['normalized_score']:.4g}",
                 "" if not summary else "∞" if epsilon is None else at_most(epsilon, 4),
                 f"{row.seconds:.0f}",
-                row.status if row.error is None else f"{row.status}: {row.error}",
+                row.status,
             )
         )
     columns = ("trial", "case", *keys, "return", "score", "ε", "seconds", "")
-    return rendered(columns, lines, right=columns[2:-1])
+    table = rendered(columns, lines, right=columns[2:-1])
+    return "\n".join([table, *(f"{row.trial} {row.status}: {row.error}" for row in rows if row.error is not None)])

@@ -1,4 +1,4 @@
-"""The one exception that a user is meant to read."""
+"""The exceptions that a user is meant to read."""
 
 
 class PipelineError(Exception):
@@ -8,3 +8,7 @@ class PipelineError(Exception):
     Rows may be named by file, unit, trajectory and step inside the trust boundary (``ingest``,
     ``partition``); no later stage names any.
     """
+
+
+class Busy(PipelineError):  # noqa: N818 - as `Refused`, of an outcome
+    """Another living process does exactly this work; the same call succeeds when it has ended."""

@@ -22,7 +22,7 @@ Settings = dict[Key, Any]
 Metric = Literal["return_mean", "normalized_score", "model_value"]
 """What a search may compare: figures of metrics/summary.json that are post-processing of what was charged."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_SHARED = ("partition", "ledger", "tracking", "compute.threads")
+_SHARED = ("partition", "privacy.budget", "ledger", "tracking", "compute.threads")
 _Number = StrictInt | Finite
 
 

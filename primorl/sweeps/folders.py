@@ -14,7 +14,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.config.reading import read_yaml
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, read_json, replaced_file, workspace, write_json
+from primorl.project.files import home, locked, read_json, replaced_file, workspace, write_json
 from primorl.project.paths import DATASETS, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SWEEPS
 from primorl.sweeps.file import with_settings
 from primorl.sweeps.trials import Trial
@@ -147,13 +147,25 @@ class TrialFolder:
 
     def unlink(self) -> None:
         """Take the links to the data away, so that who copies the folder cannot copy private rows."""
-        for link in (self.path / "data").glob("*"):
-            link.unlink()
+        _unlink(self.path)
 
     @property
     def seconds(self) -> float:
         """Wall time of all stages that ran to their end."""
         return round(sum(self._seconds.values()), 1)
+
+
+def unlink_left() -> None:
+    """Take away the links that killed trials of any sweep have left: who copies their folders must not copy rows."""
+    for lock in (home() / SWEEPS).glob("*/*.lock"):
+        with locked(lock) as free:
+            if free:
+                _unlink(lock.with_suffix(""))
+
+
+def _unlink(folder: Path) -> None:
+    for link in (folder / "data").glob("*"):
+        link.unlink()
 
 
 def other_settings(sweep: str, trial: Trial) -> list[str]:
@@ -174,7 +186,8 @@ def _raw(trial: Trial, threads: int | None) -> dict[str, Any]:
 def _digest(raw: dict[str, Any]) -> str:
     """Of everything that a trial's files say, but what concerns speed alone."""
     said = [json.dumps(_without_speed(raw), sort_keys=True), PIPELINE.read_text(encoding="utf-8")]
-    said += [file.read_text(encoding="utf-8") for file in sorted(DATASETS.glob("*.yaml"))]
+    files = [DATASETS / f"{name}.yaml" for name in ("defaults", raw.get("dataset"))]
+    said += [file.read_text(encoding="utf-8") for file in files if file.exists()]
     return hashlib.sha256("\0".join([*said, MANIFEST.read_text(encoding="utf-8")]).encode()).hexdigest()
 
 

@@ -12,6 +12,8 @@ from primorl.project.records import read_record, record, write_record
 
 FILE = Path("row.json")
 Status = Literal["finished", "refused", "failed"]
+_SPENT = "spent_on_dataset"
+"""In the summary: what all charges of the dataset came to when the trial ended; a table has its ε."""
 _FORMS = (".csv", ".parquet")
 
 
@@ -44,7 +46,9 @@ class Row:
         for key, value in self.summary.items():
             if key in found:
                 continue
-            if _is_range(value):
+            if key == _SPENT and isinstance(value, dict):
+                found[_SPENT] = value.get("epsilon")
+            elif _is_range(value):
                 found |= {f"{key}_low": value[0], f"{key}_high": value[1]}
             elif not isinstance(value, dict | list):
                 found[key] = value

@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from primorl.project.files import locked
+from primorl.project.reporting import BUSY
 from primorl.sweeps.folders import lock_of, trial_folder
 from primorl.sweeps.rows import Row, read_row
-from primorl.sweeps.trial import BUSY, Job, failed
+from primorl.sweeps.trial import Job, failed
 from primorl.sweeps.trials import Trial
 
 _PAUSE_SECONDS = 0.1

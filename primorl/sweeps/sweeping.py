@@ -16,7 +16,9 @@ from primorl.sweeps.folders import (
     sweep_folder,
     trial_folder,
     trial_params,
+    unlink_left,
 )
+from primorl.sweeps.freshness import check_fresh
 from primorl.sweeps.progress import Progress
 from primorl.sweeps.rows import Row, read_row, write_flat
 from primorl.sweeps.running import Grid, Start, run_trials, shares, start_here
@@ -72,6 +74,8 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
         KeyboardInterrupt: it was interrupted; no process is left.
     """
     params, folder = load(), sweep_folder(sweep.name)
+    unlink_left()
+    check_fresh()
     stages()
     study = None if sweep.content.search is None else Study(sweep, params, lambda trial: _finished(sweep, trial))
     trials = expand(sweep) if study is None else study.trials()

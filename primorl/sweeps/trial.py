@@ -22,13 +22,12 @@ from typing import Any
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked, read_json
 from primorl.project.paths import CURVES, MOPO, POLICY, SUMMARY
-from primorl.project.reporting import INTERRUPTED
+from primorl.project.reporting import BUSY, INTERRUPTED
 from primorl.sweeps.folders import OUTPUT, Stage, TrialFolder, lock_of, stages, trial_folder, trial_params
 from primorl.sweeps.rows import FILE, Row, Status, read_row, write_row
 from primorl.sweeps.trials import Trial
 
-BUSY = 75
-"""Exit status where another process runs the same trial."""
+_SECONDS_BETWEEN_TRIES = 2.0
 _PRIVACY = "privacy.json"
 _stopped = threading.Event()  # an interrupt in the middle of an import may come out as another error
 Ask = Callable[[], None]
@@ -125,7 +124,10 @@ def _run(trial: TrialFolder, ask: Ask, output: Path) -> tuple[Status | None, str
             if trial.has_ended(stage):
                 continue
             started = time.perf_counter()
-            status = _run_stage(stage)
+            while (
+                status := _run_stage(stage)
+            ) == BUSY:  # another trial pays for the same model, which is then restored
+                time.sleep(_SECONDS_BETWEEN_TRIES)
             if status == INTERRUPTED:
                 return None, None
             if status != 0:

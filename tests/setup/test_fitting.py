@@ -15,6 +15,7 @@ from pipeline import train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
+from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
 from primorl.setup.fitting import TRAINING_KEYS, DryRun, Fit, check_verdict
@@ -44,6 +45,23 @@ def setup_of(params: Params) -> Any:
 def identity(params: Params) -> str:
     chosen, _ = fit(params)
     return model_identity(params, setup_of(chosen), SimpleNamespace(identity="data"))  # type: ignore[arg-type]
+
+
+def test_who_comes_second_waits_for_the_first_one_s_fit(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of a sweep begin together: the dry runs, of half a minute, are made once."""
+    params = automatic(data)
+    _, expected = fit(params)
+    (file,) = Path(".primorl/fits").glob("*.json")
+    kept = file.read_bytes()
+    file.unlink()
+
+    def meanwhile(seconds: float) -> None:
+        file.write_bytes(kept)
+
+    monkeypatch.setattr(fitting, "_by_dry_runs", None)
+    monkeypatch.setattr(fitting.time, "sleep", meanwhile)
+    with locked(file.with_suffix(".lock")):
+        assert fit(params)[1] == expected
 
 
 def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:

@@ -39,6 +39,7 @@ def test_a_search_knows_whole_numbers_from_others() -> None:
         ({"grid": {"seed": [1]}, "cases": {"A": {"seed": 0}}}, "seed: given in grid and elsewhere"),
         ({"grid": {"partition.salt": ["a"]}}, "partition.salt: all trials share the project's"),
         ({"settings": {"ledger.url": "sqlite:///other.db"}}, "ledger.url: all trials share the project's"),
+        ({"settings": {"privacy.budget.epsilon": 9}}, "privacy.budget.epsilon: all trials share the project's"),
         ({"settings": {"compute.threads": 1}}, "compute.threads: all trials share"),
         ({"search": SEARCH, "grid": {"seed": [1]}}, "search: found beside grid or cases"),
         ({"search": SEARCH | {"metric": "public_loss"}}, "search.metric"),

@@ -9,11 +9,12 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
+from primorl.project.reporting import BUSY
 from primorl.sweeps.folders import trial_folder
 from primorl.sweeps.rows import read_rows
 from primorl.sweeps.running import Grid, run_trials, shares
 from primorl.sweeps.sweeping import TABLE, Done, run_sweep
-from primorl.sweeps.trial import BUSY, Job, run
+from primorl.sweeps.trial import Job, run
 from primorl.sweeps.trials import Trial, expand
 from tests.sweeps.conftest import Forked, NoRun, granted, job_of, ran, sweep_of
 from tests.sweeps.places import BAD_SEED, HOLD, RAN

@@ -10,10 +10,11 @@ from primorl.config.params import Params
 from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
+from primorl.project.reporting import BUSY
 from primorl.sweeps import trial as trials
-from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder
+from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder, unlink_left
 from primorl.sweeps.rows import read_row
-from primorl.sweeps.trial import BUSY, run
+from primorl.sweeps.trial import run
 from primorl.sweeps.trials import Trial
 from tests.sweeps.conftest import granted, job_of, ran
 from tests.sweeps.places import BAD_SEED
@@ -138,6 +139,50 @@ def test_one_process_at_a_time_runs_a_trial(project: Params) -> None:
         assert free
         assert run(job_of(TRIAL), granted) == BUSY
     assert ran() == []
+
+
+def test_a_stage_waits_for_another_trial_that_pays_for_the_same_model(
+    project: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two trials of one model begin together: one pays, the other restores what was paid for, and neither fails."""
+    real, statuses = trials._run_stage, [BUSY, BUSY]
+
+    def busy_at_first(stage: Stage) -> int:
+        return statuses.pop() if stage.name == "train" and statuses else real(stage)
+
+    monkeypatch.setattr(trials, "_run_stage", busy_at_first)
+    monkeypatch.setattr(trials, "_SECONDS_BETWEEN_TRIES", 0.0)
+    assert run(job_of(TRIAL), granted) == 0
+    assert read_row(FOLDER).finished  # type: ignore[union-attr]
+    assert (statuses, ran()) == ([], ["train 3", "evaluate 3"])
+
+
+def test_another_dataset_s_file_makes_no_trial_anew(project: Params) -> None:
+    first = TrialFolder("tiny", TRIAL, 1, "c0ffee")
+    first.lay()
+    first.ended(stages()[0], 1.0)
+    (Path("datasets") / "other.yaml").write_text("source: minari\n")
+    again = TrialFolder("tiny", TRIAL, 1, "c0ffee")
+    again.lay()
+    assert again.has_ended(stages()[0])
+    own = Path("datasets") / "small.yaml"
+    own.write_text(own.read_text() + "# another\n" if own.exists() else "source: minari\n")
+    changed = TrialFolder("tiny", TRIAL, 1, "c0ffee")
+    changed.lay()
+    assert not changed.has_ended(stages()[0])
+
+
+def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:
+    """Also those of trials that nobody runs again. The trial of a living process keeps its own."""
+    living = Trial({"seed": 4})
+    for each in (TRIAL, living):
+        TrialFolder("tiny", each, 1, None).lay()
+        lock_of("tiny", each).touch()
+    with locked(lock_of("tiny", living)):
+        unlink_left()
+    assert list((FOLDER / "data").iterdir()) == []
+    assert (trial_folder("tiny", living) / "data/partitions").is_symlink()
+    assert Path("data/partitions/manifest.json").exists()
 
 
 def test_only_modules_are_run(project: Params) -> None:

@@ -29,7 +29,7 @@ from primorl.privacy.ledger.progress import Progress
 from primorl.privacy.ledger.requests import Refused
 from primorl.privacy.ledger.store import Mark
 from primorl.privacy.statement import SpentOnDataset
-from primorl.project.errors import PipelineError
+from primorl.project.errors import Busy, PipelineError
 from primorl.project.files import finite, locked
 
 _CHARGE = re.compile("[0-9a-f]{16}")  # `new_charge_id`
@@ -268,15 +268,13 @@ def _lock_identity(ledger: Ledger, identity: str, checkpoints: Path, locks: Exit
     """Keep other processes of this machine from the same work, also before either has a charge.
 
     Raises:
-        PipelineError: another process works on it.
+        Busy: another process works on it.
     """
     file = checkpoints / f"identity-{hashlib.sha256(identity.encode()).hexdigest()[:32]}.lock"
     if not locks.enter_context(locked(file)):
         for charge in _paid(ledger, identity):
             raise _busy(charge, _file(checkpoints, charge.id))
-        raise PipelineError(
-            f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}"
-        )
+        raise Busy(f"{file}: another process is about to pay for exactly this result; wait for it; {_ANOTHER_DRAW}")
     locks.callback(file.unlink, missing_ok=True)
 
 
@@ -319,8 +317,8 @@ def _paid(ledger: Ledger, identity: str) -> list[Charge]:
     return [c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"]
 
 
-def _busy(charge: Charge, file: Path) -> PipelineError:
-    return PipelineError(
+def _busy(charge: Charge, file: Path) -> Busy:
+    return Busy(
         f"{file}: another process works on charge {charge.id} of {charge.time}, which pays for exactly this result; "
         f"wait for it; {_ANOTHER_DRAW}"
     )
