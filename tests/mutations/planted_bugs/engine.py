@@ -25,6 +25,15 @@ INDEPENDENCE = [
         (_INDEPENDENCE,),
     ),
     Bug(
+        "products-chosen-by-where-matrices-lie",
+        "independence",
+        "primorl/__init__.py",
+        'os.environ.setdefault("MKL_CBWR", "AUTO")',
+        "",
+        "MKL multiplies a unit's matrices otherwise beside other units, on some processors",
+        ("tests/setup/test_compute.py",),
+    ),
+    Bug(
         "padding-runs-through-the-network",
         "independence",
         _LOCAL_UPDATE,
