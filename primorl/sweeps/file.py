@@ -103,8 +103,16 @@ class SweepFile(Block):
             raise ValueError(f"{key}: given in {'grid' if self.grid else 'search.space'} and elsewhere; keep one")
         for key in sorted(varied | given):
             for shared in _SHARED:
-                if key == shared or key.startswith(f"{shared}."):
-                    raise ValueError(f"{key}: all trials share the project's; set it in params.yaml, not in a sweep")
+                if _meet(key, shared):
+                    raise ValueError(f"{key}: all trials share the project's {shared}; set it in params.yaml")
+            for other in sorted(varied | given):
+                if key != other and _meet(key, other) and key < other:
+                    raise ValueError(f"{key}: found beside {other}, which is a part of it; keep one")
+
+
+def _meet(key: str, other: str) -> bool:
+    """Whether one of two dotted keys is the other, or a part of it."""
+    return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
 @dataclass(frozen=True)

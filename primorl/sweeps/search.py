@@ -1,17 +1,23 @@
 """A search of Optuna whose study lies in the ledger's database."""
 
+import hashlib
 import json
+import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.files import HOST
+from primorl.project.files import HOST, locked
 from primorl.project.processes import is_alive, mark
 from primorl.sweeps.file import Between, Search, Sweep
+from primorl.sweeps.folders import sweep_folder
 from primorl.sweeps.rows import Row
 from primorl.sweeps.trials import Trial
 
@@ -19,6 +25,7 @@ if TYPE_CHECKING:
     import optuna
 
 _TRIAL, _OWNER = "trial", "owner"
+_LOCK, _SECONDS_BETWEEN_TRIES = "search.lock", 0.05
 _WAIT_SECONDS = 60
 
 
@@ -36,7 +43,7 @@ class Study:
     def __init__(self, sweep: Sweep, params: Params, finished: Callable[[Trial], Row | None]) -> None:
         assert sweep.content.search is not None
         self._sweep, self._search, self._finished = sweep, sweep.content.search, finished
-        self._study = _study(sweep.name, self._search, params)
+        self._study = _study(study_name(sweep, params), self._search, params)
         self._numbers: dict[str, list[int]] = {}
         self._requeue()
         self._left = max(0, self._search.trials - len(self.trials()))
@@ -47,19 +54,23 @@ class Study:
         return self._left
 
     def trials(self) -> list[Trial]:
-        """All that have a value, oldest first, each once."""
+        """All that have a value and whose row is there, oldest first, each once."""
         from optuna.trial import TrialState
 
         complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        return list({trial.name: trial for trial in (self._trial(one.params) for one in complete)}.values())
+        found = {trial.name: trial for trial in (self._trial(one.params) for one in complete)}
+        return [trial for trial in found.values() if self._finished(trial) is not None]
 
     def ask(self) -> Trial | None:
-        """The next trial; None: all of them were asked for."""
+        """The next trial; None: all of them were asked for, here or by another command."""
         if self._left == 0:
             return None
+        with _alone(sweep_folder(self._sweep.name) / _LOCK):
+            if len(self.trials()) + self._running() >= self._search.trials:
+                return None
+            asked = self._study.ask(_distributions(self._search))
+            asked.set_user_attr(_OWNER, mark(psutil.Process()))
         self._left -= 1
-        asked = self._study.ask(_distributions(self._search))
-        asked.set_user_attr(_OWNER, mark(psutil.Process()))
         trial = self._trial(asked.params)
         asked.set_user_attr(_TRIAL, trial.name)
         self._numbers.setdefault(trial.name, []).append(asked.number)
@@ -84,6 +95,14 @@ class Study:
         own = {key: value if isinstance(space[key], Between) else json.loads(value) for key, value in chosen.items()}
         return Trial({**self._sweep.content.settings, **own})
 
+    def _running(self) -> int:
+        """Trials that living processes, of any machine, have asked for."""
+        from optuna.trial import TrialState
+
+        begun = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+        owners = [str(one.user_attrs.get(_OWNER, "")) for one in begun]
+        return sum(owner.partition(":")[0] != HOST or is_alive(owner) for owner in owners)
+
     def _requeue(self) -> None:
         """Close what killed processes left open: with their row where there is one, else to be asked for again."""
         from optuna.trial import TrialState
@@ -93,20 +112,44 @@ class Study:
             owner = str(left.user_attrs.get(_OWNER, ""))
             if owner.partition(":")[0] != HOST or is_alive(owner):
                 continue
-            row = self._finished(self._trial(left.params)) if left.params.keys() == space.keys() else None
+            whole = left.params.keys() == space.keys()  # or killed while it was being asked for
+            row = self._finished(self._trial(left.params)) if whole else None
             if row is not None:
                 self._tell(left.number, row)
                 continue
             self._study.tell(left.number, state=TrialState.FAIL)
-            if left.params.keys() == space.keys():
+            if whole:
                 self._study.enqueue_trial(left.params)
+
+
+def study_name(sweep: Sweep, params: Params) -> str:
+    """The sweep's name, and a digest of what makes values comparable: an edited search begins a study of its own.
+
+    More trials of the same search go on with its study.
+    """
+    search = sweep.content.search
+    assert search is not None
+    space = {key: asdict(where) for key, where in search.space.items()}
+    compared = [sweep.content.settings, search.metric, search.direction, space, params.dataset]
+    return f"{sweep.name}-{hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]}"
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Wait until no other process of this machine is in such a block."""
+    while True:
+        with locked(lock) as free:
+            if free:
+                yield
+                return
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _study(name: str, search: Search, params: Params) -> "optuna.Study":
     """Open the study, or create it.
 
     Raises:
-        PipelineError: the database cannot be used, or holds a study of this name with another direction.
+        PipelineError: optuna is not installed, or the database cannot be used.
     """
     try:
         import optuna
@@ -140,11 +183,6 @@ def _study(name: str, search: Search, params: Params) -> "optuna.Study":
         raise PipelineError(
             f"ledger.url: the study {name!r} cannot be kept in the ledger's database ({type(broken).__name__})"
         ) from None
-    if study.direction.name.lower() != search.direction:
-        raise PipelineError(
-            f"search.direction: found {search.direction}, and the study {name!r} has {study.direction.name.lower()}; "
-            "put it back, or give the sweep's file another name"
-        )
     return study
 
 

@@ -2,16 +2,18 @@
 
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from primorl.project.files import HOST
 from primorl.setup.accounts import project_ledger
 from primorl.sweeps.file import Sweep
-from primorl.sweeps.search import Study
+from primorl.sweeps.rows import Row
+from primorl.sweeps.search import Study, study_name
 from primorl.sweeps.sweeping import run_sweep
+from primorl.sweeps.trials import Trial
 from tests.sweeps.conftest import Forked, ran, sweep_of
 from tests.sweeps.places import BAD_SEED
 
@@ -24,6 +26,11 @@ def search(trials: int, direction: str = "maximize", space: object = SPACE) -> S
     return sweep_of({"settings": {"policy.epochs": 3}, "search": said})
 
 
+def stored(project: Params) -> Any:
+    """The study of `search`, as Optuna itself opens it."""
+    return optuna.load_study(study_name=study_name(search(2), project), storage="sqlite:///.primorl/ledger.db")
+
+
 def nothing(trial: object) -> None:
     """No trial has a row."""
 
@@ -33,7 +40,7 @@ def test_a_search_stops_at_its_number_of_trials_and_keeps_its_study_beside_the_c
     assert [row.status for row in done.rows] == ["finished"] * len(done.rows)
     assert 2 <= len(ran()) <= 4  # Optuna may choose a point twice, which is run once
     assert all(row.settings["policy.hidden"] in ([8], [8, 8]) for row in done.rows)
-    study = optuna.load_study(study_name="tiny", storage="sqlite:///.primorl/ledger.db")
+    study = stored(project)
     assert study.best_value == max(row.summary["return_mean"] for row in done.rows)
     with closing(project_ledger(project)) as ledger:
         assert ledger.verify() == 0
@@ -50,12 +57,35 @@ def test_a_trial_that_a_killed_search_left_open_is_asked_for_again(
     asked = first.ask()
     second = Study(search(2), project, nothing)
     assert second.ask() is not None  # the first one lives: its trial is left to it
-    assert len(optuna.load_study(study_name="tiny", storage="sqlite:///.primorl/ledger.db").trials) == 2
+    assert (
+        len(optuna.load_study(study_name=study_name(search(2), project), storage="sqlite:///.primorl/ledger.db").trials)
+        == 2
+    )
     monkeypatch.setattr("primorl.sweeps.search.is_alive", lambda mark: not mark.startswith(HOST))
     third = Study(search(3), project, nothing)
     assert asked in (third.ask(), third.ask())
-    with pytest.raises(PipelineError, match=r"search\.direction: found minimize"):
-        Study(search(1, "minimize"), project, nothing)
+
+
+def test_two_commands_at_once_ask_for_no_more_than_one(project: Params) -> None:
+    """Each trial of another model is a charge."""
+    studies = [Study(search(3), project, nothing) for _ in range(2)]
+    asked = [study.ask() for _ in range(3) for study in studies]
+    assert sum(trial is not None for trial in asked) == 3
+
+
+def test_an_edited_search_is_another_study_and_more_trials_are_the_same(project: Params) -> None:
+    """Values of another metric, ε or space are no values of this search; the twin goes on."""
+    done = run_sweep(search(1), workers=1, start=Forked)
+    there = {row.trial for row in done.rows}
+
+    def finished(trial: Trial) -> Row | None:
+        return done.rows[0] if trial.name in there else None
+
+    assert Study(search(1), project, finished).left == 0
+    assert Study(search(2), project, finished).left == 1
+    assert Study(search(1), project, nothing).left == 1  # its folder was deleted
+    assert Study(search(1, "minimize"), project, finished).left == 1
+    assert Study(search(1, space=SPACE | {"policy.penalty": {"low": 0.0, "high": 1.0}}), project, finished).left == 1
 
 
 def test_what_failed_has_no_value_and_is_replaced(project: Params) -> None:

@@ -153,6 +153,28 @@ def test_other_options_begin_afresh(project: Path, changed: dict[str, Any]) -> N
     assert not KEPT.exists()
 
 
+def test_a_kill_in_the_last_deletion_leaves_nothing_that_looks_finished(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A finished run is told by its dataset's folder, whose files go first: the next call would join what is left."""
+    real = resumption.shutil.rmtree
+
+    def killed_after_one_file(folder: Path, **_: Any) -> None:
+        if folder.exists():
+            next(file for file in folder.rglob("*") if file.is_file()).unlink()
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(resumption.shutil, "rmtree", killed_after_one_file)
+    with suppress(KeyboardInterrupt), kept_collection("x-v0", "Pendulum-v1", TD3) as folder:
+        (folder / "0/dataset").mkdir(parents=True)
+        (folder / "0/dataset/main_data.hdf5").touch()
+    monkeypatch.setattr(resumption.shutil, "rmtree", real)
+    with kept_collection("x-v0", "Pendulum-v1", TD3) as again:
+        assert not again.exists()
+        KeptRun(again / "0")
+    assert not KEPT.exists()
+
+
 def test_what_was_recorded_after_the_last_checkpoint_is_left_out(project: Path) -> None:
     """The learner that recorded it is lost, and the resumed one records other episodes in its place."""
     kept, learner = KeptRun(Path("run")), learning("Pendulum-v1", TD3, seed=0)

@@ -24,6 +24,7 @@ from primorl.trajectories.sources.replay.recording import Episode
 
 _LIBRARIES = ("gymnasium", "numpy", "stable-baselines3", "torch")
 _EPISODES_PER_FILE = 250
+_GONE = ".gone"
 _COUNTERS = ("num_timesteps", "_episode_num", "_n_updates", "_n_calls", "exploration_rate")
 _ROWS = ("observations", "next_observations", "actions", "rewards", "dones", "timeouts")
 
@@ -50,15 +51,26 @@ def kept_collection(dataset_id: str, environment: str, options: ReplayOptions) -
         if not free:
             raise PipelineError(f"{folder}: another process collects {dataset_id} here; wait until it has ended")
         yield folder
-        shutil.rmtree(folder)
+        _delete(folder)
         folder.with_suffix(".lock").unlink()
     for lock in folder.parent.glob("*.lock"):
         with locked(lock) as free:
             if free:
-                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                _delete(lock.with_suffix(""))
                 lock.unlink()
+    for gone in folder.parent.glob(f"*{_GONE}"):  # of a process that was killed while it deleted
+        shutil.rmtree(gone, ignore_errors=True)
     with suppress(OSError):  # another process collects this dataset with other options
         folder.parent.rmdir()
+
+
+def _delete(folder: Path) -> None:
+    """Delete a folder under another name: killed in the middle, it must not look like a run that has finished."""
+    if folder.exists():
+        gone = folder.with_suffix(_GONE)
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+        shutil.rmtree(gone)
 
 
 @dataclass(frozen=True)
