@@ -24,6 +24,7 @@ HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 """This machine. A process number means nothing on another one."""
 _TEMPORARY = re.compile(rf"\.(?P<target>.+)\.new-{HOST}-(?P<process>\d{{1,9}})-(?P<previous>old-)?")
 _LOCK_SECONDS = 3600.0  # a younger lock file may belong to a run that is about to write its first checkpoint
+_SECONDS_BETWEEN_LOOKS = 0.5  # at a lock that is waited for
 _AT_FDCWD, _RENAME_EXCHANGE = -100, 2  # of Linux's renameat2(2)
 
 
@@ -144,6 +145,20 @@ def locked(path: Path) -> Iterator[bool]:
             if _is_at(file.fileno(), path):
                 yield True
                 return
+
+
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Hold the lock file at ``path`` for the block, once no other living process holds it. It is deleted afterwards."""
+    while True:
+        with locked(path) as free:
+            if free:
+                try:
+                    yield
+                finally:
+                    path.unlink(missing_ok=True)
+                return
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def _is_at(handle: int, path: Path) -> bool:

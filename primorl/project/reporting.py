@@ -5,18 +5,15 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-from primorl.project.errors import Busy, PipelineError
+from primorl.project.errors import PipelineError
 
 INTERRUPTED = 130
-BUSY = 75
-"""EX_TEMPFAIL of sysexits.h: another process does the same work (`Busy`)."""
 
 
 def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
     """Do a stage's work and return its exit status. An error becomes one line on stderr.
 
-    The status is 0, 1 after an error, `BUSY` or `INTERRUPTED`. The message of an exception that nobody foresaw may
-    quote private values. Only its type and place are shown.
+    The message of an exception that nobody foresaw may quote private values. Only its type and place are shown.
 
     Args:
         name: of the stage, for messages.
@@ -35,7 +32,7 @@ def exit_status(name: str, work: Callable[[], None], *, debug: bool) -> int:
         if debug:
             traceback.print_exc()
         print(f"error: {_explained(name, error)}", file=sys.stderr)
-        return BUSY if isinstance(error, Busy) else 1
+        return 1
     return 0
 
 

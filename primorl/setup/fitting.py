@@ -13,7 +13,6 @@ import itertools
 import json
 import math
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
@@ -25,7 +24,7 @@ from primorl.config.suggestions import FITTED
 from primorl.dynamics.config import CanLearn
 from primorl.dynamics.termination import LEARNED
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, locked
+from primorl.project.files import home, waited_for
 from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
@@ -72,7 +71,6 @@ _SHARES = 0.05, 0.5
 _NOISE_YES, _NOISE_SOME, _NOISE_NO = 0.2, 0.37, 0.55
 """s up to which runs learned, up to which most did, and from which none did."""
 _LEARNED_YES, _LEARNED_NO = 0.9, 0.6
-_SECONDS_BETWEEN_LOOKS = 0.5
 _HELPS = (1.5, 2.0, 3.0, 5.0, 10.0, 30.0, 100.0)
 
 
@@ -139,19 +137,12 @@ def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Param
     if params.dynamics.train_anyway and not params.unfitted & TRAINING_KEYS:
         return params, _by_rule(params, manifest, public)  # nothing is to be fitted, nor would a dry run stop anything
     file = home() / FITS / f"{_digest(params, manifest, public)}.json"
-    while True:
-        if file.exists():
-            kept = read_record(file, Fit, "remove it: it is made anew")
-            return params.fitted(kept.values), kept
-        with locked(file.with_suffix(".lock")) as free:
-            if free and not file.exists():
-                rehearsed = public.units >= LEAST_UNITS and params.privacy.statistics.normaliser == "public"
-                made = _by_dry_runs(params, manifest, public) if rehearsed else _by_rule(params, manifest, public)
-                write_record(file, made)
-            if free:
-                file.with_suffix(".lock").unlink()
-                continue
-        time.sleep(_SECONDS_BETWEEN_LOOKS)  # trials of a sweep that begin together need one fit, not one each
+    if not file.exists():
+        with waited_for(file.with_suffix(".lock")):
+            if not file.exists():  # trials of a sweep that begin together need one fit, not one each
+                write_record(file, _made(params, manifest, public))
+    kept = read_record(file, Fit, "remove it: it is made anew")
+    return params.fitted(kept.values), kept
 
 
 def check_verdict(params: Params, fit: Fit) -> None:
@@ -180,6 +171,11 @@ def noise_share(setup: TrainingSetup) -> float:
     """The noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
     plan = setup.plan
     return plan.noise_multiplier * math.sqrt(setup.architecture.parameters / plan.rounds) / plan.expected_cohort
+
+
+def _made(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+    rehearsed = public.units >= LEAST_UNITS and params.privacy.statistics.normaliser == "public"
+    return (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public)
 
 
 def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:

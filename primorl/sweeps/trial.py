@@ -22,12 +22,13 @@ from typing import Any
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked, read_json
 from primorl.project.paths import CURVES, MOPO, POLICY, SUMMARY
-from primorl.project.reporting import BUSY, INTERRUPTED
+from primorl.project.reporting import INTERRUPTED
 from primorl.sweeps.folders import OUTPUT, Stage, TrialFolder, lock_of, stages, trial_folder, trial_params
 from primorl.sweeps.rows import FILE, Row, Status, read_row, write_row
 from primorl.sweeps.trials import Trial
 
-_SECONDS_BETWEEN_TRIES = 2.0
+BUSY = 75
+"""Exit status where another process runs the same trial."""
 _PRIVACY = "privacy.json"
 _stopped = threading.Event()  # an interrupt in the middle of an import may come out as another error
 Ask = Callable[[], None]
@@ -124,10 +125,7 @@ def _run(trial: TrialFolder, ask: Ask, output: Path) -> tuple[Status | None, str
             if trial.has_ended(stage):
                 continue
             started = time.perf_counter()
-            while (
-                status := _run_stage(stage)
-            ) == BUSY:  # another trial pays for the same model, which is then restored
-                time.sleep(_SECONDS_BETWEEN_TRIES)
+            status = _run_stage(stage)
             if status == INTERRUPTED:
                 return None, None
             if status != 0:
@@ -156,10 +154,12 @@ def _run_stage(stage: Stage) -> int:
 @contextlib.contextmanager
 def _inside(folder: Path, job: Job) -> Iterator[Path]:
     """Work in the trial's folder, with the project as home; what the stages print goes to a file there."""
+    from primorl.privacy.ledger.charges import WAIT
     from primorl.tracking import RUN_TAGS
 
-    before = {name: os.environ.get(name) for name in ("DVC_ROOT", RUN_TAGS)}
-    os.environ.update({"DVC_ROOT": str(home()), RUN_TAGS: json.dumps(job.tags)})
+    own = {"DVC_ROOT": str(home()), RUN_TAGS: json.dumps(job.tags), WAIT: "1"}
+    before = {name: os.environ.get(name) for name in own}
+    os.environ.update(own)
     output = folder / OUTPUT
     try:
         with (

@@ -4,7 +4,7 @@ import dataclasses
 import json
 import math
 import shutil
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -55,13 +55,17 @@ def test_who_comes_second_waits_for_the_first_one_s_fit(data: Params, monkeypatc
     kept = file.read_bytes()
     file.unlink()
 
-    def meanwhile(seconds: float) -> None:
-        file.write_bytes(kept)
+    with ExitStack() as other:
 
-    monkeypatch.setattr(fitting, "_by_dry_runs", None)
-    monkeypatch.setattr(fitting.time, "sleep", meanwhile)
-    with locked(file.with_suffix(".lock")):
+        def meanwhile(seconds: float) -> None:
+            file.write_bytes(kept)
+            other.close()
+
+        monkeypatch.setattr(fitting, "_by_dry_runs", None)
+        monkeypatch.setattr("time.sleep", meanwhile)
+        assert other.enter_context(locked(file.with_suffix(".lock")))
         assert fit(params)[1] == expected
+    assert [found.name for found in file.parent.iterdir()] == [file.name]
 
 
 def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Params) -> None:

@@ -1,20 +1,21 @@
 """A trial has a folder of its own, shares the project's data and ledger, and leaves a row whatever becomes of it."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 import yaml
 
 from primorl.config.params import Params
+from primorl.privacy.ledger.charges import WAIT
 from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
-from primorl.project.reporting import BUSY
 from primorl.sweeps import trial as trials
 from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder, unlink_left
 from primorl.sweeps.rows import read_row
-from primorl.sweeps.trial import run
+from primorl.sweeps.trial import BUSY, run
 from primorl.sweeps.trials import Trial
 from tests.sweeps.conftest import granted, job_of, ran
 from tests.sweeps.places import BAD_SEED
@@ -129,6 +130,13 @@ def test_other_settings_begin_afresh(project: Params) -> None:
     other = TrialFolder("tiny", TRIAL, 1, "c0ffee")
     other.lay()
     assert not other.has_ended(stages()[0])
+    other.ended(stages()[0], 1.0)
+    manifest = Path("data/partitions/manifest.json")
+    manifest.write_text(manifest.read_text().replace('"private_units": 2', '"private_units": 1'))
+    of_others = TrialFolder("tiny", TRIAL, 1, "c0ffee")
+    of_others.lay()
+    assert not of_others.has_ended(stages()[0])
+    of_others.ended(stages()[0], 1.0)
     newer = TrialFolder("tiny", TRIAL, 1, "decaf")
     newer.lay()
     assert not newer.has_ended(stages()[0])
@@ -141,20 +149,13 @@ def test_one_process_at_a_time_runs_a_trial(project: Params) -> None:
     assert ran() == []
 
 
-def test_a_stage_waits_for_another_trial_that_pays_for_the_same_model(
-    project: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_its_stages_wait_for_who_pays_for_the_same_model(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two trials of one model begin together: one pays, the other restores what was paid for, and neither fails."""
-    real, statuses = trials._run_stage, [BUSY, BUSY]
-
-    def busy_at_first(stage: Stage) -> int:
-        return statuses.pop() if stage.name == "train" and statuses else real(stage)
-
-    monkeypatch.setattr(trials, "_run_stage", busy_at_first)
-    monkeypatch.setattr(trials, "_SECONDS_BETWEEN_TRIES", 0.0)
-    assert run(job_of(TRIAL), granted) == 0
-    assert read_row(FOLDER).finished  # type: ignore[union-attr]
-    assert (statuses, ran()) == ([], ["train 3", "evaluate 3"])
+    monkeypatch.delenv(WAIT, raising=False)
+    seen = []
+    assert run(job_of(TRIAL), lambda: seen.append(WAIT in os.environ)) == 0
+    assert seen == [True]
+    assert WAIT not in os.environ
 
 
 def test_another_dataset_s_file_makes_no_trial_anew(project: Params) -> None:

@@ -1,9 +1,11 @@
 """Paying for a mechanism: reserve a charge before any private byte is read, and resume after a kill at no cost."""
 
 import hashlib
+import os
 import re
 import secrets
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -37,6 +39,8 @@ _ANOTHER_DRAW = (
     "to pay for another draw of the noise, set privacy.draw in params.yaml to a new number (online.draw for the stage "
     "online)"
 )
+WAIT = "PRIMORL_WAIT"  # environment variable: set where a living process that does the same work is waited for
+_SECONDS_BETWEEN_LOOKS = 1.0
 
 
 @dataclass
@@ -113,7 +117,7 @@ def pay_or_resume(
     |----------------------------------------------------|---------------------------------------------------------|
     | completed before                                   | restored; nothing is spent, no lock is needed           |
     | begun by a process that died                       | resumed from its checkpoint; nothing is spent           |
-    | another living process works on it                 | refused                                                 |
+    | another living process works on it                 | refused; with `WAIT`, waited for, then restored         |
     | its checkpoint is not here, or is an old copy      | refused; the charge stays spent                         |
     | two processes begin at once, here or elsewhere     | one is granted, the other is refused                    |
     | an error while it reserved, outcome unknown        | the checkpoint stays; the next call finds out           |
@@ -144,16 +148,21 @@ def pay_or_resume(
     if begin is None:
         yield Payment(ledger.reserve(request, budget), None)
         return
-    with ExitStack() as locks:
-        payment = _restored(ledger, request.identity, checkpoints, restore)
-        if payment is None:
-            _lock_identity(ledger, request.identity, checkpoints, locks)
-            payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
-        if payment is None:
-            orphans = _orphans(ledger, checkpoints, locks)
-            payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
-            _delete_orphans(ledger, orphans)
-        yield payment
+    said = False
+    while True:
+        with ExitStack() as locks:
+            try:
+                payment = _paid_for(ledger, request, budget, checkpoints, begin, restore, locks)
+            except Busy:
+                if WAIT not in os.environ:
+                    raise
+            else:
+                yield payment
+                return
+        if not said:
+            _say(f"{request.stage}: another process pays for exactly this result; it is waited for")
+            said = True
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
 
 
 def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnDataset:
@@ -172,6 +181,31 @@ def spent_on_dataset(ledger: Ledger, version: Version, delta: float) -> SpentOnD
         delta=delta,
         charges=total.charges,
     )
+
+
+def _paid_for(
+    ledger: Ledger,
+    request: Request,
+    budget: Budget | None,
+    checkpoints: Path,
+    begin: S,
+    restore: Restore[S],
+    locks: ExitStack,
+) -> Payment[S]:
+    """What `pay_or_resume` gives, with the locks that its block needs.
+
+    Raises:
+        Busy: another living process works on it.
+    """
+    payment = _restored(ledger, request.identity, checkpoints, restore)
+    if payment is None:
+        _lock_identity(ledger, request.identity, checkpoints, locks)
+        payment = _resumed(ledger, request.identity, checkpoints, restore, locks)
+    if payment is None:
+        orphans = _orphans(ledger, checkpoints, locks)
+        payment = _reserved(ledger, request, budget, checkpoints, begin, locks)
+        _delete_orphans(ledger, orphans)
+    return payment
 
 
 def _restored(ledger: Ledger, identity: str, checkpoints: Path, restore: Restore[S]) -> Payment[S] | None:

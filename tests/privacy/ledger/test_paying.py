@@ -4,7 +4,7 @@ import json
 import multiprocessing
 import re
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
@@ -145,6 +145,28 @@ def test_work_in_progress_is_left_to_its_process(one_file: Place) -> None:
     assert f"another process works on charge {charge.id} of {charge.time}" in said
     assert "wait for it; to pay for another draw of the noise, set privacy.draw" in said
     judge(one_file)
+
+
+def test_who_waits_is_given_what_the_other_paid_for(one_file: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of a sweep that have the same model: one pays, and the others restore it."""
+    monkeypatch.setenv(charges.WAIT, "1")
+    monkeypatch.setattr(charges, "_SECONDS_BETWEEN_LOOKS", 0.01)
+    killed_in_round(one_file, 2)
+    looks, other = [], ExitStack()
+
+    def meanwhile(seconds: float) -> None:
+        looks.append(seconds)
+        if len(looks) == 2:
+            other.close()
+
+    with pytest.MonkeyPatch.context() as patched, other:
+        patched.setattr("time.sleep", meanwhile)
+        assert other.enter_context(locked(one_file.checkpoint.with_suffix(".lock")))
+        one_file.work()
+    assert looks == [0.01, 0.01]
+    judge(one_file)
+    assert at_once(*[replace(one_file, folder=one_file.folder)] * 3) == ["done"] * 3
+    assert len(one_file.charged) == 1
 
 
 def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> None:
