@@ -61,8 +61,10 @@ def _run(
         for line in lines(sweep):
             print(line)
     if rows is not None:
+        from primorl.sweeps.sweeping import write_table
+
         finished = [row for row in tables.read_rows(sweep_folder(sweep.name)) if row.finished]
-        tables.write_flat(rows, finished)
+        write_table(rows, sweep, finished)
         print(f"{rows}: {len(finished)} finished trials of {sweep.name}")
     if not plan and rows is None:
         _run_missing(sweep, workers, slurm)

@@ -38,7 +38,7 @@ def trial_folder(sweep: str, trial: Trial) -> Path:
 
 def lock_of(sweep: str, trial: Trial) -> Path:
     """The file that whoever runs a trial holds the lock of. It lies beside the folder, which may be deleted."""
-    return sweep_folder(sweep) / f"{trial.name}.lock"
+    return _lock_beside(trial_folder(sweep, trial))
 
 
 def trial_params(trial: Trial, threads: int | None = None) -> Params:
@@ -88,6 +88,11 @@ class Stage:
     words: tuple[str, ...]
 
 
+def stages_of_data() -> list[str]:
+    """Names of the stages of ``dvc.yaml`` up to ``partition``."""
+    return list(_after_partition()[0])
+
+
 def stages() -> list[Stage]:
     """The stages of ``dvc.yaml`` after ``partition``, in its order.
 
@@ -115,7 +120,7 @@ class TrialFolder:
     def __init__(self, sweep: str, trial: Trial, threads: int, commit: str | None) -> None:
         self.path = trial_folder(sweep, trial)
         self._raw = _raw(trial, threads)
-        self._made_by = {"settings": _digest(self._raw), "commit": commit}
+        self._made_by = {"settings": _digest(self._raw), "data": _digest_of_data(), "commit": commit}
         self._seconds: dict[str, float] = {}
 
     def lay(self) -> None:
@@ -157,10 +162,14 @@ class TrialFolder:
 
 def unlink_left() -> None:
     """Take away the links that killed trials of any sweep have left: who copies their folders must not copy rows."""
-    for lock in (home() / SWEEPS).glob("*/*.lock"):
-        with locked(lock) as free:
+    for folder in {link.parent.parent for link in (home() / SWEEPS).glob("*/*/data/*")}:
+        with locked(_lock_beside(folder)) as free:
             if free:
-                _unlink(lock.with_suffix(""))
+                _unlink(folder)
+
+
+def _lock_beside(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
 def _unlink(folder: Path) -> None:
@@ -168,13 +177,24 @@ def _unlink(folder: Path) -> None:
         link.unlink()
 
 
-def other_settings(sweep: str, trial: Trial) -> list[str]:
-    """Keys of params.yaml whose values are others now than when a trial was run; those of speed left out."""
-    file = trial_folder(sweep, trial) / PARAMS
-    if not file.exists():
+def changed_since(sweep: str, trial: Trial) -> list[str]:
+    """What is otherwise now than when a trial was run: keys of params.yaml, files of its dataset, the partitions.
+
+    Keys that concern speed alone are left out, and so is what a folder of an older version does not tell.
+    """
+    folder = trial_folder(sweep, trial)
+    if not (folder / PARAMS).exists():
         return []
-    then, now = _flat(_without_speed(read_yaml(file, ""))), _flat(_without_speed(_raw(trial, None)))
-    return sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+    try:
+        raw = _raw(trial, None)
+    except PipelineError:  # params.yaml does not have its keys any more
+        return [str(PARAMS)]
+    then, now = _flat(_without_speed(read_yaml(folder / PARAMS, ""))), _flat(_without_speed(raw))
+    keys = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
+    files = [str(file) for file in _of_dataset(raw) if _text(folder / file) != _text(file)]
+    ended = read_json(folder / _ENDED) if (folder / _ENDED).exists() else {}
+    other = MANIFEST.exists() and ended.get("data", _digest_of_data()) != _digest_of_data()
+    return [*keys, *files, *([str(PARTITIONS)] if other else [])]
 
 
 def _raw(trial: Trial, threads: int | None) -> dict[str, Any]:
@@ -184,11 +204,22 @@ def _raw(trial: Trial, threads: int | None) -> dict[str, Any]:
 
 
 def _digest(raw: dict[str, Any]) -> str:
-    """Of everything that a trial's files say, but what concerns speed alone."""
+    """Of everything that a trial's files say, but its data and what concerns speed alone."""
     said = [json.dumps(_without_speed(raw), sort_keys=True), PIPELINE.read_text(encoding="utf-8")]
-    files = [DATASETS / f"{name}.yaml" for name in ("defaults", raw.get("dataset"))]
-    said += [file.read_text(encoding="utf-8") for file in files if file.exists()]
-    return hashlib.sha256("\0".join([*said, MANIFEST.read_text(encoding="utf-8")]).encode()).hexdigest()
+    return hashlib.sha256("\0".join([*said, *map(_text, _of_dataset(raw))]).encode()).hexdigest()
+
+
+def _digest_of_data() -> str:
+    return hashlib.sha256(MANIFEST.read_bytes()).hexdigest()
+
+
+def _of_dataset(raw: dict[str, Any]) -> list[Path]:
+    """The files that a trial reads in ``datasets/``."""
+    return [DATASETS / f"{name}.yaml" for name in ("defaults", raw.get("dataset"))]
+
+
+def _text(file: Path) -> str:
+    return file.read_text(encoding="utf-8") if file.exists() else ""
 
 
 def _without_speed(raw: dict[str, Any]) -> dict[str, Any]:

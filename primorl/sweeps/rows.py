@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,6 @@ from primorl.project.records import read_record, record, write_record
 FILE = Path("row.json")
 Status = Literal["finished", "refused", "failed"]
 _SPENT = "spent_on_dataset"
-"""In the summary: what all charges of the dataset came to when the trial ended; a table has its ε."""
 _FORMS = (".csv", ".parquet")
 
 
@@ -40,7 +39,10 @@ class Row:
         return self.status == "finished"
 
     def flat(self) -> dict[str, Any]:
-        """Scalars by column: settings by dotted key, then the summary's under their names, ranges as two columns."""
+        """Scalars by column: settings by dotted key, then the summary's under their names, ranges as two columns.
+
+        Of what was spent on the dataset there is the ε: of all its charges when the trial ended.
+        """
         found: dict[str, Any] = {"sweep": self.sweep, "trial": self.trial, "case": self.case}
         found |= {key: _cell(value) for key, value in self.settings.items()}
         for key, value in self.summary.items():
@@ -78,14 +80,19 @@ def read_rows(folder: Path) -> list[Row]:
     return [row for row in found if row is not None]
 
 
-def write_flat(path: Path, rows: Sequence[Row]) -> None:
+def write_flat(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
     """Write rows as a table, one line a trial: ``.csv`` or ``.parquet``.
+
+    Args:
+        path: of the table.
+        rows: to write.
+        changed: by trial, what is otherwise in the project since it ran; it becomes the column ``stale``.
 
     Raises:
         PipelineError: another ending.
     """
     check_form(path)
-    flat = [row.flat() for row in rows]
+    flat = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
     columns = list(dict.fromkeys(key for line in flat for key in line))
     with replaced_file(path) as fresh:
         if path.suffix == ".csv":

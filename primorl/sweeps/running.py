@@ -9,10 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from primorl.project.files import locked
-from primorl.project.reporting import BUSY
 from primorl.sweeps.folders import lock_of, trial_folder
 from primorl.sweeps.rows import Row, read_row
-from primorl.sweeps.trial import Job, failed
+from primorl.sweeps.trial import BUSY, Job, failed
 from primorl.sweeps.trials import Trial
 
 _PAUSE_SECONDS = 0.1
@@ -90,10 +89,22 @@ def run_trials(
     """
     running: list[tuple[Job, Process]] = []
     elsewhere: list[Job] = []
+    before: dict[str, Row | None] = {}
+
+    def end(job: Job, row: Row) -> None:
+        source.tell(job.trial, row)
+        on_row(job.trial, row)
+
     try:
         while True:
-            again = [job for job in elsewhere if _is_free(job)]
-            elsewhere = [job for job in elsewhere if job not in again]
+            again = []
+            for job in [job for job in elsewhere if _is_free(job)]:
+                elsewhere.remove(job)
+                row = _row_of(job)
+                if row is not None and row != before[job.trial.name]:
+                    end(job, row)  # the other process has run it
+                else:
+                    again.append(job)
             while len(running) < workers:
                 if again:
                     job = again.pop()
@@ -101,6 +112,7 @@ def run_trials(
                     job = make_job(trial)
                 else:
                     break
+                before[job.trial.name] = _row_of(job)
                 running.append((job, start(job)))
             elsewhere += again
             if not running and not elsewhere:
@@ -109,13 +121,10 @@ def run_trials(
             ended = [(job, process, status) for job, process in running if (status := process.poll()) is not None]
             for job, process, status in ended:
                 running.remove((job, process))
-                if status == BUSY or not _is_free(job):
+                if (left := _left_by(job, status)) is None:
                     elsewhere.append(job)
-                    continue
-                row = read_row(trial_folder(job.sweep, job.trial)) if status == 0 else None
-                row = row or failed(job, _how(status))
-                source.tell(job.trial, row)
-                on_row(job.trial, row)
+                else:
+                    end(job, left)
     finally:
         _end([process for _, process in running])
 
@@ -140,6 +149,21 @@ def shares(workers: int | None, threads: int | None, trials: int) -> tuple[int, 
 def _is_free(job: Job) -> bool:
     with locked(lock_of(job.sweep, job.trial)) as free:
         return free
+
+
+def _row_of(job: Job) -> Row | None:
+    return read_row(trial_folder(job.sweep, job.trial))
+
+
+def _left_by(job: Job, status: int) -> Row | None:
+    """The row of a trial whose process has ended; None: another process has the trial."""
+    with locked(lock_of(job.sweep, job.trial)) as free:
+        if not free or status == BUSY:
+            return None
+        row = _row_of(job)
+        if row is not None and (row.finished or status == 0):
+            return row
+        return failed(job, _how(status))
 
 
 def _how(status: int) -> str:

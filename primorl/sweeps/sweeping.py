@@ -1,6 +1,6 @@
 """Run what is missing of a sweep: a grid or a search, here or on Slurm."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,8 +10,8 @@ from primorl.project.files import home
 from primorl.project.git import git_commit
 from primorl.sweeps.file import Between, Choices, Sweep
 from primorl.sweeps.folders import (
+    changed_since,
     check_data,
-    other_settings,
     stages,
     sweep_folder,
     trial_folder,
@@ -75,7 +75,6 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
     """
     params, folder = load(), sweep_folder(sweep.name)
     unlink_left()
-    check_fresh()
     stages()
     study = None if sweep.content.search is None else Study(sweep, params, lambda trial: _finished(sweep, trial))
     trials = expand(sweep) if study is None else study.trials()
@@ -83,9 +82,12 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
     rows = {trial.name: row for trial in trials if (row := _finished(sweep, trial)) is not None}
     ran_before, missing = list(rows), [trial for trial in trials if trial.name not in rows]
     total = len(trials) if study is None else len(trials) + study.left
+    if total > len(rows):
+        check_fresh(params)
     count, threads = shares(workers, params.compute.threads, total - len(rows))
     if slurm is not None:
         threads, count = params.compute.threads or 1, workers or max(1, total)
+    begin = start or (start_here if slurm is None else slurm_start(slurm, folder, threads))
     keys = varying(trials) if study is None else list(_space(sweep))
     tracked = SweepRun(sweep.name, params)
     commit = git_commit()
@@ -104,15 +106,19 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
                 rows[trial.name] = row
                 progress.update(trial, row)
 
-            begin = start or (start_here if slurm is None else slurm_start(slurm, folder, threads))
             run_trials(study or Grid(missing), job, workers=count, start=begin, on_row=on_row)
     finally:
         there = [rows[trial.name] for trial in trials if trial.name in rows]
         finished = [row for row in there if row.finished]
-        write_flat(folder / TABLE, finished)
+        write_table(folder / TABLE, sweep, finished)
         tracked.end(finished, _best(sweep, finished), folder / TABLE, complete=len(finished) >= total)
     kept = [trial for trial in trials if trial.name in ran_before]
     return Done(trials, there, _stale(sweep, kept))
+
+
+def write_table(path: Path, sweep: Sweep, rows: Sequence[Row]) -> None:
+    """Write rows as a table that marks those whose settings or data are others now."""
+    write_flat(path, rows, {row.trial: changed_since(sweep.name, Trial(row.settings, row.case)) for row in rows})
 
 
 def _finished(sweep: Sweep, trial: Trial) -> Row | None:
@@ -141,11 +147,11 @@ def _best(sweep: Sweep, rows: list[Row]) -> float | None:
 
 
 def _stale(sweep: Sweep, trials: list[Trial]) -> list[str]:
-    """What is to be said of trials that finished under another params.yaml."""
-    keys = sorted({key for trial in trials for key in other_settings(sweep.name, trial)})
+    """What is to be said of trials that finished with other settings or data."""
+    keys = sorted({key for trial in trials for key in changed_since(sweep.name, trial)})
     if not keys:
         return []
     return [
-        f"{sweep_folder(sweep.name).relative_to(home())}: some trials finished with other values of "
-        f"{', '.join(keys)} in params.yaml; they are kept; delete their folders to run them again"
+        f"{sweep_folder(sweep.name).relative_to(home())}: some trials finished before these changed: "
+        f"{', '.join(keys)}; they are kept; delete their folders to run them again"
     ]

@@ -70,6 +70,12 @@ def varying(trials: list[Trial]) -> list[str]:
     return [key for key in keys if key in several]
 
 
+def short(keys: list[str]) -> list[str]:
+    """Headings of keys in a table: the last word of each, unless two would be the same."""
+    words = [key.rpartition(".")[2] for key in keys]
+    return [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
+
+
 def said(trial: Trial, keys: list[str] | None = None) -> str:
     """A trial's case and settings in a line.
 

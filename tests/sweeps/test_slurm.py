@@ -6,9 +6,11 @@ from pathlib import Path
 import pytest
 
 from primorl.config.params import Params
+from primorl.project.errors import PipelineError
 from primorl.sweeps.slurm import slurm_start
+from primorl.sweeps.sweeping import run_sweep
 from primorl.sweeps.trials import Trial
-from tests.sweeps.conftest import job_of
+from tests.sweeps.conftest import job_of, sweep_of
 
 submitit = pytest.importorskip("submitit")
 
@@ -26,3 +28,15 @@ def test_a_job_is_a_trial_of_its_own_in_the_projects_folder(project: Params, mon
     assert [start(job).wait() for job in jobs] == [0, 70]
     asked = [json.loads(line)["trial"]["settings"] for line in Path("asked").read_text().splitlines()]
     assert asked == [{"seed": 1}, {"seed": 13}]
+
+
+@pytest.mark.parametrize(("partition", "said"), [(" ", "empty name"), ("gpu", "sbatch is not on the PATH")])
+def test_a_sweep_that_cannot_submit_says_so_before_the_first_trial(
+    project: Params, monkeypatch: pytest.MonkeyPatch, partition: str, said: str
+) -> None:
+    """Without Slurm, submitit would run the trials here."""
+    monkeypatch.setenv("PATH", str(Path.cwd()))
+    monkeypatch.setattr("primorl.sweeps.sweeping.SweepRun", None)
+    with pytest.raises(PipelineError, match=f"^--slurm: .*{said}"):
+        run_sweep(sweep_of({"grid": {"seed": [0]}}), workers=1, slurm=partition)
+    assert not Path(".primorl/sweeps/tiny").exists()

@@ -1,5 +1,6 @@
 """A sweep runs what is missing, goes on after a kill, and keeps what failed."""
 
+import csv
 import os
 import signal
 import time
@@ -9,12 +10,11 @@ import pytest
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.reporting import BUSY
 from primorl.sweeps.folders import trial_folder
 from primorl.sweeps.rows import read_rows
 from primorl.sweeps.running import Grid, run_trials, shares
 from primorl.sweeps.sweeping import TABLE, Done, run_sweep
-from primorl.sweeps.trial import Job, run
+from primorl.sweeps.trial import BUSY, Job, run
 from primorl.sweeps.trials import Trial, expand
 from tests.sweeps.conftest import Forked, NoRun, granted, job_of, ran, sweep_of
 from tests.sweeps.places import BAD_SEED, HOLD, RAN
@@ -165,9 +165,54 @@ def test_rows_of_other_settings_are_kept_with_a_warning(project: Params) -> None
     assert run(job_of(trial), granted) == 0
     assert swept([0]).warnings == []
     text = Path("params.yaml").read_text()
-    Path("params.yaml").write_text(text.replace("epochs:", "epochs: 77 #"))
+    Path("params.yaml").write_text(text.replace("  epochs:", "  epochs: 77 #"))
     (warning,) = swept([0]).warnings
-    assert "policy.epochs in params.yaml; they are kept" in warning
+    assert "before these changed: policy.epochs; they are kept" in warning
+    assert stale() == ["policy.epochs"]
+    Path("params.yaml").write_text(text)
+    assert swept([0]).warnings == []
+    assert stale() == [""]
+    Path("datasets/other.yaml").write_text("source: minari\n")
+    manifest = Path("data/partitions/manifest.json").read_text()
+    Path("data/partitions/manifest.json").write_text(manifest.replace('"private_units": 2', '"private_units": 1'))
+    own = Path("datasets/small.yaml")
+    own.write_text(own.read_text() + "# changed\n")
+    swept([0])
+    assert stale() == ["datasets/small.yaml, data/partitions"]
+
+
+def stale() -> list[str]:
+    return [line["stale"] for line in csv.DictReader((FOLDER / TABLE).open())]
+
+
+def test_what_failed_in_another_command_is_not_run_a_second_time(project: Params) -> None:
+    HOLD.touch()
+    other = Forked(job_of(Trial({"seed": BAD_SEED})))
+    until(f"evaluate {BAD_SEED}")
+    statuses = []
+
+    def begin(job: Job) -> Forked:
+        started = Forked(job)
+        statuses.append(started.wait())
+        HOLD.unlink()
+        other.wait()
+        return started
+
+    done = run_sweep(sweep_of({"grid": {"seed": [BAD_SEED]}}), workers=1, start=begin)
+    assert statuses == [BUSY]
+    assert done.rows[0].error == "a stage says why"
+    assert ran() == [f"train {BAD_SEED}", f"evaluate {BAD_SEED}"]
+
+
+def test_a_finished_row_is_kept_whatever_the_status_of_its_process(project: Params) -> None:
+    """A job of Slurm does not tell that another command had the trial."""
+
+    class Lost(Forked):
+        def poll(self) -> int | None:
+            return None if super().poll() is None else 70
+
+    done = run_sweep(sweep_of({"grid": {"seed": [2]}}), workers=1, start=Lost)
+    assert done.rows[0].finished
 
 
 @pytest.mark.parametrize(
