@@ -83,9 +83,9 @@ def _run_missing(sweep: "Sweep", workers: int | None, slurm: str | None) -> None
 
 def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
     """A line for every trial: what varies, the result, its ε; below, why trials are not finished."""
-    from primorl.commands.printing import rendered
+    from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.sweeps.trials import varying
+    from primorl.sweeps.trials import short, varying
 
     keys, lines = varying(trials), []
     by_name = {row.trial: row for row in rows}
@@ -108,6 +108,7 @@ def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
                 row.status,
             )
         )
-    columns = ("trial", "case", *keys, "return", "score", "ε", "seconds", "")
-    table = rendered(columns, lines, right=columns[2:-1])
-    return "\n".join([table, *(f"{row.trial} {row.status}: {row.error}" for row in rows if row.error is not None)])
+    heads = short(keys)
+    columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
+    table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
+    return "\n".join([table, *(f"{row.trial} {row.status}: {one_line(row.error)}" for row in rows if row.error)])

@@ -32,7 +32,8 @@ class Planned:
         noise_multiplier: z.
         noise_per_coordinate: z/(qK) of a mean update, in units of the clipping norm.
         noise_share: s, the noise norm of all rounds over the most that they can move.
-        can_learn: the verdict on its settings, or what speaks against the trial.
+        can_learn: the verdict on its settings.
+        why_not: what speaks against the trial; None: nothing.
         charges: what would be charged, by identity; what is paid is left out.
         finished: whether its row is there.
     """
@@ -43,6 +44,7 @@ class Planned:
     noise_per_coordinate: float | None
     noise_share: float | None
     can_learn: str
+    why_not: str | None
     charges: "dict[str, dp_event.DpEvent]"
     finished: bool
 
@@ -83,13 +85,14 @@ def planned(sweep: "Sweep") -> list[Planned]:
 
 def lines(sweep: "Sweep") -> Iterator[str]:
     """The plan as text: a table, and what all of it comes to."""
-    from primorl.commands.printing import rendered
+    from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.sweeps.trials import varying
+    from primorl.sweeps.trials import short, varying
 
     found = planned(sweep)
     keys = varying([each.trial for each in found])
-    columns = ("trial", "case", *keys, "ε", "z", "z/(qK), in C", "s", "can it learn?", "charges")
+    heads = short(keys)
+    columns = ("trial", "case", *heads, "ε", "z", "z/(qK)", "s", "can it learn?", "charges")
     yield rendered(
         columns,
         (
@@ -107,7 +110,9 @@ def lines(sweep: "Sweep") -> Iterator[str]:
             for each in found
         ),
         right=columns[2:-2],
+        cut=("trial", "case", *heads, "can it learn?"),
     )
+    yield from (f"{each.trial.name} no: {one_line(each.why_not)}" for each in found if each.why_not)
     yield from _total(found)
 
 
@@ -121,7 +126,7 @@ def _planned(sweep: "Sweep", trial: "Trial", partitions: "Partitions", account: 
     settings = Settings(_AS_IT_STANDS, params)
     if settings.no_guarantee:
         charges = {} if finished else _without_guarantee(params, trial)
-        return Planned(trial, None, None, None, None, "no guarantee", charges, finished)
+        return Planned(trial, None, None, None, None, "no guarantee", None, charges, finished)
     try:
         asked = asked_for(settings)
         stops = settings.objections.stops
@@ -130,11 +135,11 @@ def _planned(sweep: "Sweep", trial: "Trial", partitions: "Partitions", account: 
         epsilon = asked.spent(RELATION_NAME).epsilon_pld
         charges = {} if finished else _charges(params, chosen, asked.event, epsilon, partitions, account, trial)
     except PipelineError as refused:
-        return Planned(trial, None, None, None, None, f"no: {refused}", {}, finished)
+        return Planned(trial, None, None, None, None, "no", str(refused), {}, finished)
     cohort = asked.sampling_probability * partitions.manifest.private_units
-    verdict = f"no: {'; '.join(stops)}" if stops else fit.answer
+    verdict, why_not = ("no", "; ".join(stops)) if stops else (fit.answer, None)
     noise = asked.noise_multiplier
-    return Planned(trial, epsilon, noise, noise / cohort, fit.noise, verdict, charges, finished)
+    return Planned(trial, epsilon, noise, noise / cohort, fit.noise, verdict, why_not, charges, finished)
 
 
 def _charges(

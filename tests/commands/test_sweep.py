@@ -1,5 +1,6 @@
 """``primorl sweep``: what it prints, its exit status, and what --plan counts."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def test_it_runs_prints_and_ends_with_one_where_a_trial_failed(
     assert status == 1
     good, bad, why = out.splitlines()[1:]
     assert good.split() == [Trial({"policy.epochs": 3, "seed": 2}).name, "A", "2", "-2", "1.5", "0", "finished"]
-    assert bad.endswith("failed")
+    assert bad.endswith("  failed")
     assert why == f"{bad.split()[0]} failed: a stage says why"
     sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2]}})
     assert primorl(capsys, "sweep", "tiny.yaml")[0] == 0
@@ -72,6 +73,26 @@ def test_a_plan_names_what_has_no_guarantee(project: Params, capsys: pytest.Capt
     assert status == 0, err
     assert "no guarantee" in out
     assert "1 of them without any guarantee" in out
+
+
+@pytest.mark.parametrize("words", [["--plan"], ["--workers", "1"]])
+def test_a_row_is_a_line_of_the_terminal(
+    project: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: list[str]
+) -> None:
+    """Names and settings are cut; what speaks against a trial is below, whole."""
+    case = "a long name of a group of settings that nobody would want to read twice"
+    grid = {"seed": [2, BAD_SEED], "policy.hidden": [[64, 64, 64, 64], [64]]}
+    sweep_of({"settings": GIVEN, "cases": {case: {}}, "grid": grid})
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    _, out, err = primorl(capsys, "sweep", "tiny.yaml", *words)
+    head, *lines = re.sub(r"\x1b\[\d*m", "", out).splitlines()
+    assert head.split()[:2] == ["trial", "case"], err
+    rows = lines[:4]
+    assert all(len(line) <= 80 for line in [head, *rows])
+    assert [line.split()[-1] for line in rows] == (
+        ["new"] * 4 if words == ["--plan"] else ["finished"] * 2 + ["failed"] * 2
+    )
 
 
 @pytest.mark.parametrize(
