@@ -141,6 +141,15 @@ class TrialFolder:
         for source in _inputs():
             _bring(source, self.path)
 
+    def check_same_data(self) -> None:
+        """Check, in the trial's folder, that the partitions are still those that it began with.
+
+        Raises:
+            PipelineError: they were made anew meanwhile: a model of the old people would be asked about the new ones.
+        """
+        if _digest_of_data() != self._made_by["data"]:
+            raise PipelineError(f"{PARTITIONS}: made anew while the trial ran; run the sweep again")
+
     def has_ended(self, stage: Stage) -> bool:
         """Whether an earlier attempt ran a stage to its end."""
         return stage.name in self._seconds
@@ -174,7 +183,10 @@ def _lock_beside(folder: Path) -> Path:
 
 def _unlink(folder: Path) -> None:
     for link in (folder / "data").glob("*"):
-        link.unlink()
+        if link.is_dir() and not link.is_symlink():  # copied with what the link led to
+            shutil.rmtree(link)
+        else:
+            link.unlink()
 
 
 def changed_since(sweep: str, trial: Trial) -> list[str]:

@@ -108,6 +108,7 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
 
             run_trials(study or Grid(missing), job, workers=count, start=begin, on_row=on_row)
     finally:
+        unlink_left()  # by trials whose processes were killed
         there = [rows[trial.name] for trial in trials if trial.name in rows]
         finished = [row for row in there if row.finished]
         write_table(folder / TABLE, sweep, finished)

@@ -124,6 +124,7 @@ def _run(trial: TrialFolder, ask: Ask, output: Path) -> tuple[Status | None, str
         for stage in stages():
             if trial.has_ended(stage):
                 continue
+            trial.check_same_data()
             started = time.perf_counter()
             status = _run_stage(stage)
             if status == INTERRUPTED:

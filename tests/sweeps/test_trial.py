@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -174,16 +175,32 @@ def test_another_dataset_s_file_makes_no_trial_anew(project: Params) -> None:
 
 
 def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:
-    """Also those of trials that nobody runs again. The trial of a living process keeps its own."""
+    """Also those of trials that nobody runs again, and rows that were copied with the folder. A living process keeps
+    its own."""
     living = Trial({"seed": 4})
     for each in (TRIAL, living):
         TrialFolder("tiny", each, 1, None).lay()
-        lock_of("tiny", each).touch()
+    shutil.copytree(FOLDER, FOLDER.with_name("copied"), symlinks=False)
     with locked(lock_of("tiny", living)):
         unlink_left()
-    assert list((FOLDER / "data").iterdir()) == []
+    for folder in (FOLDER, FOLDER.with_name("copied")):
+        assert list((folder / "data").iterdir()) == []
     assert (trial_folder("tiny", living) / "data/partitions").is_symlink()
     assert Path("data/partitions/manifest.json").exists()
+
+
+def test_partitions_that_are_made_anew_end_the_trial(project: Params) -> None:
+    """Its model is of people who may have left, and the next stage would ask the new ones about it."""
+
+    def remade() -> None:
+        manifest = Path("data/partitions/manifest.json")
+        manifest.write_text(manifest.read_text() + "\n")
+
+    assert run(job_of(TRIAL), remade) == 0
+    row = read_row(FOLDER)
+    assert row is not None
+    assert (row.status, row.error) == ("failed", "data/partitions: made anew while the trial ran; run the sweep again")
+    assert ran() == []
 
 
 def test_only_modules_are_run(project: Params) -> None:
