@@ -107,9 +107,10 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple
         return
     across, found = list(points), list(points.values())
     axes.plot(across, [own.value for own in found], style[0], marker=style[1], markersize=4, color=colour, label=label)
-    ends = np.array([(own.low, own.high) for own in found]).T
-    if np.isfinite(ends).all():
-        axes.fill_between(across, *ends, color=colour, alpha=0.15, linewidth=0)
+    several = [(x, own.low, own.high) for x, own in points.items() if np.isfinite(own.low)]  # one run has no interval
+    if several:
+        axes.fill_between(*zip(*several, strict=True), color=colour, alpha=0.15, linewidth=0)
+        axes.vlines(*zip(*several, strict=True), color=colour, linewidth=1.5)
 
 
 def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
@@ -227,11 +228,14 @@ def round_budgets() -> Figure | None:
 
 
 def profiles(rows: Sequence[Row]) -> Figure | None:
-    """Share of runs above a share of our MOPO, over tasks that have the case; a run that failed is above nothing."""
+    """Share of runs above a share of our MOPO; a run that failed is above nothing.
+
+    Only tasks with both regimes count, so that no line has an easier task than another.
+    """
     relative: dict[str, list[list[float]]] = {}
     for task in TASKS:
         mopo = results.finals(results.of_table(rows, task.slug, MOPO))
-        if not mopo:
+        if not all(results.of_table(rows, task.slug, case) for case in (MOPO, "High", OURS)):
             continue
         scale = interquartile_mean([mopo]).value
         for case in _CASES:
