@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 
 from primorl.config.params import Params
+from primorl.project.dvc import run_dvc
 from primorl.project.errors import PipelineError
 from primorl.sweeps import freshness
 from primorl.sweeps.freshness import check_fresh
@@ -99,7 +99,7 @@ def test_dvc_is_asked(project: Params) -> None:
     Path("data/withdrawals").mkdir()
     Path("data/withdrawals/ids.txt").write_text("a\n")
     for words in (["init", "--no-scm", "--quiet"], ["commit", "--force", "--quiet"]):
-        subprocess.run(["dvc", *words], check=True)
+        assert run_dvc(Path(), *words).returncode == 0
     check_fresh(project)
     Path("data/withdrawals/ids.txt").write_text("a\nb\n")
     with pytest.raises(PipelineError, match=r"data/withdrawals \(modified\); run `dvc repro partition` first"):
