@@ -2,7 +2,6 @@
 
 import json
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -10,16 +9,14 @@ from pathlib import Path
 
 import torch
 
+from primorl.project.processes import processor
+
 RESULTS = Path(__file__).resolve().parent / "results"
 
 
 def machine() -> str:
     """Processor, cores and torch, in one line."""
-    model = platform.processor() or platform.machine()
-    if Path("/proc/cpuinfo").exists():
-        names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
-    return f"{model}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
+    return f"{processor()}, {os.cpu_count()} cores, torch {torch.__version__}, {torch.get_num_threads()} thread(s)"
 
 
 def command(module: str) -> str:

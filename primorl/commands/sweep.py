@@ -94,7 +94,7 @@ def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
         if row is None:
             continue
         summary = row.summary
-        value = next((summary[key] for key in ("return_mean", "model_value") if summary.get(key) is not None), None)
+        value = row.first("return_mean", "model_value")
         epsilon = summary.get("epsilon")
         lines.append(
             (

@@ -49,8 +49,11 @@ class Planned:
     finished: bool
 
 
-def planned(sweep: "Sweep") -> list[Planned]:
+def planned(sweep: "Sweep") -> "tuple[list[Planned], Partitions, Account]":
     """All trials of a grid, in its order. Settings are fitted as ``primorl plan`` fits them; nothing is charged.
+
+    Returns:
+        The trials, the partitions, and what was charged to their units so far.
 
     Raises:
         PipelineError: it is a search, which chooses as it goes; or the settings do not fit.
@@ -80,7 +83,7 @@ def planned(sweep: "Sweep") -> list[Planned]:
         for trial in trials:
             found.append(_planned(sweep, trial, partitions, account))
             bar.update()
-    return found
+    return found, partitions, account
 
 
 def lines(sweep: "Sweep") -> Iterator[str]:
@@ -89,7 +92,7 @@ def lines(sweep: "Sweep") -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most
     from primorl.sweeps.trials import short, varying
 
-    found = planned(sweep)
+    found, partitions, account = planned(sweep)
     keys = varying([each.trial for each in found])
     heads = short(keys)
     columns = ("trial", "case", *heads, "ε", "z", "z/(qK)", "s", "can it learn?", "charges")
@@ -113,7 +116,7 @@ def lines(sweep: "Sweep") -> Iterator[str]:
         cut=("trial", "case", *heads, "can it learn?"),
     )
     yield from (f"{each.trial.name} no: {one_line(each.why_not)}" for each in found if each.why_not)
-    yield from _total(found)
+    yield from _total(found, partitions, account)
 
 
 def _planned(sweep: "Sweep", trial: "Trial", partitions: "Partitions", account: "Account") -> Planned:
@@ -186,7 +189,7 @@ def _without_guarantee(params: "Params", trial: "Trial") -> "dict[str, dp_event.
     return {f"{trial.name} {params.dynamics.variant}": dp_event.NonPrivateDpEvent()}
 
 
-def _total(found: list[Planned]) -> Iterator[str]:
+def _total(found: list[Planned], partitions: "Partitions", account: "Account") -> Iterator[str]:
     """What the sweep would charge in all, and whether the budget allows it."""
     from dp_accounting import dp_event
 
@@ -194,14 +197,8 @@ def _total(found: list[Planned]) -> Iterator[str]:
     from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.account import Account
     from primorl.setup import accounts
-    from primorl.setup.partitions import Partitions
 
     checked = params.load()
-    partitions, account = Partitions.open(PARTITIONS), Account(())
-    ledger = accounts.begun_ledger(checked)
-    if ledger is not None:
-        with closing(ledger):
-            account = ledger.account(partitions.version)
     delta = checked.privacy.budget.delta
     charges = {name: event for each in found for name, event in each.charges.items()}
     private = [event for event in charges.values() if not isinstance(event, dp_event.NonPrivateDpEvent)]

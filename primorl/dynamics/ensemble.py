@@ -50,6 +50,19 @@ class Architecture:
     log_variance_high: float
     learned_termination: bool = False
 
+    @classmethod
+    def of(cls, config: ModelConfig) -> "Architecture":
+        """The sizes that a stored model states."""
+        return cls(
+            observation_size=config.observation_size,
+            action_size=config.action_size,
+            members=config.members,
+            hidden=config.hidden,
+            log_variance_low=config.log_variance_low,
+            log_variance_high=config.log_variance_high,
+            learned_termination=config.termination == LEARNED,
+        )
+
     @property
     def inputs(self) -> int:
         """S + A."""
@@ -318,15 +331,7 @@ class GaussianEnsemble:
 
     @classmethod
     def _assemble(cls, config: ModelConfig, tensors: Mapping[str, Tensor]) -> "GaussianEnsemble":
-        shape = Architecture(
-            observation_size=config.observation_size,
-            action_size=config.action_size,
-            members=config.members,
-            hidden=config.hidden,
-            log_variance_low=config.log_variance_low,
-            log_variance_high=config.log_variance_high,
-            learned_termination=config.termination == LEARNED,
-        )
+        shape = Architecture.of(config)
         sizes: dict[str, tuple[int, ...]] = {}
         for i, (inputs, outputs) in enumerate(shape.layers):
             sizes[f"layers.{i}.weight"] = (shape.members, inputs, outputs)

@@ -1,4 +1,12 @@
-"""Which process did something, and whether it is still there."""
+"""Processes: which one did something, whether it is still there, what it runs on, and its environment."""
+
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 import psutil
 
@@ -16,3 +24,50 @@ def is_alive(known: str) -> bool:
         return mark(psutil.Process(int(known.split(":")[1]))) == known
     except (psutil.Error, ValueError):
         return False
+
+
+def when_parent_ends(parent: int, then: Callable[[], object], *, every: float = 1.0) -> None:
+    """Call ``then`` in a thread once this process is no child of ``parent`` any more, also if it never was.
+
+    Args:
+        parent: number of a process.
+        then: what to do, once.
+        every: seconds between two looks.
+    """
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(every)
+        then()
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables for the block; they are what they were afterwards."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def cores() -> int:
+    """Logical cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor() -> str:
+    """The processor's name."""
+    listed = Path("/proc/cpuinfo")
+    if listed.exists():
+        for line in listed.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -9,6 +9,7 @@ import torch
 
 from primorl.config.blocks import Compute
 from primorl.project.errors import PipelineError
+from primorl.project.processes import cores
 from primorl.training.settings import CHUNK_BYTES, Execution
 
 _ONE_THREAD_UP_TO = 192
@@ -173,6 +174,6 @@ def _takes_gpu(compute: Compute) -> bool:
 
 
 def _cores() -> int:
-    """Processor cores that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Processor cores that this process may use, those of one that share it once."""
+    usable = cores()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -17,6 +16,7 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
+from primorl.project.processes import environment, when_parent_ends
 from primorl.project.reporting import exit_status
 from primorl.setup.compute import Place
 from primorl.training.distributed import Group, ProcessLostError
@@ -103,7 +103,7 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         for rank in range(1, count):
             own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             others.append(subprocess.Popen(command, env=theirs | own, stdin=subprocess.DEVNULL, start_new_session=True))
-        with _environment(common | {"RANK": "0", "LOCAL_RANK": "0"}):
+        with environment(common | {"RANK": "0", "LOCAL_RANK": "0"}):
             yield watch
         _ended(others)
     finally:
@@ -121,20 +121,6 @@ def _ended(others: Sequence["subprocess.Popen[bytes]"]) -> None:
             other.wait(max(0.0, until - time.monotonic()))
         except subprocess.TimeoutExpired:
             return
-
-
-@contextmanager
-def _environment(variables: dict[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def run_worker(name: str, work: Callable[[Params], None]) -> int:
@@ -164,13 +150,7 @@ def begin_worker() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     parent = int(os.environ.get(_LEADER, os.getppid()))  # torchrun does not set it
-
-    def end_with_parent() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        os._exit(1)
-
-    threading.Thread(target=end_with_parent, daemon=True).start()
+    when_parent_ends(parent, lambda: os._exit(1))
 
 
 def end_worker(status: int = 1) -> None:

@@ -38,6 +38,10 @@ class Row:
         """Whether the trial has results."""
         return self.status == "finished"
 
+    def first(self, *names: str) -> float | None:
+        """The first of these figures of the summary that is there."""
+        return next((self.summary[name] for name in names if self.summary.get(name) is not None), None)
+
     def flat(self) -> dict[str, Any]:
         """Scalars by column: settings by dotted key, then the summary's under their names, ranges as two columns.
 

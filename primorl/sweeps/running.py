@@ -1,6 +1,5 @@
 """Run trials, several at a time, each in a process of its own, until there are none left."""
 
-import os
 import subprocess
 import sys
 import time
@@ -9,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from primorl.project.files import locked
+from primorl.project.processes import cores
 from primorl.sweeps.folders import lock_of, trial_folder
 from primorl.sweeps.rows import Row, read_row
 from primorl.sweeps.trial import BUSY, Job, failed
@@ -127,11 +127,6 @@ def run_trials(
                     end(job, left)
     finally:
         _end([process for _, process in running])
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def shares(workers: int | None, threads: int | None, trials: int) -> tuple[int, int]:

@@ -2,19 +2,16 @@
 
 import hashlib
 import json
-import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.files import HOST, locked
+from primorl.project.files import HOST, waited_for
 from primorl.project.processes import is_alive, mark
 from primorl.sweeps.file import Between, Search, Sweep
 from primorl.sweeps.folders import sweep_folder
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
     import optuna
 
 _TRIAL, _OWNER = "trial", "owner"
-_LOCK, _SECONDS_BETWEEN_TRIES = "search.lock", 0.05
+_LOCK = "search.lock"
 _WAIT_SECONDS = 60
 
 
@@ -65,7 +62,7 @@ class Study:
         """The next trial; None: all of them were asked for, here or by another command."""
         if self._left == 0:
             return None
-        with _alone(sweep_folder(self._sweep.name) / _LOCK):
+        with waited_for(sweep_folder(self._sweep.name) / _LOCK):
             if len(self.trials()) + self._running() >= self._search.trials:
                 return None
             asked = self._study.ask(_distributions(self._search))
@@ -132,17 +129,6 @@ def study_name(sweep: Sweep, params: Params) -> str:
     space = {key: asdict(where) for key, where in search.space.items()}
     compared = [sweep.content.settings, search.metric, search.direction, space, params.dataset]
     return f"{sweep.name}-{hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]}"
-
-
-@contextmanager
-def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other process of this machine is in such a block."""
-    while True:
-        with locked(lock) as free:
-            if free:
-                yield
-                return
-        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def _study(name: str, search: Search, params: Params) -> "optuna.Study":

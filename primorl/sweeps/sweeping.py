@@ -111,15 +111,20 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
         unlink_left()  # by trials whose processes were killed
         there = [rows[trial.name] for trial in trials if trial.name in rows]
         finished = [row for row in there if row.finished]
-        write_table(folder / TABLE, sweep, finished)
+        changed = _changed(sweep, finished)
+        write_flat(folder / TABLE, finished, changed)
         tracked.end(finished, _best(sweep, finished), folder / TABLE, complete=len(finished) >= total)
-    kept = [trial for trial in trials if trial.name in ran_before]
-    return Done(trials, there, _stale(sweep, kept))
+    return Done(trials, there, _stale(sweep, [changed[name] for name in ran_before]))
 
 
 def write_table(path: Path, sweep: Sweep, rows: Sequence[Row]) -> None:
     """Write rows as a table that marks those whose settings or data are others now."""
-    write_flat(path, rows, {row.trial: changed_since(sweep.name, Trial(row.settings, row.case)) for row in rows})
+    write_flat(path, rows, _changed(sweep, rows))
+
+
+def _changed(sweep: Sweep, rows: Sequence[Row]) -> dict[str, list[str]]:
+    """What changed since each trial ran, by its name."""
+    return {row.trial: changed_since(sweep.name, Trial(row.settings, row.case)) for row in rows}
 
 
 def _finished(sweep: Sweep, trial: Trial) -> Row | None:
@@ -141,15 +146,14 @@ def _best(sweep: Sweep, rows: list[Row]) -> float | None:
     """The best value of the search's metric; of a grid, the highest return, or value in the model."""
     search = sweep.content.search
     names = ("return_mean", "model_value") if search is None else (search.metric,)
-    found = [next((row.summary[name] for name in names if row.summary.get(name) is not None), None) for row in rows]
-    values = [value for value in found if value is not None]
+    values = [value for row in rows if (value := row.first(*names)) is not None]
     better = min if search is not None and search.direction == "minimize" else max
     return better(values) if values else None
 
 
-def _stale(sweep: Sweep, trials: list[Trial]) -> list[str]:
+def _stale(sweep: Sweep, changed: Sequence[Sequence[str]]) -> list[str]:
     """What is to be said of trials that finished with other settings or data."""
-    keys = sorted({key for trial in trials for key in changed_since(sweep.name, trial)})
+    keys = sorted({key for own in changed for key in own})
     if not keys:
         return []
     return [

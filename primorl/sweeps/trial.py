@@ -7,7 +7,6 @@ MLflow store. A row is left whatever becomes of the trial, unless it is interrup
 import contextlib
 import json
 import os
-import platform
 import runpy
 import shutil
 import signal
@@ -22,6 +21,7 @@ from typing import Any
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked, read_json
 from primorl.project.paths import CURVES, MOPO, POLICY, SUMMARY
+from primorl.project.processes import environment, processor, when_parent_ends
 from primorl.project.reporting import INTERRUPTED
 from primorl.sweeps.folders import OUTPUT, Stage, TrialFolder, lock_of, stages, trial_folder, trial_params
 from primorl.sweeps.rows import FILE, Row, Status, read_row, write_row
@@ -72,7 +72,7 @@ def main(words: list[str]) -> int:
     Returns:
         0 if there is a row now, `BUSY` if another process runs it, 130 if it was interrupted.
     """
-    _end_with(os.getppid())
+    when_parent_ends(os.getppid(), _stop)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         return run(Job.from_json(words[0]), _ask)
@@ -159,23 +159,15 @@ def _inside(folder: Path, job: Job) -> Iterator[Path]:
     from primorl.tracking import RUN_TAGS
 
     own = {"DVC_ROOT": str(home()), RUN_TAGS: json.dumps(job.tags), WAIT: "1"}
-    before = {name: os.environ.get(name) for name in own}
-    os.environ.update(own)
     output = folder / OUTPUT
-    try:
-        with (
-            contextlib.chdir(folder),
-            output.open("w", encoding="utf-8", buffering=1) as text,
-            contextlib.redirect_stdout(text),
-            contextlib.redirect_stderr(text),
-        ):
-            yield output
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+    with (
+        environment(own),
+        contextlib.chdir(folder),
+        output.open("w", encoding="utf-8", buffering=1) as text,
+        contextlib.redirect_stdout(text),
+        contextlib.redirect_stderr(text),
+    ):
+        yield output
 
 
 def _ask() -> None:
@@ -224,10 +216,7 @@ def machine(threads: int) -> str:
     """Processor, cores, torch's version and threads, in one line."""
     from importlib.metadata import PackageNotFoundError, version
 
-    model, cores = platform.processor() or platform.machine(), Path("/proc/cpuinfo")
-    if cores.exists():
-        names = [line for line in cores.read_text(encoding="utf-8").splitlines() if line.startswith("model name")]
-        model = names[0].partition(":")[2].strip() if names else model
+    model = processor()
     with contextlib.suppress(PackageNotFoundError):
         model += f", torch {version('torch')}"
     return f"{model}, {threads} of {os.cpu_count()} cores"
@@ -239,16 +228,10 @@ def _last_error(output: Path) -> str | None:
     return found[-1] if found else None
 
 
-def _end_with(parent: int) -> None:
-    """Interrupt this process when the one that started it ends: a killed sweep leaves no trial behind."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(1)
-        _stopped.set()
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, daemon=True).start()
+def _stop() -> None:
+    """Interrupt this process: a killed sweep leaves no trial behind."""
+    _stopped.set()
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _interrupt(signal_number: int, frame: object) -> None:

@@ -10,18 +10,10 @@ from primorl.sweeps import sweeping
 from primorl.sweeps.trials import Trial
 from tests.commands.charging import primorl
 from tests.pipeline.training_project import charged
-from tests.sweeps.conftest import Forked, project, ran, sweep_of, untracked
+from tests.sweeps.conftest import MODEL, Forked, project, ran, sweep_of, untracked
 from tests.sweeps.places import BAD_SEED
 
 __all__ = ["project", "untracked"]
-GIVEN = {
-    "privacy.target_epsilon": None,
-    "privacy.noise_multiplier": 1.0,
-    "privacy.sampling_probability": 0.5,
-    "privacy.rounds": 4,
-    "privacy.delta": 1e-3,
-    "dynamics.hidden": [8],
-}
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +44,7 @@ def test_the_plan_counts_equal_models_once_and_runs_nothing(
     project: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Two policies in one model are one charge; another seed of the model is another."""
-    sweep_of({"settings": GIVEN, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
+    sweep_of({"settings": MODEL, "grid": {"seed": [0, 1], "policy.epochs": [1, 2]}})
     text = Path("params.yaml").read_text()
     Path("params.yaml").write_text(
         text.replace("epsilon: null\n    delta: 1.0e-05", "epsilon: 100.0\n    delta: 0.001", 1)
@@ -68,7 +60,7 @@ def test_the_plan_counts_equal_models_once_and_runs_nothing(
 
 
 def test_a_plan_names_what_has_no_guarantee(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    sweep_of({"settings": GIVEN, "grid": {"dynamics.variant": ["mopo", "private"]}})
+    sweep_of({"settings": MODEL, "grid": {"dynamics.variant": ["mopo", "private"]}})
     status, out, err = primorl(capsys, "sweep", "tiny.yaml", "--plan")
     assert status == 0, err
     assert "no guarantee" in out
@@ -82,7 +74,7 @@ def test_a_row_is_a_line_of_the_terminal(
     """Names and settings are cut; what speaks against a trial is below, whole."""
     case = "a long name of a group of settings that nobody would want to read twice"
     grid = {"seed": [2, BAD_SEED], "policy.hidden": [[64, 64, 64, 64], [64]]}
-    sweep_of({"settings": GIVEN, "cases": {case: {}}, "grid": grid})
+    sweep_of({"settings": MODEL, "cases": {case: {}}, "grid": grid})
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     _, out, err = primorl(capsys, "sweep", "tiny.yaml", *words)

@@ -33,6 +33,16 @@ STAGES = {
     },
 }
 
+MODEL = {
+    "privacy.target_epsilon": None,
+    "privacy.noise_multiplier": 1.0,
+    "privacy.sampling_probability": 0.5,
+    "privacy.rounds": 4,
+    "privacy.delta": 1e-3,
+    "dynamics.hidden": [8],
+}
+"""Settings of a model that the two private units can train."""
+
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:

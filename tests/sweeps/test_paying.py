@@ -14,17 +14,8 @@ from primorl.sweeps.rows import Row, read_row
 from primorl.sweeps.trial import run
 from primorl.sweeps.trials import Trial
 from tests.pipeline.training_project import charged
-from tests.sweeps.conftest import STAGES, Forked, granted, job_of, ran
+from tests.sweeps.conftest import MODEL, STAGES, Forked, granted, job_of, ran
 from tests.sweeps.places import BAD_SEED
-
-MODEL = {
-    "privacy.target_epsilon": None,
-    "privacy.noise_multiplier": 1.0,
-    "privacy.sampling_probability": 0.5,
-    "privacy.rounds": 4,
-    "privacy.delta": 1e-3,
-    "dynamics.hidden": [8],
-}
 
 
 @pytest.fixture(autouse=True)

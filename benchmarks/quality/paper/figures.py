@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
-from benchmarks.quality.paper import budgets, results
+from benchmarks.quality.paper import budgets, results, sheets
 from benchmarks.quality.paper.published import TASKS, Task
 from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME
 from benchmarks.quality.paper.rows import Row
@@ -122,7 +122,7 @@ def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
     known = [row["behaviour"] for row in rows if row["dataset"] == dataset and row["behaviour"] is not None]
     if known:
         axes.axhline(
-            results.finals([{"dataset": dataset, "return_final": known[0]}])[0],
+            sheets.score(dataset, known[0]),
             color="0.6",
             linestyle="-.",
             label="behaviour, mean of the public split",

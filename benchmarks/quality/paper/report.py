@@ -155,7 +155,7 @@ def _frontier_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
             for (case, side), final in zip(sides.items(), found, strict=True):
                 if not side:
                     continue
-                noise = next((amount for row in side if (amount := results.noise(row)) is not None), None)
+                noise = results.noise_of(side)
                 amounts = (noise.coordinate, noise.norm, noise.share) if noise else (None, None, None)
                 yield (
                     *(task.name, units, f"{epsilon:g}", case),
@@ -179,7 +179,7 @@ def _ingredients_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
     for case in dict.fromkeys(row["case"] for row in own):
         same = [row for row in own if row["case"] == case]
         final = results.estimate(results.finals(same))
-        noise = next((amount for row in same if (amount := results.noise(row)) is not None), None)
+        noise = results.noise_of(same)
         amounts = (None, None) if noise is None else (noise.coordinate, noise.share)
         best = _value(results.estimate(results.bests(same)))
         line = (task.name, case, _epsilon(same, "epsilon"), *map(_figure, amounts), _interval(final), best)

@@ -88,6 +88,11 @@ def failures(rows: Iterable[Row]) -> int:
     return sum(row["status"] == "failed" for row in rows)
 
 
+def noise_of(rows: Iterable[Row]) -> Noise | None:
+    """Of rows that have the same, by the first that tells it."""
+    return next((found for row in rows if (found := noise(row)) is not None), None)
+
+
 def noise(row: Row) -> Noise | None:
     """None where there is none, or nothing is known."""
     z, q, rounds, units = (row[name] for name in ("noise_multiplier", "sampling_probability", "rounds", "units"))

@@ -140,16 +140,7 @@ def _parameters(model: Path) -> int | None:
     """Weights of all members; None: the model is not there."""
     if not (model / CONFIG).exists():
         return None
-    config = ModelConfig.read(model)
-    return Architecture(
-        observation_size=config.observation_size,
-        action_size=config.action_size,
-        members=config.members,
-        hidden=config.hidden,
-        log_variance_low=config.log_variance_low,
-        log_variance_high=config.log_variance_high,
-        learned_termination=config.termination == "learned",
-    ).parameters
+    return Architecture.of(ModelConfig.read(model)).parameters
 
 
 def _behaviour(project: Path) -> dict[tuple[str, int], float]:

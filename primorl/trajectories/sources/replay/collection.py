@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNo
 from primorl.config.datasets import ReplayOptions
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_directory
+from primorl.project.processes import cores, when_parent_ends
 from primorl.project.progress import progress_bar
 from primorl.simulators.environments import make
 from primorl.trajectories.sources.minari.writing import EpisodeWriter, join_parts
@@ -231,7 +231,7 @@ class _Workers:
         self._episodes = context.RawArray("q", runs)
         self._stop = context.RawValue("b", 0)
         self._pool = ProcessPoolExecutor(
-            min(runs, _cores()),
+            min(runs, cores()),
             mp_context=context,
             initializer=_begin,
             initargs=(self._episodes, self._stop, os.getpid()),
@@ -272,15 +272,9 @@ def _begin(episodes: Any, stop: Any, parent: int) -> None:
     global _shared
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which tells
     torch.set_num_threads(1)
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    # An orphan, of a stage that was killed, has nobody to record for; idle, it would wait for ever.
+    when_parent_ends(parent, lambda: os._exit(1), every=_SECONDS_BETWEEN_LOOKS)
     _shared = episodes, stop
-
-
-def _end_with(parent: int) -> None:
-    """An orphan, of a stage that was killed, has nobody to record for; idle, it would wait for ever."""
-    while os.getppid() == parent:
-        time.sleep(_SECONDS_BETWEEN_LOOKS)
-    os._exit(1)
 
 
 def _work(environment: str, options: ReplayOptions, run: int, folder: Path, dataset_id: str) -> None:
@@ -291,7 +285,3 @@ def _work(environment: str, options: ReplayOptions, run: int, folder: Path, data
         episodes[run] += count
 
     _record_run(environment, options, run, folder, dataset_id, ended, lambda: bool(stop.value))
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
