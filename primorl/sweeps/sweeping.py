@@ -56,7 +56,7 @@ def checked(sweep: Sweep, trials: list[Trial]) -> None:
         try:
             params = trial_params(trial)
         except PipelineError as wrong:
-            raise PipelineError(f"{sweep.path}: {said(trial)}: {wrong}") from None
+            raise PipelineError(f"{sweep.path}: {said(trial, varying(trials))}: {wrong}") from None
         check_data(params)
 
 

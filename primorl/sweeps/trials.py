@@ -81,9 +81,12 @@ def said(trial: Trial, keys: list[str] | None = None) -> str:
 
     Args:
         trial: the trial.
-        keys: to name; None: all.
+        keys: to name. None, or where these and the case say nothing: all.
     """
-    words = [f"{key} {json.dumps(trial.settings[key])}" for key in keys or trial.settings if key in trial.settings]
+    named = [] if keys is None else [key for key in keys if key in trial.settings]
+    if keys is None or not (named or trial.case):
+        named = list(trial.settings)
+    words = [f"{key} {json.dumps(trial.settings[key])}" for key in named]
     return ", ".join(([trial.case] if trial.case else []) + words) or "no settings"
 
 

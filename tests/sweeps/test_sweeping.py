@@ -149,7 +149,7 @@ def test_a_deleted_trial_is_run_again(project: Params) -> None:
 
 
 def test_wrong_settings_are_refused_before_the_first_trial(project: Params) -> None:
-    with pytest.raises(PipelineError, match=r"tiny\.yaml: seed 1, policy\.horizon -1: params\.yaml: policy\.horizon"):
+    with pytest.raises(PipelineError, match=r"tiny\.yaml: policy\.horizon -1: params\.yaml: policy\.horizon"):
         run_sweep(sweep_of({"grid": {"seed": [1], "policy.horizon": [3, -1]}}), workers=1, start=Forked)
     assert ran() == []
 

@@ -64,3 +64,5 @@ def test_what_varies_is_named() -> None:
     other = Trial({"dataset": "d", "seed": 0, "x": 2}, "B")
     assert varying([*trials, other]) == ["seed", "x"], "here x varies within B"
     assert said(trials[-1], ["seed"]) == "B, seed 1"
+    assert said(trials[-1], []) == "B", "where only the case differs, it alone is the name"
+    assert said(Trial({"x": 1}), []) == "x 1", "a trial without a case still has a name"
