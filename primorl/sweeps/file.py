@@ -1,7 +1,8 @@
 """A sweep's file: which runs it consists of, read and checked."""
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -141,11 +142,29 @@ def read_sweep(path: Path) -> Sweep:
     raw = read_yaml(path, "it says which runs a sweep consists of; docs/sweeps.md describes it")
     if not isinstance(raw, dict):
         raise PipelineError(f"{path}: a block of keys is needed")
+    if odd := list(_odd(raw, "")):
+        raise PipelineError(f"{path}: " + "; ".join(odd))
     try:
         return Sweep(path.stem, path, _adapter().validate_python(raw))
     except ValidationError as refused:
         said = (f"{key}: {why}" if key else why for key, why in explanations(refused, raw))
         raise PipelineError(f"{path}: " + "; ".join(said)) from None
+
+
+def _odd(value: Any, where: str) -> Iterator[str]:
+    """What has no JSON, which a trial's name is made of."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                yield f"{where}: found the key {shown(key)}; keys are texts, write it in quotes"
+            yield from _odd(inner, f"{where}.{key}".lstrip("."))
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _odd(inner, where)
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{where}: found {value}; allowed are finite numbers"
+    elif not isinstance(value, str | int | float | None):
+        yield f"{where}: found {shown(value)}; allowed are numbers, texts, true, false and null"
 
 
 def with_settings(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:

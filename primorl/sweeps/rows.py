@@ -12,7 +12,7 @@ from primorl.project.records import read_record, record, write_record
 
 FILE = Path("row.json")
 Status = Literal["finished", "refused", "failed"]
-_SPENT = "spent_on_dataset"
+_SPENT, _VOID = "spent_on_dataset", "void"
 _FORMS = (".csv", ".parquet")
 
 
@@ -56,6 +56,8 @@ class Row:
                 found[_SPENT] = value.get("epsilon")
             elif _is_range(value):
                 found |= {f"{key}_low": value[0], f"{key}_high": value[1]}
+            elif key == _VOID and isinstance(value, list):
+                found[_VOID] = "; ".join(map(str, value)) or None
             elif not isinstance(value, dict | list):
                 found[key] = value
         machine = {"machine": self.machine, "commit": self.commit, "command": self.command}

@@ -47,6 +47,9 @@ def test_a_search_knows_whole_numbers_from_others() -> None:
         ({"search": SEARCH | {"metric": "public_loss"}}, "search.metric"),
         ({"search": SEARCH | {"space": {"seed": {"low": 3, "high": 0}}}}, "low < high"),
         ({"search": SEARCH | {"space": {"seed": {"low": 0, "high": 3, "log": True}}}}, "above 0"),
+        ({"grid": {"policy.penalty": [1.0, float("nan")]}}, "grid.policy.penalty: found nan; allowed are finite"),
+        ({"settings": {"policy.penalty": float("inf")}}, "settings.policy.penalty: found inf"),
+        ({"settings": {"policy.hidden": {1: 2, "a": 3}}}, "settings.policy.hidden: found the key 1; keys are texts"),
     ],
 )
 def test_what_does_not_fit_is_one_line(content: dict[str, Any], said: str) -> None:

@@ -13,6 +13,7 @@ SUMMARY = {
     "return_mean": -3.5,
     "return_ci95": [-4.0, -3.0],
     "epsilon": None,
+    "void": ["not private", "old engine"],
     "spent_on_dataset": {"epsilon": 2.5, "charges": 3},
     "seconds": {"train": 1.0},
     "seed": 9,
@@ -54,6 +55,7 @@ def test_tables_have_a_column_a_setting_and_a_figure(tmp_path: Path) -> None:
     assert (second["privacy.rounds"], second["case"], second["curve"]) == ("3", "A", "[-4.0, -3.5]")
     assert "seconds" in first
     assert first["spent_on_dataset"] == "2.5"
+    assert first["void"] == "not private; old engine", "a row without its reasons would look like a sound one"
     assert (first["stale"], second["stale"]) == ("", "policy.epochs, data/partitions")
     write_flat(tmp_path / "t.parquet", rows, {})
     table = pq.read_table(tmp_path / "t.parquet")
