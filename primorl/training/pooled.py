@@ -24,6 +24,7 @@ def train_pooled(
     device: torch.device,
     on_epoch: Callable[[PublicEvaluation | None], None],
     beta_nll: float = 0.0,
+    epoch_rows: int | None = None,
 ) -> Trained:
     """Train by maximum likelihood on all private transitions (MOPO, Yu et al. 2020, section 4.3).
 
@@ -37,6 +38,7 @@ def train_pooled(
         device: where to compute.
         on_epoch: called with the evaluation after every epoch.
         beta_nll: β of an ensemble's loss, see `primorl.training.settings.LocalTraining`.
+        epoch_rows: rows of an epoch, where there are more; None: all.
 
     Returns:
         The weights with the best public loss; without a public split, those after the last epoch. ``rounds`` counts
@@ -56,8 +58,9 @@ def train_pooled(
     generator = torch.Generator(device).manual_seed(seed)
     evaluations: list[PublicEvaluation] = []
     best, best_loss, since_best, epoch = weights, float("inf"), 0, 0
+    steps = max(1, min(len(inputs), epoch_rows or len(inputs)) // pooled.batch_size)
     for epoch in range(1, pooled.max_epochs + 1):
-        for _ in range(max(1, len(inputs) // pooled.batch_size)):
+        for _ in range(steps):
             size = (architecture.members, pooled.batch_size)
             rows = torch.randint(len(inputs), size, generator=generator, device=device)
             losses, _ = losses_of_rows(architecture, weights, inputs[rows], targets[rows], beta_nll)

@@ -17,8 +17,9 @@ from primorl.training.settings import PooledTraining
 LEAST_UNITS = 4
 """Public units that a start needs: some are held out to tell when to stop."""
 _HELD_OUT = 4  # one unit in so many
-_MOST_ROWS = 16_384
-_POOLED = PooledTraining(batch_size=256, learning_rate=2e-3, weight_decay=1e-3, max_epochs=100, patience=10)
+_MOST_ROWS, _HELD_OUT_ROWS = 262_144, 16_384
+_EPOCH_ROWS = 16_384
+_POOLED = PooledTraining(batch_size=256, learning_rate=2e-3, weight_decay=1e-3, max_epochs=300, patience=10)
 _BATCHES = 50  # of an epoch, at least, where rows are few
 _LEAST_BATCH = 32
 _ORDER_SEED = 3
@@ -94,10 +95,11 @@ def public_start(
             device=torch.device("cpu"),
             on_epoch=lambda evaluation: None,
             beta_nll=beta_nll,
+            epoch_rows=_EPOCH_ROWS,
         )
         return trained.weights, trained.evaluations
 
-    _, seen = train((inputs, targets), Units(public, order[:held_out]).rows(_MOST_ROWS), pooled)
+    _, seen = train((inputs, targets), Units(public, order[:held_out]).rows(_HELD_OUT_ROWS), pooled)
     losses = [evaluation.loss for evaluation in seen]
     epochs = 1 + losses.index(min(losses))
     weights, _ = train(Units(public, order).rows(_MOST_ROWS), None, replace(pooled, max_epochs=epochs))
