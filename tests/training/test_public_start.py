@@ -64,6 +64,31 @@ def test_the_epochs_are_those_at_which_held_out_units_were_predicted_best(
     assert losses[epochs - 1] == min(losses)
 
 
+def test_all_public_rows_are_learned_from_in_epochs_of_a_bounded_length(
+    small: Architecture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: held to the rows of one epoch, as a start was once, it predicts units that it has not seen worse."""
+    monkeypatch.setattr(module, "_EPOCH_ROWS", 32)
+    monkeypatch.setattr(module, "_LEAST_BATCH", 8)
+    units = make_units(small, [20] * 60)
+    seen, others = (Units(units, part) for part in torch.arange(60).split([48, 12]))
+    normaliser = Normaliser.from_public(*joined(units))
+    judge, losses, steps = PublicEvaluator(small, normaliser, *others.rows()), [], []
+    count = module.train_pooled
+
+    def counted(*arguments, **options):  # type: ignore[no-untyped-def]
+        steps.append(options["epoch_rows"] // options["pooled"].batch_size)
+        return count(*arguments, **options)
+
+    monkeypatch.setattr(module, "train_pooled", counted)
+    for most in (10_000, 32):
+        monkeypatch.setattr(module, "_MOST_ROWS", most)
+        start = public_start(small, normaliser, seen, 0, 0.0)
+        losses.append(judge.compare(small.initial_weights(0), start).final)
+    assert losses[0] < losses[1] - 0.1
+    assert steps[:2] == [2, 2], "14 rows a batch: an epoch of all 720 rows would have 51"
+
+
 def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architecture) -> None:
     units = make_units(small, [10] * LEAST_UNITS)
     normaliser = Normaliser.from_public(*joined(units))
