@@ -106,7 +106,8 @@ class Target:
 TARGETS = (
     Target("Pendulum, K = 30,000, ε ≤ 0.02: 98% of MOPO", "table-pendulum", "table-pendulum", 0.02, 0.98),
     Target("Swingup, K = 30,000, ε ≤ 0.15: 97% of MOPO", "table-swingup", "table-swingup", 0.15, 0.97),
-    Target("Balance, K = 30,000, ε ≤ 0.15: 95% of MOPO", "table-balance", "table-balance", 0.15, 0.95),
+    # No return is above 1,000, so 950 is 95% of any MOPO's.
+    Target("Balance, K = 30,000, ε ≤ 0.15: 95% of MOPO", "table-balance", "table-balance", 0.15, 0.95, 950),
     Target("Pendulum, K = 3,000, ε ≤ 0.15: 98% of MOPO", "table-pendulum-3000", "table-pendulum-3000", 0.15, 0.98),
     Target("Swingup, K = 3,000, ε ≤ 1: 95% of MOPO", "table-swingup-3000", "table-swingup-3000", 1.0, 0.95),
     Target(

@@ -120,13 +120,14 @@ def _target(rows: Sequence[Row], target: Target) -> Sequence[str]:
     alone = _interval(results.estimate(results.finals(results.of(rows, target.sweep, PUBLIC_ALONE))))
     planned = sum(case == OURS for case, _ in sheets.trials(target.sweep))
     runs = f"{_runs(same)[0]} of {planned}"
-    if final is None or mopo is None:
+    if final is None or (mopo is None and target.least is None):
         return (target.says, _epsilon(same, "epsilon"), _interval(final), _value(mopo), _NOTHING, runs, _NOTHING, alone)
-    share = final.value / mopo.value
-    enough = share >= target.share or (target.least is not None and final.value >= target.least)
+    share = None if mopo is None else final.value / mopo.value
+    enough = share is not None and share >= target.share
+    enough = enough or (target.least is not None and final.value >= target.least)
     kept = all(row["epsilon"] is not None and row["epsilon"] <= target.epsilon for row in same)
     reached = enough and kept and not results.failures(same)
-    said = (_epsilon(same, "epsilon"), _interval(final), _value(mopo), f"{share:.1%}", runs)
+    said = (_epsilon(same, "epsilon"), _interval(final), _value(mopo), _NOTHING if share is None else f"{share:.1%}", runs)
     answer = ("yes" if len(same) >= planned else "so far") if reached else "no"
     return (target.says, *said, answer, alone)
 
