@@ -127,7 +127,13 @@ def _target(rows: Sequence[Row], target: Target) -> Sequence[str]:
     enough = enough or (target.least is not None and final.value >= target.least)
     kept = all(row["epsilon"] is not None and row["epsilon"] <= target.epsilon for row in same)
     reached = enough and kept and not results.failures(same)
-    said = (_epsilon(same, "epsilon"), _interval(final), _value(mopo), _NOTHING if share is None else f"{share:.1%}", runs)
+    said = (
+        _epsilon(same, "epsilon"),
+        _interval(final),
+        _value(mopo),
+        _NOTHING if share is None else f"{share:.1%}",
+        runs,
+    )
     answer = ("yes" if len(same) >= planned else "so far") if reached else "no"
     return (target.says, *said, answer, alone)
 
