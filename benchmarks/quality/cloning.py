@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from primorl.config.blocks import Behaviour
 from primorl.dynamics.ensemble import Bounds, Weights
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup import cloning
@@ -30,6 +31,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 DELTA = 1e-5
+BEHAVIOUR = Behaviour(target_epsilon=None, hidden=(32,), log_variance_bounds=(-5.0, 1.0))
 _POOLED_STEPS, _POOLED_BATCH, _POOLED_RATE = 6000, 512, 3e-3
 
 
@@ -51,11 +53,12 @@ def main() -> None:
     manifest = replace(manifest, private_units=min(given.units or private.units, private.units))
     source = _First(private, manifest.private_units)
     print(f"{manifest.info.dataset}: {manifest.private_units} units")
+    shape = cloning.policy_network(BEHAVIOUR, manifest)
     for epsilon in given.epsilon:
         noise = cloning.noise_for(epsilon, DELTA)
         for norm, rate, momentum in itertools.product(given.norm, given.rate, given.momentum):
             for seed in range(given.seeds):
-                plan = cloning.clone_plan(manifest, noise, DELTA, norm)
+                plan = cloning.clone_plan(shape, manifest, noise, DELTA, norm)
                 setup = _setup(manifest, plan, rate, momentum, seed)
                 trained = train(setup, setup.source_of(source), setup.public_of(public.flat()))
                 loss, error = _figures(setup, trained.weights, public)
@@ -63,7 +66,7 @@ def main() -> None:
                     f"ε {epsilon:g}, z {noise:.4g}, C {plan.clipping_norm:g}, η {rate:g}, β {momentum:g}, seed {seed}"
                 )
                 print(f"{what}: loss {loss:.3f}, error {error:.3f}", flush=True)
-    setup = _setup(manifest, cloning.clone_plan(manifest, 0.0, DELTA), 1.0, 0.0, 0)
+    setup = _setup(manifest, cloning.clone_plan(shape, manifest, 0.0, DELTA), 1.0, 0.0, 0)
     print("initial weights: loss {:.3f}, error {:.3f}".format(*_figures(setup, setup.initial_weights(), public)))
     print("not private: loss {:.3f}, error {:.3f}".format(*_figures(setup, _pooled(setup, private, public), public)))
 
@@ -80,7 +83,7 @@ def _setup(manifest: Manifest, plan: Plan, rate: float, momentum: float, seed: i
     sides = (spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)
     return CloningSetup(
         plan=plan,
-        architecture=cloning.policy_network(manifest),
+        architecture=cloning.policy_network(BEHAVIOUR, manifest),
         bounds=Bounds(*map(torch.tensor, sides), -1.0, 1.0, discrete_actions=spaces.discrete_actions),
         columns=observation_columns(manifest),
         normaliser="public",

@@ -148,9 +148,17 @@ class Dynamics(LocalTraining, ServerTraining, Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
-    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at `Privacy.delta`."""
+    """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at `Privacy.delta`.
+
+    Attributes:
+        target_epsilon: of the clone.
+        hidden: units of each hidden layer. Where these are the policy's, policies begin from the clone's weights.
+        log_variance_bounds: of actions in a box, scaled to [-1, 1].
+    """
 
     target_epsilon: Epsilon | None
+    hidden: HiddenSizes
+    log_variance_bounds: Range
 
 
 @dataclass(frozen=True, kw_only=True)

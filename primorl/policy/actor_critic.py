@@ -31,7 +31,8 @@ class ActorCritic(ABC):
         values: input and output size of each critic.
         target_entropy: H̄.
         leash: a prior π_b that every policy is held near; None: there is none. With one, log π(a|s) - log π_b(a|s)
-            takes the place of log π(a|s) everywhere, and κ that of -H̄.
+            takes the place of log π(a|s) everywhere, and κ that of -H̄. A prior with the hidden layers of ``config`` is
+            also where every actor begins.
     """
 
     def __init__(
@@ -53,9 +54,11 @@ class ActorCritic(ABC):
         self._generators = generators
         device, G = generators.device, len(seeds)
         actors, critics = [], []
+        begun = None if leash is None else leash.initial_actor(config.hidden)
         for seed in seeds:
             initial = torch.Generator().manual_seed(seed)
-            actors.append(initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial))
+            random = initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial)
+            actors.append(begun or random)
             critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
         self.actor, self.critic = (Networks(side_by_side(parts), device) for parts in (actors, critics))
         self.target = self.critic.copy()

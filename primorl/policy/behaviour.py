@@ -14,7 +14,7 @@ from primorl.dynamics.config import PublicLosses, Variant
 from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
-from primorl.policy.exported import DeterministicPolicy, Names
+from primorl.policy.exported import DeterministicPolicy, Layers, Names
 from primorl.policy.saved import SCALES
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
@@ -152,6 +152,26 @@ class BehaviourPolicy:
         action = self.sample(observation, generators)
         low, high = self.policy.action_low, self.policy.action_high
         return action if self.discrete_actions else low + (high - low) * (action + 1) / 2
+
+    def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
+        """Layers of SAC's actor (`primorl.policy.sac`) that acts as this policy does.
+
+        Its mean action or its logits are this policy's. Its log σ, before tanh, is the middle of this policy's bounds
+        at every observation.
+
+        Args:
+            observation_mean: ``[S]``, of the observations as the actor is given them.
+            observation_scale: ``[S]``.
+        """
+        own = self.policy
+        weight, bias = own.layers[:2]
+        shift = (observation_mean - own.observation_mean) / own.observation_scale
+        first = weight * (observation_scale / own.observation_scale), bias + (weight @ shift).unsqueeze(1)
+        *hidden, weight, bias = (*first, *own.layers[2:])
+        if self.log_variance is None:
+            return (*hidden, weight, bias)
+        log_std = torch.full_like(bias, sum(self.log_variance) / 4)
+        return (*hidden, torch.cat((weight, torch.zeros_like(weight)), 1), torch.cat((bias, log_std), 2))
 
     @torch.no_grad()
     def _output(self, observation: Tensor, layers: tuple[Tensor, ...]) -> Tensor:

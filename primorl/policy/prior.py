@@ -8,6 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from primorl.policy.exported import Layers
 from primorl.policy.replay import Scaling
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
@@ -25,6 +26,9 @@ class Prior(Protocol):
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
         """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``."""
+
+    def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
+        """Layers of an actor that acts as this policy does on observations that are standardised in this way."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +80,15 @@ class Leash:
             raise ValueError("prior and model must both have discrete actions, or neither")
         dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
         return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
+
+    def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
+        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers have other sizes.
+
+        Args:
+            hidden: units of each hidden layer of the policy.
+        """
+        layers = self.prior.actor_layers(self.scaling.observation_mean, self.scaling.observation_scale)
+        return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
 
     def normals(self, observation: Tensor) -> Normals:
         """For standardised observations ``[.., S]``."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from dp_accounting import dp_event
 
+from primorl.config.blocks import Behaviour
 from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.accounting.epsilon import training_event
@@ -31,9 +32,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 STAGE = "clone_behaviour"
-HIDDEN = (32,)
-LOG_VARIANCE = (-5.0, 1.0)
-"""Bounds, of actions scaled to [-1, 1]: standard deviations from 0.08 to 1.65."""
+_FIRST_NETWORK = [[32], [-5.0, 1.0]]  # hidden and log_variance_bounds of every clone before they were keys
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
@@ -59,14 +58,14 @@ def asked(params: Params) -> bool:
     return params.behaviour.target_epsilon is not None and params.dynamics.variant != "mopo"
 
 
-def policy_network(manifest: Manifest) -> PolicyNetwork:
+def policy_network(behaviour: Behaviour, manifest: Manifest) -> PolicyNetwork:
     """The clone's network, for the data of the manifest."""
-    spaces, (low, high) = manifest.info.spaces, LOG_VARIANCE
+    spaces, (low, high) = manifest.info.spaces, behaviour.log_variance_bounds
     return PolicyNetwork(
         observation_size=spaces.observation_size,
         action_size=spaces.action_size,
         discrete_actions=spaces.discrete_actions,
-        hidden=HIDDEN,
+        hidden=behaviour.hidden,
         log_variance_low=low,
         log_variance_high=high,
     )
@@ -113,6 +112,7 @@ def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: fl
 
 
 def clone_plan(
+    shape: PolicyNetwork,
     manifest: Manifest,
     noise_multiplier: float,
     delta: float,
@@ -120,7 +120,6 @@ def clone_plan(
     walk: float = _LARGEST_WALK,
 ) -> Plan:
     """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given."""
-    shape = policy_network(manifest)
     if norm is None:
         norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
     return Plan(
@@ -153,11 +152,12 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
     # A normaliser from private rows would be one more query. The declared bounds cost nothing.
     normaliser: Literal["public", "bounds"] = "public" if params.privacy.statistics.normaliser == "public" else "bounds"
     begun = normaliser == "public" and public.units >= LEAST_UNITS
+    shape = policy_network(params.behaviour, manifest)
     setup = CloningSetup(
-        plan=_plan(params, manifest, _WALK_FROM_PUBLIC if begun else _LARGEST_WALK).of_process(
+        plan=_plan(params, shape, manifest, _WALK_FROM_PUBLIC if begun else _LARGEST_WALK).of_process(
             place.process, place.processes
         ),
-        architecture=policy_network(manifest),
+        architecture=shape,
         bounds=model_bounds(params, manifest, public),
         columns=observation_columns(manifest),
         normaliser=normaliser,
@@ -175,11 +175,11 @@ def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
     return public_start(setup.architecture, normaliser, setup.source_of(public), setup.seed, setup.local.beta_nll)
 
 
-def _plan(params: Params, manifest: Manifest, walk: float) -> Plan:
+def _plan(params: Params, shape: PolicyNetwork, manifest: Manifest, walk: float) -> Plan:
     epsilon, delta, variant = params.behaviour.target_epsilon, params.privacy.delta, params.dynamics.variant
     assert epsilon is not None, "no clone is asked for"
     multiplier = noise_for(epsilon, delta) if variant == "private" else 0.0
-    return clone_plan(manifest, multiplier, delta, math.inf if variant == "no_clip" else None, walk)
+    return clone_plan(shape, manifest, multiplier, delta, math.inf if variant == "no_clip" else None, walk)
 
 
 def _check_actions(params: Params, manifest: Manifest) -> None:
@@ -196,6 +196,7 @@ def _check_actions(params: Params, manifest: Manifest) -> None:
 def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
     """A digest of all that was asked for. What this module makes of it is left out, as in `model_training`.
 
+    A network that is as every clone's was before it could be chosen is left out, so that those clones stay paid for.
     So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
     another, and a charge is neither resumed nor restored under another one.
     """
@@ -209,6 +210,9 @@ def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> s
         "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
         "draw": params.privacy.draw,
     }
+    network = [list(params.behaviour.hidden), list(params.behaviour.log_variance_bounds)]
+    if network != _FIRST_NETWORK:
+        content["network"] = network
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

@@ -113,11 +113,11 @@ def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Param
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
-@pytest.mark.parametrize("constant", ["ROUNDS", "LOCAL", "HIDDEN"])
+@pytest.mark.parametrize("constant", ["ROUNDS", "LOCAL"])
 def test_a_version_with_other_constants_charges_nobody_again(
     asked: Params, monkeypatch: pytest.MonkeyPatch, constant: str
 ) -> None:
-    """It refuses to go on with another plan, too. Twin: another ε, δ or draw is other work."""
+    """It refuses to go on with another plan, too. Twin: another ε, δ, network or draw is other work."""
     partitions = Partitions.open(Path("data/partitions"))
 
     def prepared(params: Params) -> tuple[str, str]:
@@ -126,16 +126,22 @@ def test_a_version_with_other_constants_charges_nobody_again(
 
     identity, digest = prepared(asked)
     local = dataclasses.replace(cloning.LOCAL, learning_rate=0.9)
-    other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local, "HIDDEN": (8,)}
+    other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local}
     with monkeypatch.context() as patched:
         for name in (name for name in other if name.startswith(constant)):
             patched.setattr(cloning, name, other[name])
         assert prepared(asked)[0] == identity
         assert prepared(asked)[1] != digest
     monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 1.0)
-    changes: list[dict[str, Any]] = [{"behaviour": {"target_epsilon": 1.0}}, {"privacy": {"delta": 1e-4}}]
-    found = {prepared(with_changes(asked, **each))[0] for each in (*changes, {"privacy": {"draw": 1}})}
-    assert len({identity, *found}) == 4
+    changes: list[dict[str, Any]] = [
+        {"behaviour": {"target_epsilon": 1.0}},
+        {"behaviour": {"hidden": [8]}},
+        {"behaviour": {"log_variance_bounds": [-5.0, -4.0]}},
+        {"privacy": {"delta": 1e-4}},
+        {"privacy": {"draw": 1}},
+    ]
+    found = {prepared(with_changes(asked, **each))[0] for each in changes}
+    assert len({identity, *found}) == 6
 
 
 def test_a_killed_clone_is_taken_up_and_costs_nothing_more(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,7 +239,7 @@ def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked:
     losses = judge.compare(setup.initial_weights(), setup.first_weights())
     assert losses.final < losses.initial - 0.01
     assert setup.local == cloning.LOCAL_FROM_PUBLIC
-    assert setup.plan.clip == cloning.clone_plan(partitions.manifest, 1.0, DELTA, walk=0.3).clip
+    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
     other = dataclasses.replace(setup, start=None, local=cloning.LOCAL)
     assert cloning.CLONING.identity(asked, setup, partitions) == cloning.CLONING.identity(asked, other, partitions)
 
@@ -252,4 +258,22 @@ def test_rounds_begin_with_random_weights_where_no_start_can_be_made(
     )
     assert setup.start is None
     assert setup.local == cloning.LOCAL
-    assert setup.plan.clip == cloning.clone_plan(partitions.manifest, 1.0, DELTA).clip
+    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA).clip
+
+
+def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So what was paid for before there was a choice is restored; the twin: another network is part of it."""
+    seen: list[dict[str, Any]] = []
+    dumps = json.dumps
+
+    def spying(content: Any, **options: Any) -> str:
+        seen.append(content)
+        return dumps(content, **options)
+
+    setup, partitions = setup_of(asked)
+    with monkeypatch.context() as patched:
+        patched.setattr(cloning.json, "dumps", spying)
+        cloning.CLONING.identity(asked, setup, partitions)
+        cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), setup, partitions)
+    first, second = ({"network"} & set(content) for content in seen if "stage" in content)
+    assert (first, second) == (set(), {"network"})

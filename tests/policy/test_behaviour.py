@@ -10,7 +10,7 @@ from torch import Tensor
 import primorl
 from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy import behaviour
+from primorl.policy import behaviour, exported
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, released
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -122,6 +122,18 @@ def test_probabilities_come_back(tmp_path: Path) -> None:
     torch.testing.assert_close(read.log_density(ROWS, one_hot), logs.amax(-1))
     assert torch.equal(DeterministicPolicy.load(tmp_path).act(ROWS.view(1, -1, S))[0].view(4, 6, A), one_hot)
     assert not (tmp_path / behaviour.SPREAD).exists()
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_an_actor_begins_as_it(discrete: bool) -> None:
+    """It sees observations on another scale, and acts the same there; its log σ is the middle of the bounds."""
+    made, mean, scale = clone(discrete=discrete), torch.linspace(-1, 1, S), torch.linspace(0.5, 2, S)
+    output = exported.mlp(made.actor_layers(mean, scale), ((ROWS - mean) / scale).view(1, -1, S)).view(4, 6, -1)
+    if discrete:
+        torch.testing.assert_close(output.log_softmax(-1), made.log_probabilities(ROWS))
+        return
+    torch.testing.assert_close(output[..., :A].tanh(), made.mean_and_std(ROWS)[0])
+    assert bool((output[..., A:] == -1.0).all())  # bounds -5 and 1 of the log-variance
 
 
 @pytest.mark.parametrize("discrete", [False, True])

@@ -10,6 +10,8 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import one_hot, softplus
 
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.exported import Layers
+from primorl.policy.networks import initial_layers
 from primorl.policy.prior import Leash, Normals
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import DiscreteSac, Sac, train
@@ -34,6 +36,9 @@ class Linear:
 
     def log_probabilities(self, observation: Tensor) -> Tensor:
         return (observation @ self.weight).log_softmax(-1)
+
+    def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
+        return initial_layers((len(self.weight), 8, self.weight.shape[1]), 1, torch.Generator().manual_seed(5))
 
 
 class Truncated(Normal):
@@ -178,3 +183,22 @@ def test_a_prior_needs_divergences_and_actions_of_the_same_kind() -> None:
         next(train(*arguments, divergences=(1.0,)))
     with pytest.raises(ValueError, match="discrete actions"):
         next(train(*arguments, prior=Linear(torch.zeros(3, 2), True), divergences=(1.0,)))
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
+    """All of them, whatever their seed. The twin: with other hidden layers they begin with weights of their own."""
+    A = 3 if discrete else 2
+    scaling = Scaling(torch.zeros(5), torch.ones(5), torch.zeros(A), torch.ones(A), 1.0, discrete)
+    prior = Linear(torch.zeros(5, 3 if discrete else 4), discrete)
+    leash, kind = Leash.of(prior, scaling, (0.1, 0.1), CPU), DiscreteSac if discrete else Sac
+
+    def actor(hidden: tuple[int, ...]) -> Layers:
+        config = replace(BATCHES, hidden=hidden)
+        return kind(config, scaling.columns, SeedGenerators.of([1, 2], CPU), [1, 2], leash).actor.layers
+
+    for began, wanted in zip(actor((8,)), prior.actor_layers(torch.zeros(5), torch.ones(5)), strict=True):
+        assert torch.equal(began, wanted.expand_as(began))
+    other = actor((7,))
+    assert other[0].shape[1] == 7
+    assert not torch.equal(other[0][0], other[0][1])
