@@ -160,6 +160,15 @@ class Behaviour(Block):
     hidden: HiddenSizes
     log_variance_bounds: Range
 
+    def chosen_network(self) -> list[list[float]] | None:
+        """The network as a part of the identity of paid work.
+
+        None: no clone is made, or its network is as all were before it could be chosen. What was paid for then stays
+        paid for.
+        """
+        network: list[list[float]] = [list(self.hidden), list(self.log_variance_bounds)]
+        return None if self.target_epsilon is None or network == [[32], [-5.0, 1.0]] else network
+
 
 @dataclass(frozen=True, kw_only=True)
 class Policy(SacConfig, Block):

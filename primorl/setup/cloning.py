@@ -32,7 +32,6 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 STAGE = "clone_behaviour"
-_FIRST_NETWORK = [[32], [-5.0, 1.0]]  # hidden and log_variance_bounds of every clone before they were keys
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
@@ -196,7 +195,6 @@ def _check_actions(params: Params, manifest: Manifest) -> None:
 def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
     """A digest of all that was asked for. What this module makes of it is left out, as in `model_training`.
 
-    A network that is as every clone's was before it could be chosen is left out, so that those clones stay paid for.
     So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
     another, and a charge is neither resumed nor restored under another one.
     """
@@ -210,8 +208,7 @@ def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> s
         "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
         "draw": params.privacy.draw,
     }
-    network = [list(params.behaviour.hidden), list(params.behaviour.log_variance_bounds)]
-    if network != _FIRST_NETWORK:
+    if (network := params.behaviour.chosen_network()) is not None:
         content["network"] = network
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 

@@ -264,6 +264,8 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
     }
     if "clone" in estimator.about:
         content["clone"] = subject.clone_charge
+    if "policy" in estimator.about and (network := params.behaviour.chosen_network()) is not None:
+        content["clone_network"] = network  # the policy is held near the clone
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

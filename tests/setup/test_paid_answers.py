@@ -95,6 +95,20 @@ def test_what_a_policy_was_fitted_to_is_the_same_work_whatever_stands_in_for_it(
     assert answered("lstd", policy__horizon=20) != answered("lstd", policy__horizon=30)
 
 
+def test_a_clone_of_another_network_makes_another_policy_to_ask_about() -> None:
+    """Twins: about the model nothing changes, and where no clone is asked for its network is nothing."""
+
+    def asked(name: EstimatorName, epsilon: float | None, hidden: list[int]) -> str:
+        raw, question = project_settings(), estimator(name, INFO, cloned=False)
+        raw["behaviour"] |= {"target_epsilon": epsilon, "hidden": hidden}
+        plan, subject = question.plan(PROBLEM, 0.1), Subject("charge", "model", "policy", None, None)
+        return private_evaluation._identity(params_module.from_plain(raw), DATA, Asked(question, plan), subject)
+
+    assert asked("lstd", 0.3, [8]) != asked("lstd", 0.3, [32])
+    assert asked("lstd", None, [8]) == asked("lstd", None, [32]) == asked("lstd", 0.3, [32])
+    assert asked("model_check", 0.3, [8]) == asked("model_check", 0.3, [32])
+
+
 def chosen(draw: int = 0) -> str:
     raw = project_settings()
     raw["evaluation"]["private"]["draw"] = draw
