@@ -83,12 +83,14 @@ class SweepFile(Block):
     """Content of a sweep's file.
 
     Attributes:
+        partition: what the block ``partition`` of params.yaml must have; nothing is changed by it.
         settings: that all trials share.
         cases: named groups of settings; those of a case win over the shared ones.
         grid: values by key; every combination is run, for every case.
         search: instead of a grid.
     """
 
+    partition: dict[str, Any] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     cases: dict[CaseName, Settings] = field(default_factory=dict)
     grid: dict[Key, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from primorl.config.params import load
+from primorl.config.params import Params, load, plain
+from primorl.config.reading import shown
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.project.git import git_commit
+from primorl.project.paths import PARAMS
 from primorl.sweeps.file import Between, Choices, Sweep
 from primorl.sweeps.folders import (
     changed_since,
@@ -50,7 +52,7 @@ def checked(sweep: Sweep, trials: list[Trial]) -> None:
     """Check the settings of all trials before the first is run.
 
     Raises:
-        PipelineError: names the file, the trial and its wrong keys; or the partitions are of another dataset.
+        PipelineError: names the file, the trial and its wrong keys; or the partitions are not those that it asks for.
     """
     for trial in trials:
         try:
@@ -58,6 +60,20 @@ def checked(sweep: Sweep, trials: list[Trial]) -> None:
         except PipelineError as wrong:
             raise PipelineError(f"{sweep.path}: {said(trial, varying(trials))}: {wrong}") from None
         check_data(params)
+        _check_partition(sweep, params)
+
+
+def _check_partition(sweep: Sweep, params: Params) -> None:
+    """Check that params.yaml has what the sweep says of the block ``partition``."""
+    there = plain(params.partition)
+    for key, wanted in sweep.content.partition.items():
+        if key not in there:
+            raise PipelineError(f"{sweep.path}: partition.{key}: unknown key; allowed are {', '.join(there)}")
+        if there[key] != wanted:
+            raise PipelineError(
+                f"{PARAMS}: partition.{key}: found {shown(there[key])}, and {sweep.path} is for {shown(wanted)}; set "
+                "it there and run `dvc repro partition`"
+            )
 
 
 def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, start: Start | None = None) -> Done:
@@ -91,11 +107,11 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
     keys = varying(trials) if study is None else list(_space(sweep))
     tracked = SweepRun(sweep.name, params)
     commit = git_commit()
-    shown = sweep.path.name if sweep.path.is_absolute() else sweep.path
+    named = sweep.path.name if sweep.path.is_absolute() else sweep.path
 
     def job(trial: Trial) -> Job:
         tags = tracked.tags(sweep.name, trial, keys)
-        return Job(sweep.name, trial, threads, commit, f"primorl sweep {shown}", tags)
+        return Job(sweep.name, trial, threads, commit, f"primorl sweep {named}", tags)
 
     try:
         with Progress(sweep.name, total, len(rows), keys) as progress:

@@ -13,7 +13,7 @@ from primorl.project.errors import PipelineError
 from primorl.sweeps.folders import trial_folder
 from primorl.sweeps.rows import read_rows
 from primorl.sweeps.running import Grid, run_trials, shares
-from primorl.sweeps.sweeping import TABLE, Done, run_sweep
+from primorl.sweeps.sweeping import TABLE, Done, checked, run_sweep
 from primorl.sweeps.trial import BUSY, Job, run
 from primorl.sweeps.trials import Trial, expand
 from tests.sweeps.conftest import Forked, NoRun, granted, job_of, ran, sweep_of
@@ -158,6 +158,22 @@ def test_the_partitions_must_be_of_the_sweeps_dataset(project: Params) -> None:
     Path("datasets/other.yaml").write_bytes(Path("datasets/small.yaml").read_bytes())
     with pytest.raises(PipelineError, match=r"data/partitions: found dataset .*, and the sweep is of 'other'"):
         run_sweep(sweep_of({"settings": {"dataset": "other"}}), workers=1, start=Forked)
+
+
+def test_the_partitions_must_be_those_that_the_sweep_asks_for(project: Params) -> None:
+    """Twin: what params.yaml has is no reason to refuse."""
+    share = project.partition.public_fraction
+    for wanted, said in (
+        (
+            {"public_fraction": 0.77},
+            rf"params\.yaml: partition\.public_fraction: found {share}, and .*tiny\.yaml is for 0\.77",
+        ),
+        ({"fraction": 0.1}, r"tiny\.yaml: partition\.fraction: unknown key; allowed are public_fraction"),
+    ):
+        with pytest.raises(PipelineError, match=said):
+            run_sweep(sweep_of({"partition": wanted}), workers=1, start=Forked)
+    assert ran() == []
+    checked(sweep_of({"partition": {"public_fraction": share}}), [Trial({})])
 
 
 def test_rows_of_other_settings_are_kept_with_a_warning(project: Params) -> None:
