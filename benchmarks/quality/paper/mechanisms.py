@@ -70,7 +70,7 @@ class Shrinking:
 
     def __call__(self, state: TrainingState, released: Weights) -> Weights:
         """Scale ``released``."""
-        share = 2 * (1 - state.done / self._rounds)
+        share = 2 * (1 - state.done / self._rounds)  # of the first round 2
         return tuple(share * part for part in released)
 
 
@@ -159,7 +159,7 @@ def main() -> None:
     parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    made = rows()
     same = {
         "machine": machine(),
         "commit": subprocess.check_output(["git", "rev-parse", "HEAD"], text=True).strip(),
@@ -169,11 +169,17 @@ def main() -> None:
     for seed in range(given.seeds):
         for case in given.cases:
             key = {"case": case, "seed": seed}
-            if not any(row.items() >= key.items() for row in rows):
-                rows.append(key | measured(case, seed) | same)
-                print(rows[-1], flush=True)
-                FILE.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
-    print(table(rows))
+            if not any(row.items() >= key.items() for row in made):
+                made.append(key | measured(case, seed) | same)
+                print(made[-1], flush=True)
+                FILE.write_text(json.dumps(made, indent=1) + "\n", encoding="utf-8")
+    print(table(made))
+
+
+def rows() -> list[dict[str, Any]]:
+    """What was measured so far."""
+    found: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    return found
 
 
 def base(seed: int) -> Params:
@@ -249,13 +255,13 @@ def averaged(policies: DeterministicPolicy) -> DeterministicPolicy:
     return replace(policies, layers=tuple(layers))
 
 
-def table(rows: list[dict[str, Any]]) -> str:
+def table(made: list[dict[str, Any]]) -> str:
     """Markdown: a line for each case, best first."""
-    scores = {case: [row["score"] for row in rows if row["case"] == case] for case in CASES}
+    scores = {case: [row["score"] for row in made if row["case"] == case] for case in CASES}
     lines = ["| changed | final: IQM | each seed | s a run |", "|---|---|---|---|"]
     found = [(interquartile_mean([own]).value, case, own) for case, own in scores.items() if own]
     for middle, case, own in sorted(found, reverse=True):
-        seconds = np.mean([row["seconds"] for row in rows if row["case"] == case])
+        seconds = np.mean([row["seconds"] for row in made if row["case"] == case])
         each = ", ".join(f"{score:.0f}" for score in own)
         lines.append(f"| {case} | {middle:.0f} | {each} | {seconds:.0f} |")
     return "\n".join(lines)

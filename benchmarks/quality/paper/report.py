@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.quality.paper import figures, results, sheets
+from benchmarks.quality.paper import figures, mechanisms, results, sheets
 from benchmarks.quality.paper.published import TARGETS, TASKS, Target, Task
 from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, PUBLIC_ALONE
 from benchmarks.quality.paper.rows import Row, read
@@ -46,6 +46,7 @@ def main() -> None:
         "targets": (PAGE, targets(found)),
         "frontier": (PAGE, frontier(found)),
         "ingredients": (PAGE, ingredients(found)),
+        "mechanisms": (PAGE, mechanisms.table(mechanisms.rows())),
         "made": (ROWS_PAGE, made([*found, *tuning])),
         "results": (ROWS_PAGE, each(found)),
         "tuning": (ROWS_PAGE, each(tuning)),
