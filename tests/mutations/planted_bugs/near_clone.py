@@ -96,4 +96,22 @@ NEAR_CLONE = [
         "the policy's statement does not say that private answers chose it",
         ("tests/release/test_recommended.py",),
     ),
+    Bug(
+        "near-clone-begins-elsewhere",
+        "policy",
+        "primorl/policy/behaviour.py",
+        "bias + (weight @ shift).unsqueeze(1)",
+        "bias",
+        "a policy that should begin as the clone sees observations on another scale",
+        ("tests/policy/test_behaviour.py",),
+    ),
+    Bug(
+        "near-clone-begins-at-random",
+        "policy",
+        "primorl/policy/actor_critic.py",
+        "actors.append(begun or random)",
+        "actors.append(random)",
+        "a policy of the clone's size begins with random weights",
+        (_PRIOR,),
+    ),
 ]

@@ -88,4 +88,13 @@ SWEEPS = [
         "a sweep that goes on counts nothing as finished",
         (_SWEEPING,),
     ),
+    Bug(
+        "sweep-on-other-partitions",
+        "sweep",
+        "primorl/sweeps/sweeping.py",
+        "        _check_partition(sweep, params)\n",
+        "",
+        "a sweep for other partitions runs, and its rows are taken for results",
+        (_SWEEPING,),
+    ),
 ]

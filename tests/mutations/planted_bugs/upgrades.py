@@ -51,4 +51,22 @@ UPGRADES = [
         "a repair records model and clone each as both together",
         (_LOSSES,),
     ),
+    Bug(
+        "clones-charged-for-a-new-key",
+        "ledger",
+        "primorl/config/blocks.py",
+        "return None if self.target_epsilon is None or network == [[32], [-5.0, 1.0]] else network",
+        "return None if self.target_epsilon is None else network",
+        "a clone that was paid for before its network could be chosen is charged again",
+        (_ANSWERS, "tests/pipeline/test_clone_behaviour.py"),
+    ),
+    Bug(
+        "clones-of-any-network-one-work",
+        "ledger",
+        "primorl/config/blocks.py",
+        "return None if self.target_epsilon is None or network == [[32], [-5.0, 1.0]] else network",
+        "return None",
+        "an answer about a policy near one clone is taken for one near another",
+        (_ANSWERS, "tests/pipeline/test_clone_behaviour.py"),
+    ),
 ]
