@@ -43,6 +43,8 @@ def main() -> None:
         begun = time.perf_counter()
         setup = cloning_setup(replace(params, behaviour=asked), partitions.manifest, partitions.public)
         seconds = time.perf_counter() - begun
+        if setup.start is None or setup.architecture.discrete_actions:
+            parser.error(f"{params.dataset}: needs a public start, and actions in a box")
         rows = setup.public_of(partitions.public.flat())
         clone = behaviour_policy(
             setup.architecture, setup.first_weights(), setup.make_normaliser(rows, {}), setup.bounds

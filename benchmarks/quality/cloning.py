@@ -31,6 +31,7 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 DELTA = 1e-5
+# The network of the table in docs/privacy.md, which is the default.
 BEHAVIOUR = Behaviour(target_epsilon=None, hidden=(32,), log_variance_bounds=(-5.0, 1.0))
 _POOLED_STEPS, _POOLED_BATCH, _POOLED_RATE = 6000, 512, 3e-3
 

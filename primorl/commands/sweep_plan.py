@@ -158,8 +158,7 @@ def _charges(
 
     Questions are about a trial's own policy, so each trial pays for its own.
     """
-    from primorl.setup.cloning import CLONING
-    from primorl.setup.compute import ALONE
+    from primorl.setup.cloning import CLONING, cloning_setup
     from primorl.setup.model_training import MODEL_TRAINING
     from primorl.setup.next_charges import Next, beside_model, marked
     from primorl.setup.training import training_setup
@@ -175,7 +174,7 @@ def _charges(
         if each.stage == MODEL_TRAINING.name:
             name = MODEL_TRAINING.identity(params, setup, partitions)
         elif each.question is None:
-            clone = CLONING.setup(params, partitions.manifest, partitions.public, ALONE)
+            clone = cloning_setup(params, partitions.manifest, partitions.public, start=False)
             name = CLONING.identity(params, clone, partitions)
         else:
             name = f"{trial.name} {each.stage}"

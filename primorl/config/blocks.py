@@ -5,7 +5,18 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from primorl.config.texts import Block, Column, ConsentValue, InnerPath, Range, Seeds, StoreUrl, Text, Variant
+from primorl.config.texts import (
+    Block,
+    Column,
+    ConsentValue,
+    InnerPath,
+    LogVariances,
+    Range,
+    Seeds,
+    StoreUrl,
+    Text,
+    Variant,
+)
 from primorl.policy.settings import SacConfig
 from primorl.project.values import (
     AtLeastTwo,
@@ -146,6 +157,10 @@ class Dynamics(LocalTraining, ServerTraining, Block):
     mopo: PooledTraining
 
 
+FIRST_CLONE: tuple[tuple[int, ...], tuple[float, float]] = (32,), (-5.0, 1.0)
+"""``hidden`` and ``log_variance_bounds`` of every clone before they were keys."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Behaviour(Block):
     """The private clone of the behaviour; ``target_epsilon: null`` makes none. ε holds at `Privacy.delta`.
@@ -158,7 +173,7 @@ class Behaviour(Block):
 
     target_epsilon: Epsilon | None
     hidden: HiddenSizes
-    log_variance_bounds: Range
+    log_variance_bounds: LogVariances
 
     def chosen_network(self) -> list[list[float]] | None:
         """The network as a part of the identity of paid work.
@@ -166,8 +181,8 @@ class Behaviour(Block):
         None: no clone is made, or its network is as all were before it could be chosen. What was paid for then stays
         paid for.
         """
-        network: list[list[float]] = [list(self.hidden), list(self.log_variance_bounds)]
-        return None if self.target_epsilon is None or network == [[32], [-5.0, 1.0]] else network
+        network = self.hidden, self.log_variance_bounds
+        return None if self.target_epsilon is None or network == FIRST_CLONE else [list(part) for part in network]
 
 
 @dataclass(frozen=True, kw_only=True)

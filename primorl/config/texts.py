@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from primorl.project.files import leaves_project
-from primorl.project.values import Finite, Seed
+from primorl.project.values import Finite, LogVariance, Seed
 
 _MOST_CHARACTERS = 1000
 
@@ -76,6 +76,7 @@ InnerPath = Annotated[Text, AfterValidator(_inside)]
 StoreUrl = Annotated[Text, AfterValidator(_inside_if_file)]
 Seeds = Annotated[tuple[Seed, ...], Field(max_length=1000), AfterValidator(_once)]
 Range = Annotated[tuple[Finite, Finite], AfterValidator(_increasing)]
+LogVariances = Annotated[tuple[LogVariance, LogVariance], AfterValidator(_increasing)]
 OpenRange = Annotated[tuple[Finite | None, Finite | None], AfterValidator(_ordered)]
 Category = Annotated[str, BeforeValidator(_text), Field(min_length=1, max_length=_MOST_CHARACTERS)]
 ConsentValue = Annotated[str, BeforeValidator(_word), Field(min_length=1, max_length=_MOST_CHARACTERS)]

@@ -8,12 +8,12 @@ from typing import Literal
 
 from dp_accounting import dp_event
 
-from primorl.config.blocks import Behaviour
+from primorl.config.blocks import FIRST_CLONE, Behaviour
 from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.clipping import SMALLEST_CLIP, EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
@@ -118,9 +118,19 @@ def clone_plan(
     norm: float | None = None,
     walk: float = _LARGEST_WALK,
 ) -> Plan:
-    """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given."""
+    """The clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given.
+
+    Raises:
+        PipelineError: the noise of so many weights leaves no clip.
+    """
     if norm is None:
         norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
+        if norm < SMALLEST_CLIP:
+            raise PipelineError(
+                f"params.yaml: behaviour.hidden: found {list(shape.hidden)}, {shape.parameters} weights, whose noise "
+                f"leaves a clip of {norm:g} with {manifest.private_units} units; make it smaller, or raise "
+                "behaviour.target_epsilon"
+            )
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
@@ -132,7 +142,9 @@ def clone_plan(
     )
 
 
-def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE) -> CloningSetup:
+def cloning_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE, *, start: bool = True
+) -> CloningSetup:
     """The training of the clone that params.yaml asks for, on the data that the manifest describes.
 
     Args:
@@ -140,6 +152,7 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
         manifest: of the partitions.
         public: the public split; it may be empty.
         place: which of several processes this is.
+        start: whether weights of the public split are made; the identity of the work does not need them.
 
     Raises:
         PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
@@ -165,7 +178,7 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
         seed=params.seed,
         execution=execution(params.compute, device, place),
     )
-    return replace(setup, start=_public_start(setup, public)) if begun else setup
+    return replace(setup, start=_public_start(setup, public)) if begun and start else setup
 
 
 def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
@@ -182,8 +195,13 @@ def _plan(params: Params, shape: PolicyNetwork, manifest: Manifest, walk: float)
 
 
 def _check_actions(params: Params, manifest: Manifest) -> None:
-    """Refuse actions that cannot be scaled to [-1, 1]."""
-    spaces = manifest.info.spaces
+    """Refuse actions that cannot be scaled to [-1, 1], and a spread of discrete ones."""
+    spaces, bounds = manifest.info.spaces, params.behaviour.log_variance_bounds
+    if spaces.discrete_actions and bounds != FIRST_CLONE[1]:
+        raise PipelineError(
+            f"params.yaml: behaviour.log_variance_bounds: found {list(bounds)}, and the actions of dataset "
+            f"{params.dataset} are discrete, which have none; set it to auto"
+        )
     sides = zip(spaces.action_low, spaces.action_high, strict=True)
     if not all(math.isfinite(high - low) and low < high for low, high in sides):
         raise PipelineError(
@@ -218,7 +236,8 @@ def _refusal(trained: Trained) -> str | None:
     if trained.finite:
         return None
     return (
-        "params.yaml: behaviour: cloning diverged (weights that are not finite); set behaviour.target_epsilon to null"
+        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise behaviour.log_variance_bounds, "
+        "or set behaviour.target_epsilon to null"
     )
 
 

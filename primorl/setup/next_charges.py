@@ -22,8 +22,7 @@ from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS
 from primorl.setup import accounts
-from primorl.setup.cloning import CLONING, clone_event
-from primorl.setup.compute import ALONE
+from primorl.setup.cloning import CLONING, clone_event, cloning_setup
 from primorl.setup.estimators import estimator
 from primorl.setup.fitting import check_verdict, fitted
 from primorl.setup.model_training import MODEL_TRAINING
@@ -99,14 +98,16 @@ def marked(
         if not candidates:
             found.append(each)
         elif each.question is None:
-            clone = CLONING.setup(params, partitions.manifest, partitions.public, ALONE)
+            clone = cloning_setup(params, partitions.manifest, partitions.public, start=False)
             paid_by["clone"] = known.get(CLONING.identity(params, clone, partitions))
             found.append(replace(each, paid=paid_by["clone"] is not None))
         else:
             most = each.epsilon or 0.0
             cloned = info.spaces.discrete_actions and wanted[1].question is None
             about = estimator(each.question, info, cloned=cloned).about
-            needed = [paid_by.get(part) for part in ("model", "clone") if part in about]
+            near_another = "policy" in about and params.behaviour.chosen_network() is not None
+            parts = [part for part in ("model", "clone") if part in about or (part == "clone" and near_another)]
+            needed = [paid_by.get(part) for part in parts]
             after = max((charge.sequence for charge in needed if charge is not None), default=0)
             answered = any(
                 charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates

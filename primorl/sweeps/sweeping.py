@@ -4,6 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import ValidationError
+
+from primorl.config.blocks import Partition
+from primorl.config.datasets import checked as read_as
+from primorl.config.explanations import explanations
 from primorl.config.params import Params, load, plain
 from primorl.config.reading import shown
 from primorl.project.errors import PipelineError
@@ -60,15 +65,24 @@ def checked(sweep: Sweep, trials: list[Trial]) -> None:
         except PipelineError as wrong:
             raise PipelineError(f"{sweep.path}: {said(trial, varying(trials))}: {wrong}") from None
         check_data(params)
-        _check_partition(sweep, params)
+        check_partition(sweep, params)
 
 
-def _check_partition(sweep: Sweep, params: Params) -> None:
-    """Check that params.yaml has what the sweep says of the block ``partition``."""
-    there = plain(params.partition)
-    for key, wanted in sweep.content.partition.items():
-        if key not in there:
-            raise PipelineError(f"{sweep.path}: partition.{key}: unknown key; allowed are {', '.join(there)}")
+def check_partition(sweep: Sweep, params: Params) -> None:
+    """Check that params.yaml has what the sweep says of the block ``partition``.
+
+    Raises:
+        PipelineError: it has not, or what the sweep says does not fit.
+    """
+    there, said_here = plain(params.partition), sweep.content.partition
+    if unknown := set(said_here) - set(there):
+        raise PipelineError(f"{sweep.path}: partition.{min(unknown)}: unknown key; allowed are {', '.join(there)}")
+    try:
+        asked = plain(read_as(Partition, {**there, **said_here}))
+    except ValidationError as refused:
+        wrong = "; ".join(f"partition.{key}: {why}" for key, why in explanations(refused, {**there, **said_here}))
+        raise PipelineError(f"{sweep.path}: {wrong}") from None
+    for key, wanted in asked.items():
         if there[key] != wanted:
             raise PipelineError(
                 f"{PARAMS}: partition.{key}: found {shown(there[key])}, and {sweep.path} is for {shown(wanted)}; set "

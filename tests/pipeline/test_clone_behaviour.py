@@ -6,6 +6,7 @@ import math
 import shutil
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -277,3 +278,35 @@ def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, mon
         cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), setup, partitions)
     first, second = ({"network"} & set(content) for content in seen if "stage" in content)
     assert (first, second) == (set(), {"network"})
+
+
+@pytest.mark.parametrize("bounds", [(-5.0, 1000.0), (-200.0, -150.0), (1.0, -1.0)])
+def test_bounds_of_a_spread_that_no_clone_can_have_are_refused(asked: Params, bounds: tuple[float, float]) -> None:
+    with pytest.raises(PipelineError, match=r"behaviour\.log_variance_bounds"):
+        with_changes(asked, behaviour={"log_variance_bounds": list(bounds)})
+
+
+def test_a_network_whose_noise_leaves_no_clip_is_refused_before_the_charge(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 2000.0)
+    with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
+        cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
+    assert not charged(asked)
+
+
+def test_an_identity_needs_no_public_start(asked: Params) -> None:
+    setup, partitions = setup_of(asked)
+    quick = cloning.cloning_setup(asked, partitions.manifest, partitions.public, start=False)
+    assert (setup.start is None, quick.start is None) == (False, True)
+    identities = {cloning.CLONING.identity(asked, each, partitions) for each in (setup, quick)}
+    assert len(identities) == 1
+
+
+def test_a_spread_of_discrete_actions_is_refused(asked: Params) -> None:
+    """It would be nothing, and another identity. Twin: the default is not refused."""
+    spaces = dataclasses.replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
+    manifest: Any = SimpleNamespace(info=dataclasses.replace(INFO, spaces=spaces))
+    cloning._check_actions(asked, manifest)
+    with pytest.raises(PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"):
+        cloning._check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)

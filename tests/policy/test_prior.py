@@ -38,7 +38,10 @@ class Linear:
         return (observation @ self.weight).log_softmax(-1)
 
     def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
-        return initial_layers((len(self.weight), 8, self.weight.shape[1]), 1, torch.Generator().manual_seed(5))
+        weight, bias, *rest = initial_layers(
+            (len(self.weight), 8, self.weight.shape[1]), 1, torch.Generator().manual_seed(5)
+        )
+        return (weight * observation_scale, bias + observation_mean.sum(), *rest)
 
 
 class Truncated(Normal):
@@ -189,7 +192,8 @@ def test_a_prior_needs_divergences_and_actions_of_the_same_kind() -> None:
 def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
     """All of them, whatever their seed. The twin: with other hidden layers they begin with weights of their own."""
     A = 3 if discrete else 2
-    scaling = Scaling(torch.zeros(5), torch.ones(5), torch.zeros(A), torch.ones(A), 1.0, discrete)
+    mean, scale = torch.arange(5.0), torch.arange(1.0, 6.0)
+    scaling = Scaling(mean, scale, torch.zeros(A), torch.ones(A), 1.0, discrete)
     prior = Linear(torch.zeros(5, 3 if discrete else 4), discrete)
     leash, kind = Leash.of(prior, scaling, (0.1, 0.1), CPU), DiscreteSac if discrete else Sac
 
@@ -197,7 +201,7 @@ def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
         config = replace(BATCHES, hidden=hidden)
         return kind(config, scaling.columns, SeedGenerators.of([1, 2], CPU), [1, 2], leash).actor.layers
 
-    for began, wanted in zip(actor((8,)), prior.actor_layers(torch.zeros(5), torch.ones(5)), strict=True):
+    for began, wanted in zip(actor((8,)), prior.actor_layers(mean, scale), strict=True):
         assert torch.equal(began, wanted.expand_as(began))
     other = actor((7,))
     assert other[0].shape[1] == 7

@@ -111,6 +111,12 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     assert again.endswith("model_check 0.2"), "it asks about another model"
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other, capsys).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
+    near = SimpleNamespace(about=("model", "policy"))
+    wide = replace(params, behaviour=replace(params.behaviour, hidden=(8,)))
+    with monkeypatch.context() as patched:
+        patched.setattr(next_charges, "estimator", lambda *_, **__: near)
+        assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
+        assert planned(wide, capsys).endswith(f"clone_behaviour 0.35, {questions}"), "its policy is near another clone"
     weighed = SimpleNamespace(about=("model", "clone"))
     monkeypatch.setattr(next_charges, "estimator", lambda *_, **__: weighed)
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"

@@ -169,6 +169,7 @@ def test_the_partitions_must_be_those_that_the_sweep_asks_for(project: Params) -
             rf"params\.yaml: partition\.public_fraction: found {share}, and .*tiny\.yaml is for 0\.77",
         ),
         ({"fraction": 0.1}, r"tiny\.yaml: partition\.fraction: unknown key; allowed are public_fraction"),
+        ({"public_fraction": "auto"}, r"tiny\.yaml: partition\.public_fraction: "),
     ):
         with pytest.raises(PipelineError, match=said):
             run_sweep(sweep_of({"partition": wanted}), workers=1, start=Forked)

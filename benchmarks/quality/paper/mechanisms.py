@@ -37,6 +37,8 @@ from primorl.policy.sac import train as train_policies
 from primorl.project.paths import MANIFEST, PRIVATE, PUBLIC
 from primorl.setup.training import training_setup
 from primorl.simulators.environments import reset_states
+from primorl.sweeps.file import read_sweep
+from primorl.sweeps.sweeping import check_partition
 from primorl.training.pooled import train_pooled
 from primorl.training.rounds import Rounds
 from primorl.training.settings import PooledTraining
@@ -47,6 +49,7 @@ from primorl.trajectories.storage.store import UnitStore
 
 FILE = RESULTS / "paper" / "mechanisms.json"
 ENVIRONMENT = "Pendulum-v1"
+_SWEEP = sheets.SWEEPS / "ingredients-pendulum.yaml"
 _FIRST, _SECOND, _TINY = 0.9, 0.99, 1e-8  # Adam's decay rates
 _OTHER = {"g": 12.0, "m": 1.3, "l": 0.8}  # Pendulum-v1 has 10, 1 and 1
 _EPISODES, _STEPS = 100, 200
@@ -184,7 +187,7 @@ def rows() -> list[dict[str, Any]]:
 
 def base(seed: int) -> Params:
     """`Base` of ingredients-pendulum on the project's partitions."""
-    sweep = yaml.safe_load((sheets.SWEEPS / "ingredients-pendulum.yaml").read_text(encoding="utf-8"))
+    sweep = yaml.safe_load(_SWEEP.read_text(encoding="utf-8"))
     raw = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
     for key, value in (sweep["settings"] | sweep["cases"]["Base"] | {"seed": seed}).items():
         *blocks, last = key.split(".")
@@ -199,6 +202,7 @@ def measured(case: str, seed: int) -> dict[str, Any]:
     """Train a model and a policy, and play 100 episodes."""
     begun = time.perf_counter()
     params, public, private = base(seed), UnitStore.open(PUBLIC), UnitStore.open(PRIVATE)
+    check_partition(read_sweep(_SWEEP), params)
     setup = training_setup(params, Manifest.load(MANIFEST), public)
     if case == "other physics first":
         setup = replace(setup, start=other_physics(setup, public))

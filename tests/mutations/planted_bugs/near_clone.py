@@ -106,6 +106,15 @@ NEAR_CLONE = [
         ("tests/policy/test_behaviour.py",),
     ),
     Bug(
+        "near-clone-begins-on-swapped-scales",
+        "policy",
+        "primorl/policy/prior.py",
+        "self.prior.actor_layers(self.scaling.observation_mean, self.scaling.observation_scale)",
+        "self.prior.actor_layers(self.scaling.observation_scale, self.scaling.observation_mean)",
+        "a policy that should begin as the clone gets the scale of observations for their mean",
+        (_PRIOR,),
+    ),
+    Bug(
         "near-clone-begins-at-random",
         "policy",
         "primorl/policy/actor_critic.py",
