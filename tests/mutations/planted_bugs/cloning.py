@@ -55,7 +55,7 @@ CLONING = [
         "cloning-random-start",
         "data flow",
         _SETUP,
-        "return replace(setup, start=_public_start(setup, public)) if begun else setup",
+        "return replace(setup, start=_public_start(setup, public)) if begun and start else setup",
         "return setup",
         "a clone begins with random weights and takes the small steps that suit weights of the public split",
         (_STAGE,),
