@@ -13,7 +13,7 @@ from primorl.config.params import Params, plain
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.solving import solve_noise_multiplier
-from primorl.privacy.mechanism.clipping import SMALLEST_CLIP, EnsembleClip
+from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
@@ -33,6 +33,7 @@ from primorl.trajectories.storage.store import UnitStore
 
 STAGE = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
 see `clipping_norm`."""
@@ -125,7 +126,7 @@ def clone_plan(
     """
     if norm is None:
         norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
-        if norm < SMALLEST_CLIP:
+        if norm < _SMALLEST_NORM:
             raise PipelineError(
                 f"params.yaml: behaviour.hidden: found {list(shape.hidden)}, {shape.parameters} weights, whose noise "
                 f"leaves a clip of {norm:g} with {manifest.private_units} units; make it smaller, or raise "

@@ -15,7 +15,7 @@ _LONGEST_ROW = 1024
 # Aim a hair below the bound, to allow for that error and for the rounding of float32 products.
 _MARGIN = 1 - 2.0**-14
 
-SMALLEST_CLIP, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
+_LEAST_NORM, _LARGEST_NORM = 1e-6, 1e6  # as in params.yaml
 
 
 class Clip(Protocol):
@@ -231,9 +231,9 @@ def _check_norm(clipping_norm: float) -> None:
     Raises:
         ValueError: it is neither within the limits nor infinite.
     """
-    if not (SMALLEST_CLIP <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
+    if not (_LEAST_NORM <= clipping_norm <= _LARGEST_NORM or clipping_norm == math.inf):
         raise ValueError(
-            f"clipping_norm: found {clipping_norm}, allowed are {SMALLEST_CLIP:g} to {_LARGEST_NORM:g}, or infinity"
+            f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, or infinity"
         )
 
 
