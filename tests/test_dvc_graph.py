@@ -359,12 +359,17 @@ def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path, mon
         ("dataset=csv-log", ("params.yaml",)),
         ("datasets/csv-log.yaml:options.sorted=true", ("datasets/csv-log.yaml",)),
         ("datasets/csv-log.yaml:suggested.privacy.target_epsilon=0.7", ("datasets/csv-log.yaml",)),
-        ("datasets/csv-log.yaml:suggested.partition.public_fraction=0.2", ()),
         ("datasets/defaults.yaml:policy.discrete_target_entropy=0.4", ("datasets/defaults.yaml",)),
-        ("datasets/pendulum-replay.yaml:options.episodes=7", ()),  # of a dataset that is not chosen
+        # Not followed: another block of the chosen dataset, and a dataset that is not chosen
+        (
+            "datasets/csv-log.yaml:suggested.partition.public_fraction=0.2 "
+            "datasets/pendulum-replay.yaml:options.episodes=7",
+            (),
+        ),
     ):
         before = {file: (tmp_path / file).read_text(encoding="utf-8") for file in ("params.yaml", *files)}
-        assert dvc(["exp", "run", "--quiet", "--set-param", change]) == 0
+        words = [word for part in change.split() for word in ("--set-param", part)]
+        assert dvc(["exp", "run", "--quiet", *words]) == 0
         runs += bool(files) or change == "seed=3"  # the first run is of everything
         assert len((tmp_path / "made.txt").read_text(encoding="utf-8")) == runs, change
         for file in files:
