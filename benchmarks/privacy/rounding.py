@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.machine import row, write
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import Entropy

@@ -22,7 +22,7 @@ from primorl.evaluation.private.estimator import run
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.paths import BEHAVIOUR, MODEL, PARTITIONS, POLICY
-from primorl.setup import accounts
+from primorl.setup import charged_units
 from primorl.setup.estimators import estimator
 from primorl.setup.evaluation_problem import act_of, clone_of, evaluation_problem
 from primorl.setup.partitions import Partitions
@@ -76,7 +76,9 @@ def asked(known: dict[str, Any], repetitions: int) -> list[dict[str, Any]]:
         clone=clone,
     )
     info = partitions.manifest.info
-    source = accounts.open_private(partitions.manifest, partitions.version, partitions.folder, 1 << 32, episodes=True)
+    source = charged_units.open_private(
+        partitions.manifest, partitions.version, partitions.folder, 1 << 32, episodes=True
+    )
     rows = []
     for name in NAMES:
         for behaviour in ("fit", "clone"):

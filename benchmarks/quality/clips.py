@@ -92,7 +92,11 @@ def losses(log: str, people: int, epsilon: float, work: Path) -> dict[str, Any]:
         judge = PublicEvaluator(setup.ensemble, normaliser, *_rows(held_out, setup))
         compared = judge.compare(setup.initial_weights(), _trained(setup, private, normaliser, _QUANTILES.get(way)))
         found[way] = compared.final
-        found |= {"constant": compared.constant, "s": noise_share(setup), "hidden": list(setup.ensemble.hidden)}
+        found |= {
+            "constant": compared.constant,
+            "s": noise_share(setup.plan, setup.architecture),
+            "hidden": list(setup.ensemble.hidden),
+        }
         print(log, people, epsilon, way, f"{compared.final:.3f}", f"(constant {compared.constant:.3f})", flush=True)
     return found
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from primorl.config.blocks import Behaviour
+from primorl.config.blocks import FIRST_CLONE, Behaviour
 from primorl.dynamics.ensemble import Bounds, Weights
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup import cloning
-from primorl.setup.declared import observation_columns
+from primorl.setup import clone_work, cloning
+from primorl.setup.bounds import observation_columns
 from primorl.training.cloning import CloningSetup
 from primorl.training.cohort import CohortSource
 from primorl.training.policy_network import policy_row_losses
@@ -32,7 +32,7 @@ from primorl.trajectories.storage.store import UnitStore
 
 DELTA = 1e-5
 # The network of the table in docs/privacy.md, which is the default.
-BEHAVIOUR = Behaviour(target_epsilon=None, hidden=(32,), log_variance_bounds=(-5.0, 1.0))
+BEHAVIOUR = Behaviour(target_epsilon=None, hidden=FIRST_CLONE[0], log_variance_bounds=FIRST_CLONE[1])
 _POOLED_STEPS, _POOLED_BATCH, _POOLED_RATE = 6000, 512, 3e-3
 
 
@@ -56,7 +56,7 @@ def main() -> None:
     print(f"{manifest.info.dataset}: {manifest.private_units} units")
     shape = cloning.policy_network(BEHAVIOUR, manifest)
     for epsilon in given.epsilon:
-        noise = cloning.noise_for(epsilon, DELTA)
+        noise = clone_work.noise_for(epsilon, DELTA)
         for norm, rate, momentum in itertools.product(given.norm, given.rate, given.momentum):
             for seed in range(given.seeds):
                 plan = cloning.clone_plan(shape, manifest, noise, DELTA, norm)

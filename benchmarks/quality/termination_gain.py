@@ -14,8 +14,9 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from benchmarks.machine import machine, write
-from primorl.dynamics import ensemble
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics import architecture, ensemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
@@ -90,7 +91,7 @@ def judged(
     private: Ragged, public: Ragged, others: Ragged, rate: float, clip: float, noise: float, gain: float, seed: int
 ) -> float:
     """Cross-entropy on other people's episodes over the entropy of the flag."""
-    ensemble.TERMINATION_GAIN = local_update.TERMINATION_GAIN = gain
+    architecture.TERMINATION_GAIN = ensemble.TERMINATION_GAIN = local_update.TERMINATION_GAIN = gain
     shape = Architecture(4, 2, 3, (32, 32), -10.0, 0.5, learned_termination=True)
     seen = torch.cat(list(public.inputs)), torch.cat(list(public.targets))
     setup = training_setup(

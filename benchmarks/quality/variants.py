@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from benchmarks.machine import RESULTS, machine
@@ -29,10 +30,15 @@ from primorl.trajectories.description import describe
 
 FILE = RESULTS / "variants.json"
 FIGURE = Path("docs/figures/variants.png")
-# Pendulum in PriMORL's table 1 (mean, half a 95% interval, over at least 5 seeds; K = 30,000): ε, score.
-PAPER = {"Low": (22.3, 817.4, 21.7), "High": (5.1, 778.9, 53.5)}
-PAPER_MOPO = 795.9
+# Pendulum in PriMORL's table 1, K = 30,000: the mean over at least 5 seeds and half its 95% interval.
+PAPER = {
+    "MOPO": (795.9, 6.5),
+    "no privacy": (810.4, 27.5),
+    "ε = 22.3": (817.4, 21.7),
+    "ε = 5.1": (778.9, 53.5),
+}
 PENDULUM = "pendulum-replay"
+_SPREAD = 0.25  # of the seeds, across their line, so that none hides another
 
 
 def main() -> None:
@@ -95,27 +101,34 @@ def grouped(rows: list[dict[str, Any]]) -> dict[tuple[str, float | None], list[d
 
 
 def draw(rows: list[dict[str, Any]]) -> None:
-    """Score against ε, with the variants that promise nothing as lines and the paper's points beside them."""
-    figure = Figure(figsize=(7, 4), dpi=120, layout="constrained")
+    """A line for each variant and ε: every seed, and the mean with its 95% interval; the paper's are below ours."""
+    groups = grouped(rows)
+    names = [variant if epsilon is None else f"{variant}, ε = {epsilon:g}" for variant, epsilon in groups]
+    figure = Figure(figsize=(7, 0.9 + 0.36 * (len(groups) + len(PAPER))), dpi=120, layout="constrained")
     axes = figure.subplots()
-    for i, ((variant, epsilon), members) in enumerate(grouped(rows).items()):
+    for place, members in enumerate(groups.values()):
         scores = np.array([_score(row) for row in members])
-        if epsilon is not None:
-            axes.plot([epsilon] * len(scores), scores, ".", color="C0", alpha=0.5)
-            axes.plot([epsilon], [scores.mean()], "D", color="C0", label="private, each seed and mean")
-        elif variant != "no_clip":
-            axes.axhline(scores.mean(), color=f"C{i + 1}", linestyle="--", linewidth=1, label=f"{variant}, mean")
-    for name, (epsilon, score, half) in PAPER.items():
-        axes.errorbar([epsilon], [score], yerr=half, fmt="s", color="0.4", capsize=3, label="PriMORL, table 1")
-        axes.annotate(name, (epsilon, score), textcoords="offset points", xytext=(7, 4), color="0.4")
-    axes.axhline(PAPER_MOPO, color="0.6", linestyle=":", linewidth=1, label="its MOPO")
-    axes.set(xscale="log", xlabel="ε (δ = 1e-5, per trajectory)", ylabel="normalised score, final policy")
+        axes.plot(scores, place + _SPREAD * np.linspace(-1, 1, len(scores)), ".", color="C0", alpha=0.5, label="seed")
+        interval = MeanInterval.of(scores)
+        _mean(axes, place, interval.mean, interval.high - interval.mean, color="C0", label="mean, 95% interval")
+    for place, (score, half) in enumerate(PAPER.values(), len(groups)):
+        _mean(axes, place, score, half, color="0.4", label="PriMORL's table 1")
+    axes.axhline(len(groups) - 0.5, color="0.8", linewidth=1)
+    axes.set_yticks(range(len(groups) + len(PAPER)), [*names, *(f"PriMORL, {name}" for name in PAPER)])
+    axes.invert_yaxis()
+    axes.set(xlabel="normalised score, final policy (δ = 1e-5, per trajectory)")
+    axes.grid(axis="x", alpha=0.3)
     handles, labels = axes.get_legend_handles_labels()
     unique = dict(zip(labels, handles, strict=True))
-    axes.legend(unique.values(), unique.keys(), loc="lower right", frameon=False, fontsize=9)
+    figure.legend(unique.values(), unique.keys(), loc="outside upper center", ncols=3, frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
     FIGURE.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURE, metadata={"Software": None})
+
+
+def _mean(axes: Axes, place: int, mean: float, half: float, *, color: str, label: str) -> None:
+    """One mean with its interval, on the line of its variant."""
+    axes.errorbar([mean], [place], xerr=half, fmt="D", color=color, markersize=4, capsize=3, label=label)
 
 
 def table(rows: list[dict[str, Any]]) -> str:

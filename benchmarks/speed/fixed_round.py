@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 
 from primorl.attacks.units import Units
-from primorl.dynamics.ensemble import Architecture, Weights
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

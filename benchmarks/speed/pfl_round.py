@@ -34,7 +34,8 @@ from torch import Tensor
 from benchmarks.machine import machine, write
 from benchmarks.speed.fixed_round import BATCH, FixedRound
 from primorl.attacks.units import Units
-from primorl.dynamics.ensemble import Architecture, row_losses
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import row_losses
 from primorl.training.local_update import LocalBatches, sum_of_updates
 
 SIZES = [

@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.machine import interleaved, machine, write
 from primorl.attacks.units import Units
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

@@ -14,7 +14,7 @@ import torch
 
 from benchmarks.machine import machine, write
 from benchmarks.speed.cohort import SPACES, STEPS, fill
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

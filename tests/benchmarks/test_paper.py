@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.quality.paper import report, results, sheets
+from benchmarks.quality.paper import figures, report, results, sheets
 from benchmarks.quality.paper import rows as table
+from benchmarks.quality.paper.published import TASKS
 from benchmarks.quality.paper.statistics import (
     _bootstrapped,
     interquartile_mean,
@@ -18,6 +19,7 @@ from benchmarks.quality.paper.statistics import (
     probability_of_improvement,
     profile,
 )
+from primorl.commands import frontier
 from primorl.config.params import DATASETS, PARAMS, parse
 from primorl.config.reading import read_yaml
 from primorl.project.errors import PipelineError
@@ -59,6 +61,22 @@ def test_the_two_sides_of_a_frontier_share_the_policys_settings() -> None:
         if name.startswith("frontier"):
             for settings in sheets.content(name)["cases"].values():
                 assert not any(key.startswith("policy") for key in settings)
+
+
+def test_the_noise_that_the_figure_of_primorl_plan_colours_is_what_the_frontiers_runs_could_bear() -> None:
+    """Within the first bound every run kept 70% of its MOPO's return, soon after not; the second is where runs end."""
+    found = table.read()
+    finished: list[tuple[float, float]] = []
+    for task in TASKS:
+        best = results.estimate(results.finals(results.of_table(found, task.slug, results.MOPO)))
+        for _, sweep in figures.frontiers(task):
+            for one in results.of(found, sweep):
+                noise, score = results.noise(one), results.finals([one])
+                if score and noise is not None and best is not None:
+                    finished.append((noise.coordinate, score[0] / best.value))
+    assert min(share for noise, share in finished if noise <= frontier.BORNE) > 0.7
+    assert min(share for noise, share in finished if noise <= 1.2 * frontier.BORNE) < 0.7
+    assert 0.9 * frontier.BORNE_BY_SOME < max(noise for noise, _ in finished) <= frontier.BORNE_BY_SOME
 
 
 def row(trial: str, made: str, **others: Any) -> table.Row:

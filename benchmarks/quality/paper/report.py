@@ -236,7 +236,7 @@ def each(rows: Sequence[Row]) -> str:
 def _varying(rows: Sequence[Row]) -> list[str]:
     """Keys whose values differ between rows of one case."""
     found: dict[str, None] = {}
-    for case in {row["case"] for row in rows}:
+    for case in dict.fromkeys(row["case"] for row in rows):
         own = [results.settings(row) for row in rows if row["case"] == case]
         for key in sorted({key for settings in own for key in settings}):
             if len({json.dumps(settings.get(key)) for settings in own}) > 1:
@@ -274,7 +274,8 @@ def _mean(scores: Sequence[float]) -> str:
 def _epsilon(rows: Sequence[Row], name: str) -> str:
     """The largest of the rows', rounded up."""
     known = [row[name] for row in rows if row[name] is not None]
-    return at_most(max(known)) if known else ("∞" if rows else _NOTHING)
+    private = any(row["variant"] == "private" for row in rows)  # refused: no better than a constant
+    return at_most(max(known)) if known else (_NOTHING if private or not rows else "∞")
 
 
 def _figure(value: float | None) -> str:

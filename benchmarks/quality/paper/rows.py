@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.machine import RESULTS
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.config import FILE as CONFIG
 from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.ensemble import Architecture
 from primorl.project.files import read_json, replaced_file
 from primorl.project.paths import MANIFEST, PARTITIONS, STATE
 from primorl.trajectories.description import describe

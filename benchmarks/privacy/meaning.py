@@ -1,0 +1,171 @@
+"""What ε means: tables and figures of docs/concepts.md. ``python -m benchmarks.privacy.meaning``.
+
+By the accountant's own trade-off curve, for a run of the default shape (q 0.1, T 150) at several ε. The peer is riskcal
+(Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another method.
+"""
+
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from riskcal import analysis
+
+from benchmarks.machine import row, write
+from primorl.privacy.accounting.epsilon import Training, accountant_near, releases
+from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, figures, true_positive_rates
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
+from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.ledger.account import total_of
+
+COMMAND = "python -m benchmarks.privacy.meaning"
+DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 0.1, 150
+EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
+DEFAULT = 0.5
+BUDGET, RUNS = 1.0, 5
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+PAGE = DOCS / "concepts.md"
+BEGIN, END = "<!-- meaning: begin -->\n", "<!-- meaning: end -->"
+_RATES = np.geomspace(1e-4, 1, 60)
+
+
+def main() -> None:
+    """Compute, keep the table, draw the figures."""
+    runs = {epsilon: run(epsilon) for epsilon in EPSILONS}
+    write("meaning", [found for epsilon, event in runs.items() for found in rows(epsilon, event)])
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    PAGE.write_text(before + BEGIN + table(runs) + END + rest.split(END)[1], encoding="utf-8")
+    for name, figure in (("attacks", attacks(runs)), ("seed", seed(runs[DEFAULT])), ("budget", budget(runs[DEFAULT]))):
+        figure.savefig(DOCS / "figures" / f"meaning-{name}.png", metadata={"Software": None})
+    units(runs[DEFAULT]).savefig(DOCS / "figures" / "meaning-units.png", metadata={"Software": None})
+
+
+def run(epsilon: float) -> Training:
+    """A run of the default shape with that ε."""
+    multiplier = solve_noise_multiplier(epsilon, DELTA, SAMPLING_PROBABILITY, ROUNDS)
+    return Training(SAMPLING_PROBABILITY, multiplier, ROUNDS)
+
+
+def advantage(training: Training, epsilon: float) -> float:
+    """The largest true positive rate minus false positive rate of any attack: δ at ε 0."""
+    return deltas(training.event, epsilon, [0.0])[0]
+
+
+def rows(epsilon: float, training: Training) -> list[dict[str, object]]:
+    """The rates at one ε beside riskcal's, as the results hold them."""
+    names = [f"true positives at {percent_at_most(rate)} false positives" for rate in FALSE_POSITIVE_RATES]
+    ours = [*true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES), advantage(training, epsilon)]
+    losses = accountant_near(training.event, epsilon, releases(training.event))._pld
+    theirs = [1 - float(analysis.get_beta_from_pld(losses, alpha=rate)) for rate in FALSE_POSITIVE_RATES]
+    theirs.append(float(analysis.get_advantage_from_pld(losses)))
+    return [
+        row(COMMAND, f"ε {epsilon:g}: {what}", own, peer, f"riskcal {version('riskcal')}", own / peer, "share")
+        for what, own, peer in zip([*names, "advantage"], ours, theirs, strict=True)
+    ]
+
+
+def table(runs: dict[float, Training]) -> str:
+    """The table of the page."""
+    lines = [
+        "| ε at δ = 1e-5 | found of 1,000 who were there, with 1 in 1,000 others named | with 10 in 1,000 "
+        "| with 100 in 1,000 | advantage | right about the coin |",
+        "|---|---|---|---|---|---|",
+    ]
+    for epsilon, training in runs.items():
+        found = true_positive_rates(training.event, epsilon, FALSE_POSITIVE_RATES)
+        gain = advantage(training, epsilon)
+        cells = [*(at_most(1000 * rate) for rate in found), percent_at_most(gain), percent_at_most((1 + gain) / 2)]
+        lines.append(f"| {epsilon:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def attacks(runs: dict[float, Training]) -> Figure:
+    """True positives against false positives of the best attack."""
+    figure = Figure(figsize=(6.4, 4.4), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.plot(_RATES, _RATES, color="black", linestyle=":", label="blind guessing")
+    for number, (epsilon, training) in enumerate(runs.items()):
+        rates = true_positive_rates(training.event, epsilon, _RATES.tolist())
+        axes.plot(_RATES, rates, color=f"C{number}", label=f"ε = {epsilon:g}")
+    axes.set(
+        xscale="log",
+        yscale="log",
+        xlim=(1e-4, 1),
+        ylim=(1e-4, 1.1),
+        xlabel="of those not in the data: share that she names",
+        ylabel="of those in the data: share that she finds",
+        title="The best attack at δ = 1e-5",
+    )
+    axes.legend(fontsize=9)
+    return _plain(figure)
+
+
+def seed(training: Training) -> Figure:
+    """What somebody recovers of one person's contribution to one released sum, without and with the noise's seed."""
+    noise = np.random.default_rng(0).normal(scale=training.noise_multiplier, size=20_000)  # a drawing, not a release
+    figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    axes.hist(1 + noise, bins=80, density=True, color="C0", alpha=0.6, label="noise unknown")
+    axes.axvline(1, color="C3", linewidth=2, label="seed of the noise known: exact")
+    axes.set(
+        xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)",
+        yticks=[],
+        title=f"One round, noise multiplier {training.noise_multiplier:.3g}",
+    )
+    axes.legend(fontsize=9)
+    return _plain(figure)
+
+
+def budget(training: Training) -> Figure:
+    """ε of the first runs together, and the limit."""
+    spent = [total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)]
+    return _bars(
+        [str(runs) for runs in range(1, RUNS + 1)],
+        spent,
+        ["C0" if epsilon <= BUDGET else "0.75" for epsilon in spent],
+        xlabel=f"runs of ε = {DEFAULT:g} on the same people",
+        title=f"A budget of ε = {BUDGET:g}: grey would exceed it, and is refused",
+        limit=BUDGET,
+    )
+
+
+def units(training: Training) -> Figure:
+    """ε of one person with several trajectories, where the unit is the trajectory."""
+    groups = [(1, DEFAULT), *((size, epsilon or 0.0) for size, epsilon in figures(training.event, DELTA).groups)]
+    return _bars(
+        [str(size) for size, _ in groups],
+        [epsilon for _, epsilon in groups],
+        ["C0"] * len(groups),
+        xlabel="trajectories of one person",
+        title=f"unit: trajectory, at ε = {DEFAULT:g}: what the person is promised",
+    )
+
+
+def _bars(
+    names: Sequence[str],
+    values: Sequence[float],
+    colors: Sequence[str],
+    *,
+    xlabel: str,
+    title: str,
+    limit: float | None = None,
+) -> Figure:
+    figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    bars = axes.bar(names, values, color=colors, width=0.6, alpha=0.7)
+    axes.bar_label(bars, [at_most(value) for value in values], label_type="center")
+    if limit is not None:
+        axes.axhline(limit, color="black", linestyle="--", linewidth=1)
+    axes.set(xlabel=xlabel, ylabel="ε at δ = 1e-5", title=title, ylim=(0, 1.1 * max(values)))
+    return _plain(figure)
+
+
+def _plain(figure: Figure) -> Figure:
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    return figure
+
+
+if __name__ == "__main__":
+    main()
