@@ -1,0 +1,1 @@
+"""Programs that make parts of the documentation. They are not part of the wheel."""

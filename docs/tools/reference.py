@@ -1,0 +1,101 @@
+"""Write docs/reference.md from docstrings and from `primorl COMMAND --help`: `python -m docs.tools.reference`."""
+
+import inspect
+import re
+import textwrap
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+
+import primorl
+from docs.tools.markdown import ROOT
+from primorl.commands.main import app
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.policy.loaded import ObservationError, Policy
+from primorl.project.errors import PipelineError
+
+PAGE = ROOT / "docs" / "reference.md"
+FUNCTIONS = ("load_policy", "load_model")
+CLASSES = (Policy, GaussianEnsemble, primorl.Statement, PipelineError, ObservationError)
+_WIDTH = 100
+_SECTION = re.compile(r"^(Args|Returns|Raises|Attributes|Yields):\n((?:(?: {4}.*)?\n)+)", re.MULTILINE)
+_ENTRY = re.compile(r"^(\w+): ", re.MULTILINE)
+_INTRODUCTION = """\
+# Reference
+
+The public Python names and every command. Sizes: S dimensions of an observation, A of an action (or the number of
+discrete actions), N members of the ensemble, B rows of a batch.
+
+The keys of `params.yaml` are explained in that file, those of `datasets/NAME.yaml` in [datasets](datasets/README.md),
+those of `privacy.json` in [privacy](privacy.md#privacyjson). Error messages have [a page of their own](errors.md).
+
+This page is written from docstrings and from `--help` by `python -m docs.tools.reference`.
+
+## Python
+
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(), encoding="utf-8")
+
+
+def page() -> str:
+    """The text of the page."""
+    functions = [_function(getattr(primorl, name), f"primorl.{name}", "###") for name in FUNCTIONS]
+    commands = "\n".join(_commands(typer.main.get_command(app), "primorl", None))
+    return _INTRODUCTION + "\n".join([*functions, *map(_class, CLASSES)]) + f"\n## Commands\n\n{commands}"
+
+
+def _class(cls: type) -> str:
+    name = "primorl.Statement" if cls is primorl.Statement else cls.__name__
+    public = {attribute: member for attribute, member in vars(cls).items() if not attribute.startswith("_")}
+    properties = [
+        f"- `{attribute}`: {_documented(member.__doc__ or '').strip()}\n"
+        for attribute, member in public.items()
+        if isinstance(member, property)
+    ]
+    methods = [
+        _function(getattr(cls, attribute), f"{cls.__name__}.{attribute}", "####")
+        for attribute, member in public.items()
+        if inspect.isfunction(member) or isinstance(member, classmethod)
+    ]
+    heading = f"### `{name}`\n\n{_documented(cls.__doc__ or '')}"
+    return "\n".join([heading, *(["".join(["**Properties**\n\n", *properties])] if properties else []), *methods])
+
+
+def _function(function: Callable[..., object], name: str, level: str) -> str:
+    signature = re.sub(r"(?<=: )'([^']*)'|(?<=> )'([^']*)'", r"\1\2", str(inspect.signature(function)))  # annotations
+    signature = re.sub(r"\b(?:[a-z_]+\.)+(?=[A-Z])|pathlib\._local\.", "", signature)
+    shown = textwrap.fill(f"{name}{signature}", _WIDTH, subsequent_indent="    ", break_long_words=False)
+    return f"{level} `{name}`\n\n```\n{shown}\n```\n\n{_documented(inspect.getdoc(function) or '')}"
+
+
+def _documented(doc: str) -> str:
+    """A docstring in Google's style as Markdown."""
+    text = inspect.cleandoc(doc).replace("``", "`") + "\n"
+    return _SECTION.sub(lambda part: f"**{part[1]}**\n\n{_entries(part[2])}\n", text).rstrip() + "\n"
+
+
+def _entries(block: str) -> str:
+    plain = textwrap.dedent(block).strip()
+    if not _ENTRY.match(plain):
+        return plain + "\n"
+    entries = _ENTRY.sub(lambda entry: f"\n- `{entry[1]}`: ", plain)
+    return re.sub(r"\n\n+", "\n", re.sub(r"\n +", " ", entries)).strip() + "\n"
+
+
+def _commands(command: Any, name: str, parent: Any) -> Iterator[str]:
+    """The help of a command and of the commands below, as it is printed."""
+    context = command.make_context(name, [], parent=parent, resilient_parsing=True)
+    context.terminal_width = _WIDTH
+    help_text = "\n".join(line.rstrip() for line in context.get_help().splitlines())
+    yield f"### `{context.command_path}`\n\n```text\n{help_text}\n```\n"
+    for word, below in getattr(command, "commands", {}).items():
+        yield from _commands(below, word, context)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""Take the screenshots of the docs: `python -m docs.tools.screens --project FOLDER`.
+
+FOLDER is a project with results: its report and its MLflow store are shown, and the site that `make docs` built.
+It needs Debian's `chromium` and `pip install playwright`.
+"""
+
+import argparse
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from urllib.request import urlopen
+
+from docs.tools.markdown import ROOT
+
+FIGURES = ROOT / "docs" / "figures"
+_WIDTH, _WIDE, _HEIGHT = 1280, 1760, 900  # MLflow's assistant takes the right of its pages
+_PATIENCE = 120  # seconds until MLflow answers
+
+
+def main() -> None:
+    """Write docs/figures/screen-*.png."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--project", type=Path, required=True)
+    project = parser.parse_args().project.resolve()
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as started, mlflow(project) as address:
+        browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
+        for picture, place, wait in (
+            ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
+            ("mlflow-runs", f"{address}/#/experiments/{experiment(project)}/runs", "text=pendulum"),
+            ("mlflow-run", f"{address}/#/experiments/{experiment(project)}/runs/{run(project)}", "text=Description"),
+            ("mlflow-models", f"{address}/#/models/{name(project)}", "text=champion"),
+            ("docs", (ROOT / "site" / "index.html").as_uri(), "h1"),
+        ):
+            page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
+            page.goto(place)
+            with suppress(Exception):  # the picture shows what is missing
+                page.wait_for_selector(wait, timeout=30_000)
+            page.wait_for_timeout(1500)
+            page.screenshot(path=FIGURES / f"screen-{picture}.png")
+        browser.close()
+
+
+@contextmanager
+def mlflow(project: Path) -> Iterator[str]:
+    """MLflow's UI on the project's store, on a free port of the loopback interface."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    words = ["-m", "mlflow", "ui", "--backend-store-uri", f"sqlite:///{project}/mlflow.db", "--port", str(port)]
+    environment = os.environ | {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+    with subprocess.Popen([sys.executable, *words, "--workers", "1"], env=environment) as server:
+        address, until = f"http://127.0.0.1:{port}", time.monotonic() + _PATIENCE
+        try:
+            while time.monotonic() < until:
+                with suppress(OSError):
+                    urlopen(address)
+                    break
+                time.sleep(0.5)
+            yield address
+        finally:
+            server.terminate()
+
+
+def experiment(project: Path) -> str:
+    """Id of the experiment with runs."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    (found,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
+    return str(found)
+
+
+def name(project: Path) -> str:
+    """Name of the registered policy."""
+    from mlflow.tracking import MlflowClient
+
+    (found,) = MlflowClient(f"sqlite:///{project}/mlflow.db").search_registered_models()
+    return str(found.name)
+
+
+def run(project: Path) -> str:
+    """Id of the newest result."""
+    from mlflow.tracking import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    return str(client.search_runs([experiment(project)], "metrics.epsilon >= 0", max_results=1)[0].info.run_id)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""The example of a service: it answers, abstains and refuses over a real connection."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from http.client import HTTPConnection
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+
+from examples.serve_policy import MOST_BYTES, server
+from primorl.policy.loaded import Policy
+from tests.policy.test_loaded import NAMES, RANGE, loaded
+
+ROOT = Path(__file__).resolve().parents[2]
+INSIDE = [0.5, -9.0, 5.0]
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Policy:
+    return loaded(tmp_path, **RANGE, **NAMES)
+
+
+@pytest.fixture
+def port(policy: Policy) -> Iterator[int]:
+    with server(policy, "127.0.0.1", 0) as serving:
+        thread = Thread(target=serving.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield serving.server_port
+        serving.shutdown()
+        thread.join()
+
+
+def post(port: int, body: bytes, path: str = "/act", headers: dict[str, str] | None = None) -> tuple[int, Any]:
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("POST", path, body, headers or {})
+        answer = connection.getresponse()
+        return answer.status, json.loads(answer.read())
+
+
+def asked(port: int, observation: Any) -> tuple[int, Any]:
+    return post(port, json.dumps({"observation": observation}).encode())
+
+
+def test_it_gives_the_policys_action(port: int, policy: Policy) -> None:
+    action: Any = policy.act(INSIDE)
+    assert asked(port, INSIDE) == (200, {"action": action.tolist()})
+
+
+def test_discrete_actions_are_numbers(tmp_path: Path) -> None:
+    policy = loaded(tmp_path, discrete=True)
+    with server(policy, "127.0.0.1", 0) as serving:
+        thread = Thread(target=serving.handle_request)
+        thread.start()
+        assert asked(serving.server_port, INSIDE) == (200, {"action": policy.act(INSIDE)})
+        thread.join()
+
+
+def test_far_outside_the_public_range_it_abstains_and_says_why(port: int) -> None:
+    status, answer = asked(port, [987654.0, 0.0, 5.0])
+    assert (status, answer["abstained"]) == (200, True)
+    assert "observation[0] (age): lies far outside the public range" in answer["reason"]
+    assert "action" not in answer
+    assert "987654" not in answer["reason"], "a value of a person is not repeated"
+
+
+@pytest.mark.parametrize(
+    "observation", [[1.0], [[0.5, -9.0, 5.0]], ["0.5", -9, 5], [None, 0, 5], [True, 0, 5], [float("nan"), 0, 5], 5, {}]
+)
+def test_a_wrong_width_and_non_numbers_are_422(port: int, observation: Any) -> None:
+    status, answer = asked(port, observation)
+    assert status == 422
+    assert set(answer) == {"error"}
+
+
+def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
+    assert post(port, b"{}", path="/")[0] == 404
+    assert post(port, b"{")[0] == 400
+    assert post(port, b"[" * 100_000)[0] == 400
+    assert post(port, b"", headers={"Content-Length": str(MOST_BYTES + 1)})[0] == 413
+    assert post(port, b"", headers={"Content-Length": "9" * 5000})[0] == 413
+    assert post(port, b"", headers={"Content-Length": "-1"})[0] == 411
+    assert asked(port, INSIDE)[0] == 200
+
+
+def test_the_script_listens_on_loopback_and_logs_no_value(tmp_path: Path, policy: Policy) -> None:
+    command = [sys.executable, "-u", str(ROOT / "examples/serve_policy.py"), "--policy", str(tmp_path), "--port", "0"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            found = re.search(r"at http://127\.0\.0\.1:(\d+)/act", process.stdout.readline())
+            assert found is not None
+            assert asked(int(found[1]), [0.515625, -9.0, 5.0])[0] == 200
+        finally:
+            process.terminate()
+        assert "0.515625" not in process.communicate()[1]
+
+
+def test_a_missing_policy_is_one_line(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "examples/serve_policy.py"), "--policy", str(tmp_path / "none")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert re.fullmatch(r"error: .*config\.json: not there; .*\n", done.stderr)
