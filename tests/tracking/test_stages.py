@@ -15,9 +15,10 @@ from primorl import tracking
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.git import git_tags
-from primorl.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run, store_uri
+from primorl.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run
+from primorl.tracking.store import store_uri
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 PARENT_TAG = "mlflow.parentRunId"
 
 
@@ -149,11 +150,11 @@ def test_the_pipeline_runs_while_a_stage_runs(project: Path, chosen: Params) -> 
 def test_metrics_wait_and_are_sent_every_few_seconds(
     project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 3600.0)
+    monkeypatch.setattr(tracking.store, "_FLUSH_SECONDS", 3600.0)
     with stage_run("train_model", chosen) as run:
         run.metric("loss", 1.0)
         assert runs(project)[1][0].data.metrics == {}
-        monkeypatch.setattr(tracking, "_FLUSH_SECONDS", 0.0)
+        monkeypatch.setattr(tracking.store, "_FLUSH_SECONDS", 0.0)
         run.metric("loss", 2.0, 1)
         assert runs(project)[1][0].data.metrics == {"loss": 2.0}
 

@@ -20,7 +20,7 @@ from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.tracking import stage_run
 
-REPOSITORY = Path(__file__).resolve().parent.parent
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_a_deleted_experiment_is_one_clear_error(project: Path, chosen: Params) 
     with stage_run("ingest", chosen):
         pass
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("primorl")
+    experiment = store.get_experiment_by_name("pendulum-replay")
     assert experiment is not None
     store.delete_experiment(experiment.experiment_id)
     with pytest.raises(PipelineError, match="experiments restore"), stage_run("ingest", chosen):

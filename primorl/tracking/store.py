@@ -1,4 +1,4 @@
-"""MLflow: one run per pipeline run, one nested run per stage. Only what is handed over is logged.
+"""The MLflow store, and a run in it to write to. Only what is handed over is logged.
 
 A lost log must not cost a training run whose privacy budget is spent. When the store fails in the middle of a stage,
 or a server does not answer, the stage goes on without it after one warning.
@@ -9,12 +9,10 @@ metrics wait in one list, which `Log.flush` sends as one batch.
 """
 
 import fcntl
-import hashlib
 import json
 import logging
 import os
 import re
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,30 +22,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
-import psutil
+from sqlalchemy import create_engine, make_url
 
 from primorl.config.params import Params, load
-from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.errors import PipelineError
-from primorl.project.files import HOST, home, workspace
-from primorl.project.git import git_tags
+from primorl.project.files import home
 from primorl.project.paths import PARAMS
-from primorl.project.processes import is_alive, mark
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient
 
 T = TypeVar("T")
 
-PIPELINE_TAG, PROCESS_TAG = "primorl.pipeline", "primorl.process"
-RUN_TAGS = "PRIMORL_RUN_TAGS"  # environment variable: further tags of the pipeline's run, as JSON
 _FLUSH_SECONDS = 5.0
 _HTTP = {  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes when a server hangs
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "10",
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
+_QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}  # a stage has a bar of its own
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
-_CLOCK_SLACK_MS = 5000  # two processes may compute the start of a third a little differently
+_KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's UI then shows runs and models first
+_DIGEST = 32  # characters of a dataset's digest; MLflow allows 36
 _CREDENTIALS = re.compile(r"(?<=://)\S*@")
 
 
@@ -109,6 +104,23 @@ class Log:
         """Set one tag."""
         self._store.send(methodcaller("set_tag", self.run_id, name, _redact(str(value))))
 
+    def note(self, text: str) -> None:
+        """Describe the run, in Markdown; MLflow shows it on the run's page."""
+        self.tag("mlflow.note.content", text)
+
+    def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
+        """Name the dataset that the run learned from: its keyed fingerprint and public facts, and no row of it."""
+        from mlflow.entities import Dataset, DatasetInput, InputTag
+
+        source = json.dumps({"fingerprint": fingerprint})
+        data = Dataset(name, fingerprint[:_DIGEST], "primorl", source, profile=json.dumps(dict(facts)))
+        given = [DatasetInput(data, tags=[InputTag("mlflow.data.context", "training")])]
+        self._store.send(methodcaller("log_inputs", self.run_id, datasets=given))
+
+    def send(self, call: "Callable[[MlflowClient], object]") -> None:
+        """Call ``call(client)`` in the run's store, unless it has failed."""
+        self._store.send(call)
+
     def flush(self) -> None:
         """Send the metrics that wait."""
         from mlflow.entities import Metric
@@ -136,58 +148,6 @@ class Log:
             client.set_terminated(self.run_id, status)
 
 
-class StageRun(Log):
-    """A stage's MLflow run; ``pipeline`` is the run of the whole pipeline, which it is nested in."""
-
-    def __init__(self, store: Store, run_id: str, pipeline: Log):
-        super().__init__(store, run_id)
-        self.pipeline = pipeline
-
-    @contextmanager
-    def nested(self, name: str) -> Iterator[Log]:
-        """A run inside the stage's run. It ends with the block."""
-        log = Log(self._store, self._started(name))
-        try:
-            yield log
-        except BaseException:
-            log.end("FAILED")
-            raise
-        log.end("FINISHED")
-
-    def _started(self, name: str) -> str:
-        """The id of a new run; empty if the store has failed."""
-        created: list[str] = []
-
-        def create(client: "MlflowClient") -> None:
-            experiment = client.get_run(self.run_id).info.experiment_id
-            tags = {"mlflow.parentRunId": self.run_id, PROCESS_TAG: mark(psutil.Process())}
-            created.append(client.create_run(experiment, tags=tags, run_name=name).info.run_id)
-
-        self._store.send(create)
-        return created[0] if created else ""
-
-
-@contextmanager
-def stage_run(stage: str, params: Params) -> Iterator[StageRun]:
-    """Open a stage's MLflow run inside the pipeline's. Both end as FINISHED, or as FAILED on an exception.
-
-    The exception itself is never logged: its message may quote private values. A server that accepts connections and
-    does not answer costs the log, with one warning, and not the stage.
-
-    Raises:
-        PipelineError: if the store cannot be used; the message names it without its credentials.
-    """
-    run = _open(stage, params)
-    try:
-        yield run
-    except BaseException:
-        run.end("FAILED")
-        run.pipeline.end("FAILED")
-        raise
-    run.end("FINISHED")
-    run.pipeline.end("FINISHED")
-
-
 def store_uri(params: Params) -> str:
     """The MLflow store: ``tracking.uri``, or the project's own SQLite file. Relative paths start at the project."""
     uri = params.tracking.uri
@@ -197,6 +157,33 @@ def store_uri(params: Params) -> str:
     if separator and scheme.startswith("sqlite"):
         return f"{scheme}:///{home() / path}"
     return uri
+
+
+def check_store(params: Params) -> str:
+    """Ask the MLflow store for an answer, and change nothing in it.
+
+    Returns:
+        The store's name without credentials, and whether it is there yet.
+
+    Raises:
+        PipelineError: it does not answer, or not as an MLflow store does.
+    """
+    uri = store_uri(params)
+    name = _without_credentials(uri)
+    kind, separator, place = uri.partition(":")
+    try:
+        if kind in ("http", "https"):
+            _connect(uri).search_experiments(max_results=1)
+        elif separator and kind != "file":
+            if kind.startswith("sqlite") and not Path(make_url(uri).database or "").exists():
+                return f"{name}: not there yet; the first run makes it"
+            with create_engine(uri).connect() as connection:
+                connection.exec_driver_sql("PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1")
+        elif not Path(place.removeprefix("//") if separator else uri).exists():
+            return f"{name}: not there yet; the first run makes it"
+    except _store_errors() as broken:
+        raise _unusable(name, broken) from None
+    return f"{name} answers"
 
 
 def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tuple[Store, T | None]:
@@ -215,33 +202,39 @@ def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tup
     uri = store_uri(params)
     store = Store(None, _without_credentials(uri))
     try:
-        with _one_at_a_time():
+        with one_at_a_time():
             client = _connect(uri)
-            begun = begin(client, _experiment(client, uri, params.tracking.experiment))
+            begun = begin(client, _experiment(client, uri, params.tracking.experiment or params.dataset))
     except _store_errors() as broken:
         if _timed_out(broken):
             store.lose("does not answer", "this run is not logged")
             return store, None
-        raise PipelineError(
-            f"tracking.uri: the MLflow store {store.name} cannot be used ({type(broken).__name__}); "
-            "check that it is up and lets you in, or set tracking.uri to null for a store in this project"
-        ) from None
+        raise _unusable(store.name, broken) from None
     store.client = client
     return store, begun
 
 
-def _open(stage: str, params: Params) -> StageRun:
-    def begin(client: "MlflowClient", experiment: str) -> tuple[str, str]:
-        _close_the_dead(client, experiment)
-        pipeline = _pipeline_run(client, experiment, params)
-        nested = {"mlflow.parentRunId": pipeline, "stage": stage, PROCESS_TAG: mark(psutil.Process())}
-        return pipeline, str(client.create_run(experiment, tags=nested, run_name=stage).info.run_id)
+def _unusable(name: str, broken: Exception) -> PipelineError:
+    return PipelineError(
+        f"tracking.uri: the MLflow store {name} cannot be used ({type(broken).__name__}); check that it is up and lets "
+        "you in, or set tracking.uri to null for a store in this project"
+    )
 
-    store, begun = open_store(params, begin)
-    pipeline_id, run_id = begun or ("", "")
-    pipeline = Log(store, pipeline_id)
-    pipeline.resume()
-    return StageRun(store, run_id, pipeline)
+
+@contextmanager
+def connected(uri: str) -> "Iterator[MlflowClient]":
+    """A client of the store, to read from.
+
+    Raises:
+        PipelineError: the store cannot be used; the message names it without its credentials.
+    """
+    try:
+        yield _connect(uri)
+    except _store_errors() as broken:
+        raise PipelineError(
+            f"tracking.uri: the MLflow store {_without_credentials(uri)} cannot be read ({type(broken).__name__}); "
+            "check that it is up and lets you in"
+        ) from None
 
 
 def _timed_out(error: BaseException) -> bool:
@@ -273,7 +266,7 @@ def _without_credentials(uri: str) -> str:
 
 def _connect(uri: str) -> "MlflowClient":
     os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow reads it when it is imported
-    for name, value in _HTTP.items():
+    for name, value in (_HTTP | _QUIET).items():
         os.environ.setdefault(name, value)
     from mlflow.tracking import MlflowClient
 
@@ -290,7 +283,7 @@ def _store_errors() -> tuple[type[Exception], ...]:
 
 
 @contextmanager
-def _one_at_a_time() -> Iterator[None]:
+def one_at_a_time() -> Iterator[None]:
     """A lock: two stages that start at once must not both create the database, the experiment or the pipeline's run."""
     with (home() / "mlflow.db.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -307,64 +300,8 @@ def _experiment(client: "MlflowClient", uri: str, name: str) -> str:
     if found is not None:
         return str(found.experiment_id)
     server = urlsplit(uri).scheme in ("http", "https")  # a server knows where its artifacts go
-    return str(client.create_experiment(name, artifact_location=None if server else (home() / "mlruns").as_uri()))
-
-
-def _close_the_dead(client: "MlflowClient", experiment: str) -> None:
-    """Mark the runs of killed stages of this machine as failed: a killed stage could not do it."""
-    running = client.search_runs(
-        [experiment], f"attributes.status = 'RUNNING' and tags.`{PROCESS_TAG}` LIKE '{HOST}:%'"
-    )
-    for run in running:
-        if is_alive(run.data.tags[PROCESS_TAG]):
-            continue
-        for dead in (run.info.run_id, run.data.tags["mlflow.parentRunId"]):
-            if client.get_run(dead).info.status == "RUNNING":
-                client.set_terminated(dead, "FAILED")
-
-
-def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> str:
-    """Find the run of the pipeline that this stage belongs to, or create it."""
-    process = _enclosing_process()
-    experiment_name = os.environ.get("DVC_EXP_NAME", "")
-    identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
-    mark = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
-    since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS  # a process id may have been another's before
-    known = client.search_runs(
-        [experiment],
-        f"tags.`{PIPELINE_TAG}` = '{mark}' and attributes.start_time >= {since}",
-        order_by=["attributes.start_time DESC"],
-        max_results=1,
-    )
-    if known:
-        return str(known[0].info.run_id)
-    tags = {PIPELINE_TAG: mark, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
-    tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
-    tags |= {key: os.environ[key] for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV") if os.environ.get(key)}
-    return str(client.create_run(experiment, tags=tags, run_name=experiment_name or _name(params)).info.run_id)
-
-
-def _enclosing_process() -> psutil.Process:
-    """The ``dvc`` process that runs this stage, or else the stage's own process."""
-    own = psutil.Process()
-    if "DVC_ROOT" not in os.environ:
-        return own
-    try:
-        for parent in own.parents():
-            if any(Path(word).name in ("dvc", "dvc.exe") for word in parent.cmdline()[:3]):  # also `python -m dvc`
-                return parent
-    except psutil.Error:
-        pass
-    return own
-
-
-def _name(params: Params) -> str:
-    name = f"{params.dataset}/{params.dynamics.variant}"
-    if params.dynamics.variant != "private":
-        return name
-    if params.privacy.target_epsilon is not None:
-        return f"{name}/ε={at_most(params.privacy.target_epsilon, 6)}"
-    return f"{name}/z={at_least(params.privacy.noise_multiplier or 0.0, 6)}"
+    place = None if server else (home() / "mlruns").as_uri()
+    return str(client.create_experiment(name, artifact_location=place, tags=_KIND))
 
 
 def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

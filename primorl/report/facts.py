@@ -1,0 +1,248 @@
+"""What a report is made from: files of the run that are released or public, and nothing private.
+
+The ledger's history and other results are given by `primorl report` alone: they are no part of a stage's inputs.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.pessimism import PessimisticModel
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.summary import Summary, stated
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.statement import Statement
+from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR, CURVES, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
+from primorl.project.records import to_json
+from primorl.release.guaranteed import whole
+from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.trajectories.storage.store import UnitStore
+
+_ROLLOUTS, _MOST_ROWS = 256, 16384
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The value of the policy after an epoch, and its interval."""
+
+    number: int
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Rollouts:
+    """Means over rollouts of the policy in the released model, one number for each step.
+
+    Attributes:
+        reward: without the penalty.
+        uncertainty: u; the penalty is λ times this.
+        measure: name of u.
+    """
+
+    reward: tuple[float, ...]
+    uncertainty: tuple[float, ...]
+    measure: str
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The ledger's history of the dataset's units.
+
+    Attributes:
+        charges: stage, day, and ε of all charges up to and with it.
+        budget: the most ε; None: there is no bound.
+        delta: δ of all.
+    """
+
+    charges: tuple[tuple[str, str, float], ...]
+    budget: float | None
+    delta: float
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All that a report says, as plain values.
+
+    Attributes:
+        summary: content of ``metrics/summary.json``.
+        statement: of the policy.
+        training: statement of the model, whose rounds it has.
+        released: keys of a statement of all that the page rests on: model, clone, policy and answers.
+        curve: after every epoch.
+        model_error: of each target on the public split, in units of its variance; empty: nobody is public.
+        rollouts: in the model; None: the policy was not trained in it.
+        first_states: quartiles of the public first states, name by name; empty: nobody is public.
+        spending: None: not asked for.
+        others: results on the same dataset, best first: name, ε, value, who says so; None: not asked for.
+        mlflow: where the run is found.
+        policy: content of ``config.json`` of the policy.
+        declared: what people declared for the card, by key; empty: nothing.
+        discount: of the private units' answers.
+    """
+
+    summary: Mapping[str, Any]
+    statement: Statement
+    training: Statement
+    released: Mapping[str, Any]
+    curve: Sequence[Epoch]
+    model_error: Mapping[str, float]
+    rollouts: Rollouts | None
+    first_states: Mapping[str, Sequence[float]]
+    spending: Spending | None = None
+    others: Sequence[tuple[str, float | None, float | None, str]] | None = None
+    mlflow: str = ""
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    declared: Mapping[str, str] = field(default_factory=dict)
+    discount: float = 1.0
+
+    @property
+    def void(self) -> tuple[str, ...]:
+        """Reasons not to rely on any part of what the page rests on."""
+        return tuple(dict.fromkeys((*self.statement.void, *self.summary["void"], *self.released["void"])))
+
+    @property
+    def sound(self) -> bool:
+        """Whether everything that the page rests on has a guarantee, and no part of it is void."""
+        return self.statement.private and bool(self.released["private"]) and not self.void
+
+
+def read_facts(
+    *,
+    uncertainty: str,
+    spending: Spending | None = None,
+    others: Sequence[tuple[str, float | None, float | None, str]] | None = None,
+    mlflow: str = "",
+    declared: Mapping[str, str] | None = None,
+) -> Facts:
+    """Read the run's files in the working directory.
+
+    Args:
+        uncertainty: `policy.uncertainty`.
+        spending: see `Facts`.
+        others: see `Facts`.
+        mlflow: see `Facts`.
+        declared: see `Facts`.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the results are of another model or policy; one line.
+    """
+    found, cpu = Summary.read(SUMMARY), torch.device("cpu")
+    folder = MOPO if found.variant == "mopo" else POLICY
+    if (stale := found.other_files(MODEL, folder)) is not None:
+        raise PipelineError(f"{SUMMARY}: {stale}")
+    answers = PrivateEvaluation.read(PRIVATE_EVALUATION)
+    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, folder, BEHAVIOUR)
+    statement, training = Statement.read(folder), Statement.read(MODEL)
+    for key, said in stated(statement, answers).items():
+        if getattr(found, key) != said:
+            raise PipelineError(
+                f"{SUMMARY}: {key}: not what {folder / 'privacy.json'} and {PRIVATE_EVALUATION} say; "
+                "run `dvc repro evaluate`"
+            )
+    clone = Statement.read(BEHAVIOUR) if (BEHAVIOUR / "privacy.json").exists() else None
+    if statement.private:
+        parts = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
+        near = PolicyConfig.read(folder).clone_error is not None
+        check_with_parts(folder, statement, parts, near_clone=near)
+    for own in answers.statements.values():
+        if own.private:
+            check_epsilon(PRIVATE_EVALUATION, own)
+    asked = to_json(answers) if answers.asked else None
+    summary = found.to_json()
+    public = UnitStore.open(PUBLIC)
+    ensemble = GaussianEnsemble.load(MODEL, cpu)
+    errors: dict[str, float] = {}
+    starts = torch.zeros(0, ensemble.architecture.observation_size)
+    quartiles: dict[str, Sequence[float]] = {}
+    names = _names(ModelConfig.read(MODEL))
+    if public.units > 0:
+        errors = _errors(ensemble, *public.flat(), names)
+        starts = public.first_observations()
+        levels = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+        quartiles = dict(zip(names, starts.quantile(levels, dim=0).T.tolist(), strict=False))
+    rollouts = None
+    if summary["variant"] != "mopo" and len(starts):
+        model = PessimisticModel(ensemble, uncertainty=uncertainty, penalty=0.0)
+        steps = _steps(summary, public)
+        rollouts = Rollouts(*_rollouts(model, DeterministicPolicy.load(POLICY), starts, steps), uncertainty)
+    return Facts(
+        summary=summary,
+        statement=statement,
+        training=training,
+        released=whole(training.to_json(), None if clone is None else clone.to_json(), asked, training.delta or 0.0),
+        curve=_curve(CURVES),
+        model_error=errors,
+        rollouts=rollouts,
+        first_states=quartiles,
+        spending=spending,
+        others=others,
+        mlflow=mlflow,
+        policy=to_json(PolicyConfig.read(folder)),
+        declared=declared or {},
+        discount=answers.discount,
+    )
+
+
+def _names(model: ModelConfig) -> list[str]:
+    return [*(model.observation_names or (f"observation {i}" for i in range(model.observation_size))), "reward"]
+
+
+def _errors(ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: Sequence[str]) -> dict[str, float]:
+    """Mean squared error of the members' mean prediction, in units of the target's variance."""
+    stride = -(-len(inputs) // _MOST_ROWS)
+    inputs, targets, S = inputs[::stride], targets[::stride], ensemble.architecture.observation_size
+    with torch.no_grad():
+        mean, _, _ = ensemble.predict(inputs[:, :S], inputs[:, S:])
+    wanted = targets[:, : S + 1]
+    variance = wanted.var(0)
+    error = (mean.mean(0) - wanted).square().mean(0) / variance.where(variance > 0, 1.0)
+    return dict(zip(names, error.tolist(), strict=True))
+
+
+def _steps(summary: Mapping[str, Any], public: UnitStore) -> int:
+    """Steps of a rollout: those of a value in the model, else the longest public trajectory, at most 200."""
+    longest = int(public.lengths(torch.arange(public.units)).max())
+    return min(summary.get("model_value_horizon") or longest, 200)
+
+
+@torch.no_grad()
+def _rollouts(
+    model: PessimisticModel, policy: DeterministicPolicy, starts: Tensor, steps: int
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    generators = SeedGenerators.of((_SEED,), starts.device)
+    state = starts[generators.randint(len(starts), _ROLLOUTS)]
+    alive = torch.ones(_ROLLOUTS, dtype=torch.bool)
+    rewards, doubts = [], []
+    for _ in range(steps):
+        step = model.step(state, policy.act(state.unsqueeze(0))[0], generators)
+        rewards.append(float(step.reward[alive].mean()))
+        doubts.append(float(step.uncertainty[alive].mean()))
+        state = step.next_observation
+        if step.terminated is not None:
+            alive &= ~step.terminated
+            if not alive.any():
+                break
+    return tuple(rewards), tuple(doubts)
+
+
+def _curve(path: Path) -> list[Epoch]:
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    kind = "model" if rows and rows[0]["return_mean"] == "" else "return"
+    mean = "model_value" if kind == "model" else "return_mean"
+    return [
+        Epoch(int(row["epoch"]), *(float(row[name]) for name in (mean, f"{kind}_low", f"{kind}_high"))) for row in rows
+    ]

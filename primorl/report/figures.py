@@ -1,0 +1,392 @@
+"""The figures of a report as Plotly's specifications: plain dictionaries, each with the table of what it shows."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from primorl.evaluation.wording import plural, source
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
+from primorl.privacy.statement import Statement
+from primorl.release.card_meaning import curve
+from primorl.report.facts import Facts
+
+# Okabe and Ito's colours, which people with any colour vision can tell apart
+_BLUE, _RED, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+_POINTS = 12  # of ε against rounds
+WHOSE = {
+    "behaviour": "today's practice",
+    "clone": "clone of today's practice",
+    "policy": "the policy",
+    "random": "random actions",
+    "zero_action": "no action",
+}
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure.
+
+    Attributes:
+        name: of its element.
+        title: above it.
+        caption: what it shows, for those who cannot see it as well.
+        spec: `data` and `layout` of Plotly.
+        headers: of the table of what it shows.
+        rows: of the table.
+    """
+
+    name: str
+    title: str
+    caption: str
+    spec: dict[str, Any]
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def figures(facts: Facts) -> dict[str, Figure]:
+    """All figures that these facts allow, by name."""
+    makers: tuple[Callable[[Facts], Figure | None], ...] = (
+        _attack,
+        _values,
+        _learning,
+        _model_error,
+        _rollouts,
+        _first_states,
+        _rounds,
+        _budget,
+        _others,
+    )
+    return {figure.name: figure for make in makers if (figure := make(facts)) is not None}
+
+
+def _attack(facts: Facts) -> Figure | None:
+    points = curve(facts.released) if facts.sound else ()
+    if not points:
+        return None
+    x, y = zip(*points, strict=True)
+    unit = facts.statement.unit
+    data = [
+        _line(x, y, "best possible attack", _RED, hover="%{text}")
+        | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
+        _line((0, 1), (0, 1), "blind guessing", _GREY, dash="dash"),
+    ]
+    shown = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
+    return Figure(
+        "attack",
+        f"What an attack can find out about one {unit}",
+        f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
+        "the less is told by all that this page rests on. Nobody can be above the orange line, whatever they know.",
+        _spec(
+            data,
+            f"named, of {plural(unit)} not in the data",
+            "found, of those in the data",
+            percent=True,
+        ),
+        ("wrongly named", "found, at most"),
+        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in shown),
+    )
+
+
+def _values(facts: Facts) -> Figure | None:
+    rows = [
+        (f"{WHOSE[each['of']]}, by {source(each)}", each["value"], each["ci95"])
+        for each in facts.summary.get("private_evaluation", ())
+        if each["of"] in WHOSE and (each["of"], each["estimator"]) != ("policy", "model")  # below, with its range
+    ]
+    summary = facts.summary
+    if summary["return_mean"] is not None:
+        rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"]))
+    elif summary.get("model_value") is not None:
+        rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"]))
+    if summary.get("public_return_mean") is not None:
+        count = summary["public_trajectories"]
+        rows.append((f"today's practice, {count} public", summary["public_return_mean"], summary["public_return_ci95"]))
+    if not rows:
+        return None
+    names, means = [name for name, _, _ in rows], [mean for _, mean, _ in rows]
+    ends = [interval or (mean, mean) for _, mean, interval in rows]
+    data = [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": means,
+            "y": names,
+            "marker": {"size": 10, "color": [_BLUE if "policy" in name else _GREY for name in names]},
+            "error_x": {
+                "type": "data",
+                "symmetric": False,
+                "array": [high - mean for mean, (_, high) in zip(means, ends, strict=True)],
+                "arrayminus": [mean - low for mean, (low, _) in zip(means, ends, strict=True)],
+                "color": _GREY,
+            },
+            "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
+            "showlegend": False,
+        }
+    ]
+    spec = _spec(data, "mean return", "")
+    spec["layout"] |= {"height": 140 + 45 * len(rows)}
+    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
+    return Figure(
+        "values",
+        "What people get today, and under the policy",
+        "Mean return of each, with its 95% interval where there is one; in the model the range over the members of the "
+        "ensemble.",
+        spec,
+        ("whose", "mean return", "interval"),
+        tuple(
+            (name, f"{mean:.4g}", "none" if interval is None else f"[{interval[0]:.4g}, {interval[1]:.4g}]")
+            for name, mean, interval in rows
+        ),
+    )
+
+
+def _learning(facts: Facts) -> Figure | None:
+    if not facts.curve:
+        return None
+    epochs = [point.number for point in facts.curve]
+    low, high = [point.low for point in facts.curve], [point.high for point in facts.curve]
+    values = [point.value for point in facts.curve]
+    where = "in the simulator" if facts.summary["return_mean"] is not None else "in the released model"
+    band = {
+        "type": "scatter",
+        "x": [*epochs, *reversed(epochs)],
+        "y": [*high, *reversed(low)],
+        "fill": "toself",
+        "fillcolor": "rgba(0,114,178,0.15)",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+        "name": "interval",
+    }
+    data = [band, _line(epochs, values, f"value {where}", _BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}")]
+    behaviour = facts.summary.get("public_return_mean")
+    if behaviour is not None:
+        data.append(
+            _line((epochs[0], epochs[-1]), (behaviour, behaviour), "today's practice, public", _GREY, dash="dash")
+        )
+    return Figure(
+        "learning",
+        "How the policy was learned",
+        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy.",
+        _spec(data, "epoch", "value"),
+        ("epoch", "value", "interval"),
+        tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),
+    )
+
+
+def _model_error(facts: Facts) -> Figure | None:
+    if not facts.model_error:
+        return None
+    names, errors = list(facts.model_error), list(facts.model_error.values())
+    bars = {
+        "type": "bar",
+        "orientation": "h",
+        "x": errors,
+        "y": names,
+        "marker": {"color": _BLUE},
+        "hovertemplate": "%{y}: %{x:.2%}<extra></extra>",
+        "showlegend": False,
+    }
+    spec = _spec([bars], "error, as a share of what varies", "")
+    spec["layout"]["xaxis"] |= {"type": "log", "tickformat": "~%"}
+    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
+    spec["layout"] |= {"height": 140 + 26 * len(names)}
+    return Figure(
+        "model_error",
+        "How well the model predicts the next step",
+        "Mean squared error on the public split, one bar for each measurement and the reward. At 100% the model knows "
+        "no more than the average.",
+        spec,
+        ("what", "error"),
+        tuple((name, f"{error:.2%}") for name, error in facts.model_error.items()),
+    )
+
+
+def _rollouts(facts: Facts) -> Figure | None:
+    found = facts.rollouts
+    if found is None:
+        return None
+    steps = list(range(1, len(found.reward) + 1))
+    data = [
+        _line(steps, found.reward, "reward", _BLUE, hover="step %{x}: %{y:.4g}"),
+        _line(steps, found.uncertainty, "uncertainty", _RED, hover="step %{x}: %{y:.4g}") | {"yaxis": "y2"},
+    ]
+    spec = _spec(data, "step", "reward")
+    right = {"title": {"text": "uncertainty"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
+    spec["layout"]["yaxis2"] = right | {"showgrid": False, "automargin": True}
+    every = max(1, len(steps) // 10)
+    return Figure(
+        "rollouts",
+        "What the model promises along the way",
+        "Mean reward and mean uncertainty of the model at each step of rollouts of the policy, from public first "
+        f"states. The uncertainty is `{found.measure}`. Where it grows, the model has less to go by.",
+        spec,
+        ("step", "reward", "uncertainty"),
+        tuple(
+            (str(step), f"{reward:.4g}", f"{doubt:.4g}")
+            for step, reward, doubt in list(zip(steps, found.reward, found.uncertainty, strict=True))[::every]
+        ),
+    )
+
+
+def _first_states(facts: Facts) -> Figure | None:
+    if not facts.first_states:
+        return None
+    names, parts = list(facts.first_states), list(facts.first_states.values())
+    box = {
+        "type": "box",
+        "orientation": "h",
+        "y": names,
+        **{key: [part[at] for part in parts] for key, at in (("lowerfence", 0), ("q1", 1), ("median", 2), ("q3", 3))},
+        "upperfence": [part[4] for part in parts],
+        "marker": {"color": _BLUE},
+        "showlegend": False,
+    }
+    spec = _spec([box], "value, in the log's units", "")
+    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
+    spec["layout"] |= {"height": 140 + 34 * len(names)}
+    return Figure(
+        "first_states",
+        "Where trajectories begin",
+        "First states of the public trajectories: least, quartiles and greatest of each measurement.",
+        spec,
+        ("measurement", "least", "quarter", "median", "three quarters", "greatest"),
+        tuple((name, *(f"{value:.4g}" for value in part)) for name, part in facts.first_states.items()),
+    )
+
+
+def _rounds(facts: Facts) -> Figure | None:
+    points = list(_epsilon_by_round(facts.training))
+    if not points:
+        return None
+    rounds, epsilons = zip(*points, strict=True)
+    return Figure(
+        "rounds",
+        "ε of the model by rounds",
+        "What the training of the model had spent after so many rounds. All rounds are paid for beforehand, also where "
+        "training ends early.",
+        _spec(
+            [
+                _line(rounds, epsilons, "ε", _BLUE, mode="lines+markers", hover="%{text}")
+                | {"text": [f"{done} rounds: ε {at_most(epsilon)}" for done, epsilon in points]}
+            ],
+            "rounds",
+            "ε",
+        ),
+        ("rounds", "ε"),
+        tuple((str(done), at_most(epsilon)) for done, epsilon in points),
+    )
+
+
+def _epsilon_by_round(statement: Statement) -> Iterator[tuple[int, float]]:
+    q, z, T = statement.sampling_probability, statement.noise_multiplier, statement.rounds
+    if not statement.sound or q is None or z is None or T is None or statement.delta is None:
+        return
+    queries = tuple(query.noise_multiplier for query in statement.queries)
+    for step in range(1, _POINTS + 1):
+        done = max(1, round(T * step / _POINTS))
+        yield done, Training(q, z, done, queries).spent(statement.delta).epsilon_pld
+
+
+def _budget(facts: Facts) -> Figure | None:
+    spending = facts.spending
+    if spending is None or not spending.charges:
+        return None
+    # ε is infinite after a run without a guarantee, and JSON has no such number
+    drawn = [total if math.isfinite(total) else None for _, _, total in spending.charges]
+    numbers = list(range(1, len(spending.charges) + 1))
+    totals = [total for _, _, total in spending.charges]
+    hovers = [f"{stage}, {day}: ε {at_most(total)} in all" for stage, day, total in spending.charges]
+    data = [
+        _line(numbers, drawn, "spent", _BLUE, mode="lines+markers")
+        | {"line": {"shape": "hv", "color": _BLUE}, "text": hovers, "hovertemplate": "%{text}<extra></extra>"}
+    ]
+    left = "There is no budget: privacy.budget.epsilon is null."
+    if spending.budget is not None:
+        most = spending.budget
+        data.append(_line((numbers[0], numbers[-1]), (most, most), "budget", _RED, dash="dash"))
+        left = f"The budget is ε {at_most(most)}; {left_of(most, totals[-1])} is left."
+    spec = _spec(data, "charge", "ε in all")
+    spec["layout"]["xaxis"] |= {"tickformat": "d", "tick0": 1, "dtick": max(1, len(numbers) // 10)}
+    spec["layout"]["yaxis"] |= {"rangemode": "tozero"}
+    return Figure(
+        "budget",
+        "What was spent over time",
+        f"ε of all charges on the same units, after each charge, at δ {at_most(spending.delta)}. {left}",
+        spec,
+        ("charge", "stage", "day", "ε in all"),
+        tuple(
+            (str(n), stage, day, at_most(total))
+            for n, (stage, day, total) in zip(numbers, spending.charges, strict=True)
+        ),
+    )
+
+
+def _others(facts: Facts) -> Figure | None:
+    known = [each for each in facts.others or () if each[2] is not None]
+    if len(known) < 2:
+        return None
+    data = []
+    for who, color in (("simulator", _BLUE), ("private units", _GREEN), ("model", _GREY)):
+        own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
+        if own:
+            names, epsilons, values = zip(*own, strict=True)
+            data.append(
+                _line(epsilons, values, f"by the {who}", color, mode="markers")
+                | {
+                    "text": [f"{name}<br>ε {at_most(e)}" for name, e in zip(names, epsilons, strict=True)],
+                    "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
+                }
+            )
+    if not data:
+        return None
+    spec = _spec(data, "ε of the policy", "value")
+    spec["layout"]["xaxis"] |= {"type": "log"}
+    return Figure(
+        "others",
+        "Other results on the same data",
+        "Value against ε of every result that MLflow knows of. Whoever picks one of them has seen all of them: what "
+        "counts then is the ε of all together.",
+        spec,
+        ("result", "ε", "value", "by"),
+        tuple(
+            (name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by)
+            for name, epsilon, value, by in known
+        ),
+    )
+
+
+def _line(
+    x: Sequence[float],
+    y: Sequence[float | None],
+    name: str,
+    color: str,
+    *,
+    mode: str = "lines",
+    dash: str = "solid",
+    hover: str = "",
+) -> dict[str, Any]:
+    line: dict[str, Any] = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": name}
+    line["line"] = {"color": color, "dash": dash}
+    line["marker"] = {"color": color, "size": 7}
+    return line | ({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "name"})
+
+
+def _spec(data: list[dict[str, Any]], x: str, y: str, *, percent: bool = False) -> dict[str, Any]:
+    axis: dict[str, Any] = {"gridcolor": "#dddddd", "zerolinecolor": "#bbbbbb", "automargin": True}
+    if percent:
+        axis["tickformat"] = ".0%"
+    return {
+        "data": data,
+        "layout": {
+            "xaxis": {**axis, "title": {"text": x}},
+            "yaxis": {**axis, "title": {"text": y}},
+            "margin": {"l": 60, "r": 20, "t": 10, "b": 60},
+            "height": 340,
+            "legend": {"orientation": "h", "y": 1.12},
+            "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
+            "paper_bgcolor": "white",
+            "plot_bgcolor": "white",
+        },
+    }

@@ -1,0 +1,276 @@
+"""Private policies in MLflow's registry: a version a run, tagged with what it promises, and two aliases.
+
+``latest-private`` is the newest version. ``champion`` is the best one whose ε is within ``privacy.budget.epsilon``,
+see `champion`. Policies without a guarantee are not registered: a registry is where policies are fetched from for use.
+"""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from io import StringIO
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import primorl.tracking
+from primorl.config.params import Params
+from primorl.evaluation.wording import worth
+from primorl.policy.loaded import Policy, load_policy
+from primorl.tracking.store import Log, one_at_a_time
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+    from mlflow.entities.model_registry import ModelVersion
+    from mlflow.models import ModelSignature
+    from mlflow.tracking import MlflowClient
+
+CHAMPION, LATEST = "champion", "latest-private"
+FILES = ("policy.safetensors", "config.json", "privacy.json")
+SERVED = Path(primorl.tracking.__file__).with_name("served.py")
+_ARTIFACT = "policy"
+_WEIGHTS, _GUARANTEE = ("policy_sha256", "dataset_fingerprint"), ("epsilon", "delta", "unit")
+_COMPARED = {*_GUARANTEE, "dataset_fingerprint"}  # tags of versions that can be compared
+_JUDGED = {"value", "judged_by", "judged_in"}
+_GENERATED = re.compile(r"observation_\d+")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A version of a registered policy.
+
+    Attributes:
+        name: of the registered model: the dataset's.
+        tags: of the version.
+        budget: the most ε of a champion, None: there is no bound; and the δ that it is at.
+        description: in Markdown.
+    """
+
+    name: str
+    tags: Mapping[str, str]
+    budget: tuple[float | None, float]
+    description: str
+
+    @classmethod
+    def of(cls, summary: Mapping[str, Any], params: Params, fingerprint: str, *, description: str) -> "Entry":
+        """What a version says of the first policy of a run.
+
+        Args:
+            summary: the content of ``metrics/summary.json``. Without a guarantee, it says why it is void.
+            params: have the budget.
+            fingerprint: keyed, of the dataset.
+            description: in Markdown.
+        """
+        (value, kind), budget = judged(summary), params.privacy.budget
+        tags = {key: summary[key] for key in ("epsilon", "delta", "unit", "units", "dataset", "policy_sha256")}
+        tags |= {"spent_on_dataset": summary["spent_on_dataset"]["epsilon"], "dataset_fingerprint": fingerprint}
+        advice = summary.get("recommendation")
+        tags |= {"value": value, "judged_by": kind, "judged_in": None if kind is None else _where(summary, params)}
+        tags |= {"recommendation": None if advice is None else advice["answer"]}
+        tags |= {"void": "; ".join(summary["void"]) or None}
+        kept = {key: str(found) for key, found in tags.items() if found is not None}
+        return cls(summary["dataset"], kept, (budget.epsilon, budget.delta), description)
+
+
+def judged(summary: Mapping[str, Any]) -> tuple[float | None, str | None]:
+    """What the first policy of a run is worth, and who says so.
+
+    The mean return in the simulator (of its seed, if there are several); without one, the lower end of the interval
+    that the private units gave; without either, nothing.
+    """
+    own = (summary.get("by_seed") or [summary])[0]
+    if own["return_mean"] is not None:
+        return own["return_mean"], "simulator"
+    asked = worth(summary.get("private_evaluation") or ())
+    return (asked["ci95"][0], "private units") if asked is not None and asked["ci95"] is not None else (None, None)
+
+
+def register(run: Log, folder: Path, entry: Entry) -> None:
+    """Register the policy in ``folder`` as a new version, and set the aliases anew.
+
+    A policy of the same weights, data and guarantee that is there already has its tags and description replaced: it was
+    evaluated again. Of a void policy no version is made; those of the same weights and data are tagged void. A store
+    that fails costs one warning, see `primorl.tracking.store.Store`.
+
+    Args:
+        run: the pipeline's run, which made it.
+        folder: ``models/policy``.
+        entry: what the version says.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        files, saved = Path(place) / _ARTIFACT, Path(place) / "model"
+        files.mkdir()
+        for name in FILES:
+            shutil.copyfile(folder / name, files / name)
+        run.flush()  # a registry that fails shall cost nothing that was measured
+        run.send(lambda client: _registered(client, run.run_id, files, saved, entry))
+
+
+def _registered(client: "MlflowClient", run_id: str, files: Path, saved: Path, entry: Entry) -> None:
+    with one_at_a_time():  # two runs that end together must not both set aliases from the same list
+        known = _versions(client, entry.name)
+        same = [each for each in known if all(each.tags.get(key) == entry.tags[key] for key in _WEIGHTS)]
+        if "void" in entry.tags:
+            for each in same:
+                client.set_model_version_tag(entry.name, each.version, "void", entry.tags["void"])
+        elif same := [each for each in same if all(each.tags.get(key) == entry.tags[key] for key in _GUARANTEE)]:
+            _replace_tags(client, max(same, key=lambda each: int(each.version)), entry)
+        else:
+            _save(load_policy(files), files, saved)
+            with _as_default(client):
+                _version(client, client.get_run(run_id), saved, entry, new=not known)
+        _set_aliases(client, entry)
+
+
+def _set_aliases(client: "MlflowClient", entry: Entry) -> None:
+    listed = [each for each in _versions(client, entry.name) if "void" not in each.tags]
+    newest = max((int(each.version) for each in listed), default=None)
+    chosen = {LATEST: None if newest is None else str(newest), CHAMPION: champion(listed, *entry.budget)}
+    for alias, number in chosen.items():
+        if number is not None:
+            client.set_registered_model_alias(entry.name, alias, number)
+        elif _versions(client, entry.name):
+            client.delete_registered_model_alias(entry.name, alias)  # no error where there is none
+
+
+def _replace_tags(client: "MlflowClient", version: "ModelVersion", entry: Entry) -> None:
+    for key in version.tags.keys() - entry.tags.keys():
+        client.delete_model_version_tag(entry.name, version.version, key)
+    for key, found in entry.tags.items():
+        client.set_model_version_tag(entry.name, version.version, key, found)
+    client.update_model_version(entry.name, version.version, entry.description)
+
+
+@contextmanager
+def _as_default(client: "MlflowClient") -> Iterator[None]:
+    """Within, MLflow's functions that ask no client find the client's store: `models:/...` is looked up by such."""
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(client.tracking_uri)
+    try:
+        yield
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def _version(client: "MlflowClient", run: "Run", saved: Path, entry: Entry, *, new: bool) -> "ModelVersion":
+    from mlflow.entities import LoggedModelOutput
+    from mlflow.exceptions import MlflowException
+
+    run_id = run.info.run_id
+    logged = client.create_logged_model(
+        run.info.experiment_id, name=_ARTIFACT, source_run_id=run_id, tags=dict(entry.tags), model_type=_ARTIFACT
+    )
+    client.log_model_artifacts(logged.model_id, str(saved))
+    client.finalize_logged_model(logged.model_id, "READY")
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
+    if new:
+        with suppress(MlflowException):  # another run may have made it just now
+            client.create_registered_model(entry.name)
+    return client.create_model_version(
+        entry.name,
+        f"models:/{logged.model_id}",
+        run_id,
+        tags=dict(entry.tags),
+        description=entry.description,
+        await_creation_for=0,
+        model_id=logged.model_id,
+    )
+
+
+def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: float) -> str | None:
+    """The best version with ε within a budget; of equal ones the older. None: there is none.
+
+    Only what compares is looked at: the unit and δ of the newest version, and what judged the newest one of these that
+    has a value, in the same place and, where it was the private units, on the same data. A policy that the
+    recommendation of its run advises against is no champion.
+
+    Args:
+        versions: that are not void.
+        budget: the most ε; None: there is no bound.
+        delta: the largest δ of an ε within a budget.
+    """
+    known = sorted((each for each in versions if each.tags.keys() >= _COMPARED), key=lambda each: int(each.version))
+    alike = [each for each in known if _equal(each, known[-1], "unit", "delta") and each.tags.keys() >= _JUDGED]
+    if not alike:
+        return None
+    newest = alike[-1]
+    same = ["judged_by", "judged_in", *(["dataset_fingerprint"] if newest.tags["judged_by"] != "simulator" else [])]
+    found = [
+        (float(each.tags["value"]), -int(each.version))
+        for each in alike
+        if _equal(each, newest, *same)
+        and isfinite(float(each.tags["value"]))
+        and each.tags.get("recommendation", "trial") == "trial"
+        and (budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta))
+    ]
+    return str(-max(found)[1]) if found else None
+
+
+def _equal(one: "ModelVersion", other: "ModelVersion", *tags: str) -> bool:
+    return all(one.tags[tag] == other.tags[tag] for tag in tags)
+
+
+def _where(summary: Mapping[str, Any], params: Params) -> str:
+    """What a value is a return in: values of other ones do not compare."""
+    horizon = "" if params.chosen.horizon is None else f", at most {params.chosen.horizon} steps"
+    if summary["env_id"] is not None:
+        return f"{summary['env_id']}{horizon}"
+    asked, private = worth(summary["private_evaluation"]), params.evaluation.private
+    assert asked is not None
+    return f"{asked['estimator']}, discount {private.discount:g}, return_bounds {private.return_bounds}{horizon}"
+
+
+def _versions(client: "MlflowClient", name: str) -> list["ModelVersion"]:
+    quoted = name.replace("'", "''")
+    return list(client.search_model_versions(f"name = '{quoted}'", max_results=1000))
+
+
+def _save(policy: Policy, files: Path, place: Path) -> None:
+    """Write an MLflow model: code, the policy's files, signature, example and requirements."""
+    import mlflow.pyfunc
+
+    example = policy.saved.observation_mean[None].astype(np.float64)
+    with redirect_stderr(StringIO()):  # bars, and warnings that it wants type hints; it shows these past all filters
+        mlflow.pyfunc.save_model(
+            str(place),
+            python_model=str(SERVED),
+            artifacts={"policy": str(files)},
+            signature=_signature(policy),
+            input_example=_named(policy, example),
+            pip_requirements=[f"primorl=={version('primorl')}", f"mlflow=={version('mlflow')}"],
+        )
+
+
+def _signature(policy: Policy) -> "ModelSignature":
+    """Columns by name where the log names them, else an array.
+
+    `ServedPolicy` checks columns and width itself: MLflow would quote the values.
+    """
+    from mlflow.models import ModelSignature
+    from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+
+    out = np.dtype("int64") if policy.discrete_actions else np.dtype("float32")
+    shape = (-1,) if policy.discrete_actions else (-1, policy.action_size)
+    if names := _columns(policy):
+        given = Schema([ColSpec(DataType.double, name, required=False) for name in names])
+    else:
+        given = Schema([TensorSpec(np.dtype("float64"), (-1, -1))])
+    return ModelSignature(given, Schema([TensorSpec(out, shape)]))
+
+
+def _named(policy: Policy, rows: Any) -> Any:
+    names = _columns(policy)
+    return {name: [float(value)] for name, value in zip(names, rows[0], strict=True)} if names else rows
+
+
+def _columns(policy: Policy) -> tuple[str, ...]:
+    """Names of the observation's dimensions, if somebody gave them."""
+    names = policy.observation_names
+    return () if all(_GENERATED.fullmatch(name) for name in names) else names

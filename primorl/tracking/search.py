@@ -1,0 +1,99 @@
+"""Results that MLflow knows of, best first. Reads the store, and creates nothing."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from primorl.config.params import Params
+from primorl.project.errors import PipelineError
+from primorl.tracking.store import connected, store_uri
+
+if TYPE_CHECKING:
+    from mlflow.entities import Run
+
+_MOST = 1000  # runs of one answer
+
+
+@dataclass(frozen=True)
+class Result:
+    """A pipeline's run.
+
+    Attributes:
+        run: its id.
+        name: its name.
+        epsilon: ε of its policy; None: no guarantee, or a void one.
+        spent: ε of all charges on the same units at that time; None: no guarantee was left.
+        value: mean return in the simulator, or what the private units or the model say; None: none of them.
+        low: lower end of its interval; None: unknown.
+        high: upper end.
+        by: who says so: `simulator`, `private units`, `model`, or nobody.
+        finished: when.
+    """
+
+    run: str
+    name: str
+    epsilon: float | None
+    spent: float | None
+    value: float | None
+    low: float | None
+    high: float | None
+    by: str
+    finished: datetime
+
+
+def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list[Result]:
+    """Results on the dataset that params.yaml names, best first: by the simulator, by the private units, by the model.
+
+    Args:
+        params: name the store, the experiment and the dataset.
+        most_epsilon: the greatest ε; None: also runs without a guarantee.
+        sweeps: also the trials of sweeps.
+
+    Raises:
+        PipelineError: there is no store, or it cannot be used.
+    """
+    uri = store_uri(params)
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///").partition("?")[0]).exists():
+        raise PipelineError("mlflow.db: not there: nothing was run yet; run `dvc repro`")
+    with connected(uri) as client:
+        experiment = client.get_experiment_by_name(params.tracking.experiment or params.dataset)
+        if experiment is None:
+            return []
+        wanted = f"tags.dataset = '{params.dataset}' and params.private != ''"
+        if most_epsilon is not None:
+            wanted += f" and metrics.epsilon <= {most_epsilon!r}"
+        runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST)
+    found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
+    order = ("simulator", "private units", "model", "nobody")
+    return sorted(found, key=lambda each: (order.index(each.by), -(each.value or 0.0)))
+
+
+def _result(run: "Run") -> Result:
+    metrics: Mapping[str, float] = run.data.metrics
+    by, names = _judge(metrics)
+    value, low, high = (metrics.get(name) for name in names)
+    end: Any = run.info.end_time or run.info.start_time
+    return Result(
+        run=run.info.run_id,
+        name=run.info.run_name or run.info.run_id,
+        epsilon=metrics.get("epsilon"),
+        spent=metrics.get("epsilon_spent_on_dataset"),
+        value=value,
+        low=low,
+        high=high,
+        by=by,
+        finished=datetime.fromtimestamp(end / 1000),
+    )
+
+
+def _judge(metrics: Mapping[str, float]) -> tuple[str, tuple[str, str, str]]:
+    """Who judged a run, and the metrics of its value and interval."""
+    if "return_mean" in metrics:
+        return "simulator", ("return_mean", "return_low", "return_high")
+    if "private_value" in metrics:
+        return "private units", ("private_value", "private_value_low", "private_value_high")
+    if "model_value" in metrics:
+        return "model", ("model_value", "model_low", "model_high")
+    return "nobody", ("", "", "")

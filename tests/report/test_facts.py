@@ -1,0 +1,75 @@
+"""The stage reads released and public files alone, and the page says what the summary says."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pipeline import report
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json
+from primorl.report.facts import read_facts
+from tests.pipeline.fakes import FakeRun
+from tests.pipeline.test_evaluate import chosen, project, run
+from tests.pipeline.tiny_policy import write_model
+from tests.statements import PRIVATE
+
+__all__ = ["project"]
+
+
+@pytest.mark.usefixtures("project")
+def test_the_page_says_what_the_summary_says() -> None:
+    write_model(PRIVATE)
+    run(chosen())
+    report.body(chosen(), FakeRun())
+    summary, text = read_json(Path("metrics/summary.json")), Path("reports/report.html").read_text(encoding="utf-8")
+    assert "ε = 1.19" in text
+    assert f"{summary['return_mean']:.4g}" in text
+    assert f"{summary['public_return_mean']:.4g}" in text
+    assert "MLflow run 0123." in text
+
+
+@pytest.mark.usefixtures("project")
+def test_facts_are_of_the_public_split_and_the_curve() -> None:
+    """Twin: where the private partition is gone, everything is read all the same."""
+    write_model(PRIVATE)
+    run(chosen())
+    facts = read_facts(uncertainty="max_aleatoric")
+    assert [point.number for point in facts.curve] == [1, 2, 3]
+    assert len(facts.model_error) == 4
+    assert all(error > 0 for error in facts.model_error.values())
+    assert facts.rollouts is not None
+    assert len(facts.rollouts.reward) == len(facts.rollouts.uncertainty) > 0
+    for quartiles in facts.first_states.values():
+        assert list(quartiles) == sorted(quartiles)
+    for private in ("private", "units.bin"):
+        for file in Path("data/partitions").glob(f"{private}*"):
+            file.rename(f"gone-{private}")
+    assert read_facts(uncertainty="max_aleatoric") == facts
+
+
+@pytest.mark.usefixtures("project")
+def test_a_report_over_another_policy_is_refused() -> None:
+    """Twin: over the policy that was evaluated it is written."""
+    write_model(PRIVATE)
+    run(chosen())
+    read_facts(uncertainty="max_aleatoric")
+    policy = Path("models/policy/policy.safetensors")
+    policy.write_bytes(policy.read_bytes() + b" ")
+    with pytest.raises(
+        PipelineError, match=r"summary\.json: these results are of an earlier run: another models/policy"
+    ):
+        read_facts(uncertainty="max_aleatoric")
+
+
+@pytest.mark.usefixtures("project")
+def test_a_statement_that_says_another_epsilon_than_the_summary_is_refused() -> None:
+    """A statement of another run must not lend its ε to results. Twin: as written it is read."""
+    write_model(PRIVATE)
+    run(chosen())
+    read_facts(uncertainty="max_aleatoric")
+    path = Path("metrics/summary.json")
+    summary = read_json(path)
+    path.write_text(json.dumps(summary | {"epsilon": summary["epsilon"] / 2}), encoding="utf-8")
+    with pytest.raises(PipelineError, match=r"summary\.json: epsilon: not what models/policy/privacy\.json"):
+        read_facts(uncertainty="max_aleatoric")

@@ -1,0 +1,239 @@
+"""The report says what its facts say, brings nothing along, fetches nothing, and works in a real browser."""
+
+import json
+import math
+import re
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.rounding import percent_at_most
+from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
+from primorl.release.card_meaning import curve, success
+from primorl.release.guaranteed import whole
+from primorl.report.facts import Epoch, Facts, Rollouts, Spending
+from primorl.report.figures import figures
+from primorl.report.page import page
+from tests.statements import OF_TRAINING, PRIVATE
+
+CHROMIUM = shutil.which("chromium")
+PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
+STATEMENT = replace(
+    OF_TRAINING, profile=PROFILE, attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),)
+)
+SPENT = {"epsilon": 2.5, "epsilon_fixed": 2.25, "epsilon_rdp": 2.75, "delta": 1e-5, "charges": 3}
+SUMMARY: dict[str, Any] = {
+    "dataset": "visits",
+    "variant": "private",
+    "private": True,
+    "epsilon": 1.19,
+    "delta": 1e-5,
+    "unit": "trajectory",
+    "units": 2970,
+    "void": [],
+    "spent_on_dataset": SPENT,
+    "return_mean": -143.96,
+    "episodes": 100,
+    "return_ci95": [-162.2, -125.7],
+    "public_return_mean": -700.5,
+    "public_return_ci95": [-800.0, -601.0],
+    "public_trajectories": 53,
+    "seconds": {"train_model": 50.0},
+}
+FACTS = Facts(
+    summary=SUMMARY,
+    statement=STATEMENT,
+    training=STATEMENT,
+    released=STATEMENT.to_json(),
+    curve=[Epoch(1, -900.0, -950.0, -850.0), Epoch(2, -143.96, -162.2, -125.7)],
+    model_error={"pressure": 0.25, "reward": 0.01},
+    rollouts=Rollouts((-8.0, -2.0), (0.1, 0.2), "max_aleatoric"),
+    first_states={"pressure": [0.0, 1.0, 2.0, 3.0, 4.0]},
+    spending=Spending((("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5),
+    others=[("a", 1.19, -143.96, "simulator"), ("b", None, -90.0, "simulator"), ("c", 3.0, -120.0, "simulator")],
+)
+ALL = {"attack", "values", "learning", "model_error", "rollouts", "first_states", "rounds", "budget", "others"}
+
+
+def test_every_figure_has_a_table_with_the_same_numbers() -> None:
+    """Who cannot see a figure reads its table."""
+    drawn = figures(FACTS)
+    assert set(drawn) == ALL
+    for figure in drawn.values():
+        assert figure.rows
+        assert all(len(row) == len(figure.headers) for row in figure.rows)
+        json.dumps(figure.spec, allow_nan=False)
+    assert drawn["values"].rows[0] == ("the policy, in the simulator", "-144", "[-162.2, -125.7]")
+    assert drawn["learning"].rows[-1] == ("2", "-144", "[-162.2, -125.7]")
+    assert drawn["budget"].spec["data"][0]["y"] == [1.2, 2.5]
+    assert "1.5 is left" in drawn["budget"].caption
+
+
+def test_epsilon_by_rounds_ends_at_that_of_all_rounds() -> None:
+    (line,) = figures(FACTS)["rounds"].spec["data"]
+    whole = Training(0.1, 4.083, 150).spent(1e-5).epsilon_pld
+    assert (line["x"][-1], line["y"][-1]) == (150, pytest.approx(whole))
+    assert all(math.isfinite(value) for value in line["y"])
+    assert line["y"] == sorted(line["y"])
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
+    bare = replace(
+        FACTS,
+        curve=[],
+        model_error={},
+        rollouts=None,
+        first_states={},
+        spending=None,
+        others=None,
+        summary=no_guarantee(),
+    )
+    nothing = Statement.no_guarantee(unit="trajectory", units=9, dataset_fingerprint="d473" * 16, reason="variant mopo")
+    bare = replace(bare, statement=nothing, training=nothing, released=nothing.to_json())
+    assert set(figures(bare)) == {"values"}
+    text = page(bare)
+    assert "not private" in text
+    assert "No bound holds" in text
+    assert "Blind guessing" not in text
+
+
+def no_guarantee() -> dict[str, Any]:
+    spent = dict.fromkeys(SPENT) | {"charges": 1, "delta": 1e-5}
+    return SUMMARY | {"private": False, "epsilon": None, "delta": None, "spent_on_dataset": spent}
+
+
+def test_what_the_private_units_say_of_the_model_is_shown_also_beside_advice() -> None:
+    """Twin: where they were not asked, nothing is said of them."""
+    advice = {"answer": "trial", "policy": "models/policy", "reason": "So.", "gain": 1.0, "margin": 2.0, "misfit": 3.0}
+    asked = SUMMARY | {"model_verdict": "The model is doubtful: because.", "recommendation": advice}
+    assert "The model is doubtful: because. (Asked of the private units.)" in page(replace(FACTS, summary=asked))
+    assert "Asked of the private units" not in page(FACTS)
+
+
+def test_a_void_statement_is_called_void() -> None:
+    void = replace(STATEMENT, void=("noise is seeded",))
+    changed = replace(FACTS, statement=void, training=void, released=void.to_json())
+    text = page(replace(changed, summary=SUMMARY | {"void": ["noise is seeded"]}))
+    assert "VOID: noise is seeded" in text
+    assert 'class="void"' in text
+
+
+def test_what_an_attack_can_find_out_is_of_all_that_the_page_rests_on() -> None:
+    """The answers of the private units are on the page too. Twin: with the policy alone less is found out."""
+    alone = success(STATEMENT.to_json())
+    event = event_to_json(Training(0.5, 2.0, 150).event)
+    answers = {"statements": {"behaviour": PRIVATE | {"event": event}}}
+    together = whole(STATEMENT.to_json(), None, answers, 1e-5)
+    text = page(replace(FACTS, released=together))
+    assert success(together) > alone
+    assert f"{success(together):.4g}%" in text
+    assert f"{alone:.4g}%" not in text
+    both = dict(figures(replace(FACTS, released=together))["attack"].rows)
+    assert both != dict(figures(FACTS)["attack"].rows)
+    assert both["10%"] == percent_at_most(dict(curve(together))[0.1])
+
+
+def test_a_part_that_is_void_or_without_a_guarantee_is_not_hidden_by_a_sound_policy() -> None:
+    """The clone, or an answer. Twin: with sound parts the page is sound."""
+    void = page(replace(FACTS, released=STATEMENT.to_json() | {"void": ["the clone has no secret"]}))
+    assert "VOID: the clone has no secret" in void
+    assert "ε = 1.19 — VOID" in void
+    assert 'class="void"' in void
+    bare = page(replace(FACTS, released=STATEMENT.to_json() | {"private": False, "profile": [], "attacks": []}))
+    assert 'class="void"' in bare
+    assert "Blind guessing is right in" not in bare
+    assert 'class="sound"' in page(FACTS)
+
+
+def test_an_infinite_epsilon_in_the_ledger_is_no_point_and_stands_in_the_table() -> None:
+    charges = (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", math.inf))
+    spent = figures(replace(FACTS, spending=Spending(charges, 4.0, 1e-5)))["budget"]
+    assert spent.spec["data"][0]["y"] == [1.2, None]
+    assert [row[-1] for row in spent.rows] == ["1.2", "∞"]
+    json.dumps(spent.spec, allow_nan=False)
+
+
+def test_noise_is_not_rounded_up_and_cohorts_not_down() -> None:
+    training = replace(STATEMENT, noise_multiplier=1.2345678, sampling_probability=0.12345649)
+    text = page(replace(FACTS, training=training))
+    assert "1.23456<" in text
+    assert "0.123457<" in text
+
+
+def test_a_name_brings_no_markup_along() -> None:
+    """Twin: the same name without markup is shown."""
+    name = '</script><img src=x onerror="alert(1)">'
+    hostile = replace(
+        FACTS,
+        summary=SUMMARY | {"dataset": name},
+        model_error={name: 0.5},
+        others=[(name, 1.0, 2.0, "simulator"), ("b", 2.0, 3.0, "simulator")],
+    )
+    own = page(hostile).replace(_library(), "")
+    assert "<img" not in own
+    assert own.count("</script>") == 2
+    assert "pressure" in page(FACTS)
+
+
+def test_it_says_who_answers_and_names_the_columns_as_the_card_does() -> None:
+    """Twin: what nobody declared is not stated."""
+    policy = {"observation_names": ["pressure"], "action_names": ["dose"], "discrete_actions": False}
+    policy |= {"observation_low": [20.0], "observation_high": [200.0]}
+    text = page(replace(FACTS, declared={"owner": "Ward <3>"}, policy=policy))
+    assert '<th scope="row">owner</th><td>Ward &lt;3&gt;</td>' in text
+    assert '<th scope="row">pressure</th><td>observed, 20 to 200</td>' in text
+    assert "today&#39;s practice, in the 53 public trajectories" in text
+    assert text.count("not stated</td>") == 3
+    bare = page(FACTS)
+    assert bare.count("not stated</td>") == 4
+    assert "observed, 20" not in bare
+
+
+def _library() -> str:
+    from importlib.resources import files
+
+    return files("plotly").joinpath("package_data/plotly.min.js").read_text(encoding="utf-8")
+
+
+def test_nothing_is_fetched() -> None:
+    text = page(FACTS)
+    assert "default-src 'none'" in text.partition("<title>")[0]
+    own = text.replace(_library(), "")
+    assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", own)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+def test_a_browser_draws_every_figure_without_errors_or_network(tmp_path: Path) -> None:
+    """On a wide screen, on a telephone and in print; numbers are those of the summary."""
+    playwright = pytest.importorskip("playwright.sync_api")
+    place = tmp_path / "report.html"
+    place.write_text(page(FACTS), encoding="utf-8")
+    with playwright.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for width in (1200, 390):
+            shown = browser.new_page(viewport={"width": width, "height": 800})
+            wrong: list[str] = []
+            asked: list[str] = []
+            shown.on(
+                "console", lambda message, wrong=wrong: wrong.append(message.text) if message.type == "error" else None
+            )
+            shown.on("pageerror", lambda error, wrong=wrong: wrong.append(str(error)))
+            shown.on("request", lambda request, asked=asked: asked.append(request.url))
+            shown.goto(place.as_uri())
+            shown.wait_for_function(f"document.querySelectorAll('.plot .main-svg').length >= {len(ALL)}")
+            assert wrong == []
+            assert asked == [place.as_uri()]
+            assert shown.evaluate("document.documentElement.scrollWidth") <= width
+            assert "-144" in shown.inner_text("main")
+            drawn = {element.get_attribute("id") for element in shown.query_selector_all(".js-plotly-plot")}
+            assert drawn == ALL
+            shown.keyboard.press("Tab")
+            assert shown.evaluate("document.activeElement.tagName") == "SUMMARY"
+        assert shown.pdf()[:4] == b"%PDF"
+        browser.close()
