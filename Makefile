@@ -11,9 +11,9 @@ PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
 SETUP := .venv/.ready
 # DVC deletes a stage's outputs before it finds a mistake in params.yaml. So the params are checked first.
-CHECK := .venv/bin/primorl check
+CHECK := .venv/bin/primorl check --charges
 
-.PHONY: help setup run test bench lint types imports audit ui clean
+.PHONY: help setup run test bench docs lint types imports audit ui clean
 
 help: ## print this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/make \1\t\2/p' Makefile | expand -t 16
@@ -41,6 +41,10 @@ test: $(SETUP) ## run the test suite
 bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
 	.venv/bin/python -m benchmarks.speed
 
+docs: $(SETUP) ## build the documentation into site/; fails on a broken link
+	.venv/bin/python -m docs.tools.site
+	.venv/bin/zensical build --clean --strict
+
 lint: $(SETUP) ## check style and formatting
 	.venv/bin/ruff check .
 	.venv/bin/ruff format --check .
@@ -55,10 +59,10 @@ audit: $(SETUP) ## check the pinned dependencies for known vulnerabilities
 	.venv/bin/python tests/audit_dependencies.py
 
 ui: $(SETUP) ## show MLflow on http://127.0.0.1:5000
-	@store="$$(.venv/bin/python -m primorl.tracking)"; \
+	@store="$$(.venv/bin/python -m primorl.tracking.store)"; \
 	MLFLOW_BACKEND_STORE_URI="$$store" MLFLOW_SERVER_ENABLE_JOB_EXECUTION=false \
 		.venv/bin/mlflow ui --host 127.0.0.1 --workers 1
 
 clean: ## remove .venv and caches; keep data, models, results and the MLflow store
-	rm -rf .venv build *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf .venv build site .cache *.egg-info .pytest_cache .hypothesis .mypy_cache .ruff_cache .import_linter_cache
 	find primorl pipeline tests -name __pycache__ -prune -exec rm -rf {} +

@@ -40,7 +40,9 @@ def body(params: Params, run: StageRun) -> None:
     public = PublicLog.open() if near_clone or needs_public(params, model.termination) else PublicLog(None)
     believed = public.believes(model)
     if unfitted(params):
-        params = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))
+        found = params.fitted(fitted_policy(params, public, model, near_clone=near_clone))
+        run.pipeline.params(found.values(params.unfitted - found.unfitted))
+        params = found
     chosen, near = params.policy, None
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
     if near_clone:

@@ -11,13 +11,16 @@ from types import FrameType
 
 import yaml
 
+import primorl
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.files import check_writable, home, sweep_leftovers, workspace, write_json
-from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, seconds_of
+from primorl.project.paths import CHECKPOINTS, PARAMS, PIPELINE, STATE, seconds_of
 from primorl.project.reporting import exit_status
 from primorl.project.restoration import hint, restore_outputs
+from primorl.project.template import check_version
 from primorl.tracking import StageRun, stage_run
+from primorl.tracking.usage import log_usage
 
 Body = Callable[[Params, StageRun], None]
 
@@ -27,9 +30,9 @@ _BYTES_NEEDED = 32 << 20  # less free space than this would not hold a stage's l
 def run_stage(name: str, description: str, body: Body) -> int:
     """Run one DVC stage from the command line; return its exit status.
 
-    Deletes what killed processes left, reads ``params.yaml``, checks that the stage's outputs can be written, opens
-    its MLflow run, calls ``body(params, run)`` in the working directory and writes ``metrics/seconds/<name>.json``. If
-    the stage fails, its last good outputs are put back.
+    Checks that the project is of the installed version, deletes what killed processes left, reads ``params.yaml``,
+    checks that the stage's outputs can be written, opens its MLflow run, calls ``body(params, run)`` in the working
+    directory and writes ``metrics/seconds/<name>.json``. If the stage fails, its last good outputs are put back.
     """
     parser = argparse.ArgumentParser(prog=f"python -m pipeline.{name}", description=description)
     parser.add_argument("--debug", action="store_true", help="show tracebacks (inside the trust boundary only)")
@@ -45,6 +48,8 @@ def run_stage(name: str, description: str, body: Body) -> int:
 
 
 def _run(name: str, body: Body) -> None:
+    check_version(workspace(), primorl.__version__)
+    (home() / STATE).mkdir(mode=0o700, exist_ok=True)
     for root in {workspace(), home()}:
         sweep_leftovers(root)
     checked = params.load(PARAMS)
@@ -55,7 +60,10 @@ def _run(name: str, body: Body) -> None:
         print(f"{name}: {suggested}", file=sys.stderr)
     with stage_run(name, checked) as run:
         run.params({"suggested": checked.suggested()})
+        if run.first:
+            run.pipeline.params(checked.choices())
         body(checked, run)
+        log_usage(run, name)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 
 

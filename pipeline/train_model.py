@@ -31,8 +31,9 @@ def body(params: Params, run: StageRun) -> None:
     say_fit("train_model", chosen, fit)
     check_verdict(params, fit)
     setup = MODEL_TRAINING.setup(params, partitions.manifest, partitions.public, place)
-    check_all_fits(params, setup, partitions)
+    check_all_fits(params, setup.plan, partitions)
     run.params({"seed": params.seed, "privacy": plain(chosen.privacy), "dynamics": plain(chosen.dynamics)})
+    run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
         write_model(MODEL, chosen, fit, setup, partitions, paid, run)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from mlflow.tracking import MlflowClient
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 
 

@@ -1,6 +1,12 @@
 """Privacy statements to write beside a model or policy."""
 
-from primorl.privacy.statement import Accountant, SpentOnDataset, Statement
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.figures import figures
+from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, SpentOnDataset, Statement
+
+_EVENT = Training(0.1, 4.083, 150).event
+_FIGURES = figures(_EVENT, 1e-5)
 
 OF_TRAINING = Statement(
     private=True,
@@ -10,9 +16,9 @@ OF_TRAINING = Statement(
     neighboring_relation="zero_out_one",
     accountant=Accountant(name="an.Accountant", version="0.6.0"),
     epsilon_rdp=1.31,
-    event={"type": "NonPrivateDpEvent"},
+    event=event_to_json(_EVENT),
     sampling_probability=0.1,
-    noise_multiplier=9.4,
+    noise_multiplier=4.083,
     clipping_norm=0.35,
     rounds=150,
     queries=(),
@@ -22,6 +28,10 @@ OF_TRAINING = Statement(
     void=(),
     clipping="flat",
     termination="none",
+    epsilon_replace_one=_FIGURES.epsilon_replace_one,
+    profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in _FIGURES.profile),
+    groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in _FIGURES.groups),
+    attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in _FIGURES.attacks),
     charge="5f0c1d2e",
     spent_on_dataset=SpentOnDataset(epsilon=2.5, epsilon_fixed=2.25, epsilon_rdp=2.75, delta=1e-5, charges=3),
 )

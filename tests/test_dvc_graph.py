@@ -1,7 +1,6 @@
 """What dvc.yaml must say: private data has one door, and every stage names what its results depend on."""
 
 import ast
-import subprocess
 from collections.abc import Iterator
 from dataclasses import fields
 from functools import cache
@@ -16,7 +15,6 @@ from primorl.config.suggestions import leaves
 
 ROOT = Path(__file__).resolve().parent.parent
 STAGES: dict[str, dict[str, Any]] = yaml.safe_load((ROOT / "dvc.yaml").read_text(encoding="utf-8"))["stages"]
-RAW: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
 DATASET = "datasets/${dataset}.yaml"
 DEFAULTS = "datasets/defaults.yaml"
 
@@ -38,7 +36,9 @@ RELEASED = (
     "data/partitions/public",
     "data/partitions/manifest.json",
     "metrics/seconds",
+    "metrics/summary.json",
     "metrics/private_evaluation.json",
+    "plots/curves.csv",
 )
 # These change how a stage runs, speaks and is recorded, not what it computes: whole rooms, and a few modules.
 EDGES = (
@@ -47,6 +47,7 @@ EDGES = (
     "primorl.tracking",
     "primorl.privacy.ledger",
     "primorl.setup.accounts",
+    "primorl.setup.charged_units",
     "primorl.setup.charges",
     "primorl.setup.compute",
     "primorl.setup.next_charges",  # refuses
@@ -78,8 +79,8 @@ def listed(stage: str) -> Iterator[tuple[str, str]]:
 
 
 def follows(stage: str, file: str, key: str) -> bool:
-    """A stage runs again when this key changes, or a part of it."""
-    return any(
+    """A stage runs again when this key changes, or a part of it. A whole file among its deps is followed, too."""
+    return file in STAGES[stage]["deps"] or any(
         other == file and (not key or f"{key}.".startswith(f"{mine}.") or mine.startswith(f"{key}."))
         for other, mine in listed(stage)
     )
@@ -96,11 +97,11 @@ def within(path: str, folders: list[str] | tuple[str, ...]) -> bool:
 
 
 def data_deps(stage: str) -> list[str]:
-    return [dep for dep in STAGES[stage].get("deps", []) if not dep.startswith(CODE)]
+    return [dep for dep in STAGES[stage].get("deps", []) if not dep.startswith(CODE) and dep != DATASET]
 
 
 def test_the_stages_are_the_ones_this_file_knows() -> None:
-    assert set(STAGES) == BEFORE_THE_SPLIT | DOORS | {"optimize_policy", "evaluate"}
+    assert set(STAGES) == BEFORE_THE_SPLIT | DOORS | {"optimize_policy", "evaluate", "report"}
 
 
 @pytest.mark.parametrize("stage", sorted(set(STAGES) - BEFORE_THE_SPLIT - DOORS))
@@ -198,6 +199,12 @@ def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
         if key == "dataset" and any(file == DATASET for file, _ in listed(stage)):
             continue  # another dataset is another file
         assert follows(stage, file, key), f"{stage} reads {key} of {file}, which is not among its params"
+
+
+def test_an_edit_of_the_cards_texts_makes_the_report_again_and_nothing_else() -> None:
+    """Who corrects a contact must not train, and never be charged."""
+    assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
+    assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -310,95 +317,3 @@ def attribute_chain(node: ast.AST) -> tuple[str, str] | None:
         return None
     key = ".".join(part for part in parts if part not in METHODS)
     return None if f"{key}.".startswith(tuple(f"{edge}." for edge in EDGE_KEYS)) else ("params.yaml", key)
-
-
-# With DVC itself, on a tiny project whose stage lists its params as dvc.yaml does
-
-TINY = """stages:
-  make:
-    cmd: python -c "open('made.txt', 'a').write('x')"
-    params:
-    - dataset
-    - policy
-    - datasets/${dataset}.yaml:
-      - options
-      - suggested.privacy
-    - datasets/defaults.yaml:
-      - policy
-    outs:
-    - made.txt:
-        persist: true
-"""
-IDENTITY = ("-c", "user.name=test", "-c", "user.email=test@localhost")
-
-
-def run(folder: Path, *command: str) -> str:
-    return subprocess.run(command, cwd=folder, check=True, capture_output=True, text=True).stdout
-
-
-def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-S dataset=b` and `-S datasets/b.yaml:...` run the stage again; each changes one line of one file.
-
-    DVC writes the whole file in its own style: params.yaml and the datasets' files are kept in it.
-    """
-    from dvc.cli import main as dvc  # in this process: starting eight takes as long as all they do
-
-    monkeypatch.chdir(tmp_path)
-    run(tmp_path, "git", "init", "--quiet")
-    assert dvc(["init", "--quiet"]) == 0
-    (tmp_path / "datasets").mkdir()
-    for name in ("params.yaml", *(f"datasets/{file.name}" for file in (ROOT / "datasets").glob("*.yaml"))):
-        (tmp_path / name).write_bytes((ROOT / name).read_bytes())
-    (tmp_path / "dvc.yaml").write_text(TINY, encoding="utf-8")
-    run(tmp_path, "git", "add", "--all")
-    run(tmp_path, "git", *IDENTITY, "commit", "--quiet", "-m", "tiny")
-    runs = 0
-    for change, files in (
-        ("seed=3", ()),  # nothing that the stage follows
-        ("policy.discount=0.98", ("params.yaml",)),
-        ("dataset=csv-log", ("params.yaml",)),
-        ("datasets/csv-log.yaml:options.sorted=true", ("datasets/csv-log.yaml",)),
-        ("datasets/csv-log.yaml:suggested.privacy.target_epsilon=0.7", ("datasets/csv-log.yaml",)),
-        ("datasets/defaults.yaml:policy.discrete_target_entropy=0.4", ("datasets/defaults.yaml",)),
-        # Not followed: another block of the chosen dataset, and a dataset that is not chosen
-        (
-            "datasets/csv-log.yaml:suggested.partition.public_fraction=0.2 "
-            "datasets/pendulum-replay.yaml:options.episodes=7",
-            (),
-        ),
-    ):
-        before = {file: (tmp_path / file).read_text(encoding="utf-8") for file in ("params.yaml", *files)}
-        words = [word for part in change.split() for word in ("--set-param", part)]
-        assert dvc(["exp", "run", "--quiet", *words]) == 0
-        runs += bool(files) or change == "seed=3"  # the first run is of everything
-        assert len((tmp_path / "made.txt").read_text(encoding="utf-8")) == runs, change
-        for file in files:
-            old, new = before[file].splitlines(), (tmp_path / file).read_text(encoding="utf-8").splitlines()
-            assert len(old) == len(new), change
-            assert sum(a != b for a, b in zip(old, new, strict=True)) == 1, change
-
-
-@pytest.mark.parametrize(
-    "file", ["params.yaml", *(f"datasets/{name}.yaml" for name in (*names(ROOT / "datasets"), "defaults"))]
-)
-def test_settings_are_written_in_dvcs_style(file: str, tmp_path: Path) -> None:
-    """DVC writes the whole file anew, and drops a comment that follows a list: one change is one changed line."""
-    from dvc.utils.hydra import apply_overrides
-
-    copy, old = tmp_path / "copy.yaml", (ROOT / file).read_text(encoding="utf-8").splitlines()
-    copy.write_bytes((ROOT / file).read_bytes())
-    key = next(name for name in ("seed", "environment", "partition.public_fraction") if has_key(file, name))
-    apply_overrides(str(copy), [f"{key}=77"])
-    new = copy.read_text(encoding="utf-8").splitlines()
-    assert len(old) == len(new)
-    assert sum(a != b for a, b in zip(old, new, strict=True)) == 1
-
-
-def has_key(file: str, key: str) -> bool:
-    """Whether a file of settings has a key."""
-    value = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
-    for part in key.split("."):
-        if part not in value:
-            return False
-        value = value[part]
-    return True

@@ -41,3 +41,10 @@ def test_a_planted_import_breaks_the_contract(tmp_path: Path, room: str, forbidd
         text=True,
     )
     assert (done.returncode == 0) is kept, done.stdout + done.stderr
+
+
+def test_a_policy_is_loaded_where_files_cannot_be_locked() -> None:
+    """Windows has no fcntl; `primorl.load_policy` must not ask for it."""
+    program = "import sys; sys.modules['fcntl'] = None; import primorl; primorl.load_policy"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -19,7 +19,8 @@ import yaml
 from pipeline import evaluate, ingest, optimize_policy
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.training import Released
 from primorl.privacy.ledger import checkpoint

@@ -3,15 +3,17 @@
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 from primorl.policy.exported import save
+from primorl.project.template import FILES, FOLDER
 from tests.policy.test_exported import EPOCHS
+from tests.wheels import ROOT, build
 
-ROOT = Path(__file__).resolve().parents[1]
 # What somebody who only uses a policy has not installed.
 ABSENT = (
     *("torch", "dvc", "mlflow", "dp_accounting", "pandas", "scipy", "sqlalchemy", "pyarrow"),
@@ -30,34 +32,7 @@ sys.meta_path.insert(0, Absent())
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the files that git knows or does not ignore."""
-    folder = tmp_path_factory.mktemp("wheel")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    )
-    for name in filter(None, listed.stdout.decode().split("\0")):
-        source, copy = ROOT / name, folder / "source" / name
-        if source.is_file() and name.startswith(
-            ("primorl/", "pipeline/", "tests/__", "benchmarks/", "pyproject", "LIC", "READ")
-        ):
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(source.read_bytes())
-    command = [
-        sys.executable,
-        "-m",
-        "build",
-        "--wheel",
-        "--no-isolation",
-        "--outdir",
-        str(folder),
-        str(folder / "source"),
-    ]
-    built = subprocess.run(command, capture_output=True, text=True)
-    assert built.returncode == 0, built.stdout + built.stderr
-    (made,) = folder.glob("*.whl")
-    return made
+    return build(tmp_path_factory.mktemp("wheel"), "--wheel")
 
 
 @pytest.fixture(scope="module")
@@ -95,9 +70,25 @@ def test_the_wheel_holds_the_library_alone(wheel: Path) -> None:
     assert ours <= set(names)
     assert "primorl/py.typed" in names
     assert {name for name in names if name.endswith(".j2")} == {
-        f"primorl/release/templates/card.{form}.j2" for form in ("md", "html")
+        "primorl/release/templates/card.md.j2",
+        "primorl/release/templates/card.html.j2",
+        "primorl/report/templates/report.html.j2",
     }
     assert not any("test" in Path(name).name or "benchmark" in name for name in names)
+
+
+def test_the_wheel_holds_a_new_projects_files_as_the_repository_has_them(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        prefix = f"primorl/{FOLDER}/"
+        held = {name.removeprefix(prefix): archive.read(name) for name in archive.namelist() if name.startswith(prefix)}
+    files = {path.relative_to(ROOT).as_posix() for pattern in FILES for path in ROOT.glob(pattern)}
+    assert held == {name: (ROOT / name).read_bytes() for name in files}
+
+
+def test_a_source_distribution_can_build_that_wheel(tmp_path: Path) -> None:
+    with tarfile.open(build(tmp_path, "--sdist")) as archive:
+        names = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"setup.py", "dvc.yaml", "params.yaml", "pipeline/runner.py", "data/consent/.gitignore"} <= names
 
 
 def test_a_policy_needs_few_packages(wheel: Path) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.normaliser_query import ObservationColumns
 from primorl.training.settings import EarlyStopping, Execution, LocalTraining, ServerTraining

@@ -10,7 +10,7 @@ from primorl.attacks.scores import Floats, likelihood_ratio, model_scores, polic
 from primorl.attacks.success import Success
 from primorl.attacks.units import Units
 from primorl.attacks.victims import ON_ONE_CORE, Recipe, Release, release
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.policy.settings import SacConfig
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip

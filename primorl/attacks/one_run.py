@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from primorl.attacks.units import Units, WithCanaries
-from primorl.dynamics.ensemble import Architecture, Weights, forward, row_losses
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Weights, forward, row_losses
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, f_dp_bound
 from primorl.privacy.audits.family import Family

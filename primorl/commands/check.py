@@ -1,8 +1,16 @@
 """``primorl check``."""
 
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
 import typer
 
+import primorl
 from primorl.project.errors import PipelineError
+
+if TYPE_CHECKING:
+    from primorl.config.params import Params
 
 _HELP = """Check params.yaml, datasets and a log's columns before `dvc repro`. Runs nothing and changes nothing.
 
@@ -10,7 +18,8 @@ DVC itself may remove outputs before it finds a mistake in params.yaml; this com
 
 \b
 Examples:
-  primorl check && dvc repro        run the pipeline only if the settings are valid
+  primorl check && dvc repro            run the pipeline only if the settings are valid
+  primorl check --charges && dvc repro  say first what it charges, and ask where a budget is nearly used up
 """
 
 
@@ -19,10 +28,17 @@ def register(app: typer.Typer) -> None:
     app.command("check", help=_HELP)(_run)
 
 
-def _run() -> None:
+def _run(
+    charges: Annotated[
+        bool,
+        typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
+    ] = False,
+) -> None:
     from primorl.config.checking import check_project
     from primorl.config.datasets import TabularDataset
+    from primorl.project.template import check_version
 
+    check_version(Path(), primorl.__version__)
     params = check_project()
     if params.online.asked:
         from primorl.setup.arrivals import Arrivals
@@ -40,3 +56,21 @@ def _run() -> None:
         there = source(params.dataset, params.chosen).check_columns()
         named = params.chosen.options.files
         print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
+    if charges:
+        _say_charges(params)
+
+
+def _say_charges(params: "Params") -> None:
+    """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
+    from primorl.setup.preview import preview
+
+    found = preview(params)
+    if found is None:
+        print(
+            "what `dvc repro` charges is known once the data are partitioned with these settings: "
+            "`dvc repro partition` charges nothing"
+        )
+        return
+    print(found.line)
+    if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):
+        raise PipelineError("stopped as asked: nothing was run, nothing was charged")

@@ -1,6 +1,5 @@
 """``primorl doctor``."""
 
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,29 +7,30 @@ from typing import Any
 
 import typer
 
+from primorl.commands import doctor_environment as here
+from primorl.commands.doctor_environment import State, Verdict
 from primorl.commands.printing import rendered
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LEDGER_HEAD, LOCK, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SECRET, SUMMARY
 
-_HELP = """Check the project, and clean up after a killed run.
+_HELP = """Check environment, packages, device, stores and project, and clean up after a killed run.
 
-Removes temporary copies of outputs that no running process owns; changes nothing else. Ends with status 1 if something
-needs to be done, which the table then names.
+Removes temporary copies of outputs that no running process owns; changes nothing else. Each row says ok, warning or
+problem, and what to do. Ends with status 1 if there is a problem.
 
 \b
 Examples:
   primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
 """
-_SUPPORTED = ((3, 11), (3, 12))
 _LEAST_SPACE = 2**30  # bytes
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of one check. ``healthy`` is false if something needs to be done, which ``says`` then names."""
+    """The result of one check. Where the state is not ``ok``, ``says`` names what to do."""
 
     what: str
-    healthy: bool
+    state: State
     says: str
 
 
@@ -41,79 +41,69 @@ def register(app: typer.Typer) -> None:
 
 def _run() -> None:
     findings = list(examine(Path.cwd()))
-    rows = [(finding.what, "ok" if finding.healthy else "TO DO", finding.says) for finding in findings]
-    print(rendered(("check", "", "result"), rows))
-    if not all(finding.healthy for finding in findings):
+    print(rendered(("check", "", "result"), [(found.what, found.state, found.says) for found in findings]))
+    if any(found.state == "problem" for found in findings):
         raise typer.Exit(1)
 
 
 def examine(root: Path) -> Iterator[Finding]:
     """Every check in turn, for the project in ``root``."""
-    checks: tuple[tuple[str, Callable[[Path], tuple[bool, str]]], ...] = (
-        ("Python", _python),
-        ("stages' Python", _stages_python),
+    checks: tuple[tuple[str, Callable[[Path], Verdict]], ...] = (
+        ("Python", here.python),
+        ("environment", here.environment),
+        ("packages", here.packages),
+        ("device", here.device),
+        ("git", here.git),
+        ("version", here.version),
         ("params.yaml", _params),
         ("dvc.lock", _lock),
         ("outputs", _outputs),
         ("summary", _summary),
-        ("secret", _secret),
+        ("MLflow store", here.tracking),
         ("ledger", _ledger),
+        ("secret", _secret),
+        (".primorl", here.permissions),
         ("left-overs", _leftovers),
         ("disk space", _space),
     )
     for what, check in checks:
         try:
-            healthy, says = check(root)
+            state, says = check(root)
         except PipelineError as wrong:
-            healthy, says = False, str(wrong)
+            state, says = "problem", str(wrong)
         except ModuleNotFoundError as missing:
-            healthy, says = False, f"needs {missing.name}, which is not installed; pip install 'primorl[pipeline]'"
+            state, says = "problem", f"needs {missing.name}, which is not installed; pip install 'primorl[pipeline]'"
         except OSError as wrong:
-            healthy, says = False, f"{wrong.filename or what}: {wrong.strerror or type(wrong).__name__}"
-        yield Finding(what, healthy, says)
+            state, says = "problem", f"{wrong.filename or what}: {wrong.strerror or type(wrong).__name__}"
+        yield Finding(what, state, says)
 
 
-def _python(root: Path) -> tuple[bool, str]:
-    del root
-    version = sys.version_info[:2]
-    name = ".".join(map(str, sys.version_info[:3]))
-    return (True, name) if version in _SUPPORTED else (False, f"found {name}; install Python 3.11 or 3.12")
-
-
-def _stages_python(root: Path) -> tuple[bool, str]:
-    """DVC runs the stages with the first ``python`` on PATH, which must be that of this environment."""
-    import shutil
-
-    del root
-    ours, found = Path(sys.executable).parent, shutil.which("python")
-    if found is not None and Path(found).absolute().parent == ours:
-        return True, found
-    return False, f"found {found or 'none'} first on PATH; put {ours} first: source {ours}/activate"
-
-
-def _params(root: Path) -> tuple[bool, str]:
+def _params(root: Path) -> Verdict:
     from primorl.config.checking import check_project
 
     if not (root / PARAMS).exists():
-        return False, "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
+        return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
     check_project()
-    return True, "valid"
+    return "ok", "valid"
 
 
-def _lock(root: Path) -> tuple[bool, str]:
+def _lock(root: Path) -> Verdict:
     import yaml
 
     if not (root / PIPELINE).exists():
-        return False, f"{PIPELINE} is not there: this folder is no project"
+        return "problem", f"{PIPELINE} is not there: this folder is no project"
     if not (root / LOCK).exists():
         if (root / "models" / "dynamics").exists():
-            return False, "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
-        return True, "not there yet; `dvc repro` writes it"
+            return (
+                "problem",
+                "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back",
+            )
+        return "ok", "not there yet; `dvc repro` writes it"
     try:
         _locked_outputs(root)
     except (UnicodeDecodeError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
-        return False, "not valid; `git checkout dvc.lock` brings back the committed one"
-    return True, "valid"
+        return "problem", "not valid; `git checkout dvc.lock` brings back the committed one"
+    return "ok", "valid"
 
 
 def _locked_outputs(root: Path) -> list[str]:
@@ -124,33 +114,33 @@ def _locked_outputs(root: Path) -> list[str]:
     return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
 
 
-def _outputs(root: Path) -> tuple[bool, str]:
+def _outputs(root: Path) -> Verdict:
     """Outputs that were made and are gone; DVC removes them before it runs a stage."""
     from primorl.project.restoration import missing_outputs
 
-    if not (root / LOCK).exists() or not _lock(root)[0]:
-        return True, "nothing was made yet"
+    if not (root / LOCK).exists() or _lock(root)[0] != "ok":
+        return "ok", "nothing was made yet"
     outputs = _locked_outputs(root)
     missing = missing_outputs()
     if not missing:
-        return True, f"all {len(outputs)} are there"
+        return "ok", f"all {len(outputs)} are there"
     if len(missing) == len(outputs):
-        return True, "none is here; `dvc pull`, `dvc checkout` or `dvc repro` brings them"
-    return False, f"{', '.join(missing)} missing; `dvc checkout` brings back what was made"
+        return "ok", "none is here; `dvc pull`, `dvc checkout` or `dvc repro` brings them"
+    return "problem", f"{', '.join(missing)} missing; `dvc checkout` brings back what was made"
 
 
-def _summary(root: Path) -> tuple[bool, str]:
+def _summary(root: Path) -> Verdict:
     """Whether the results are of the model and the policy that are here."""
     from primorl.commands.summary import other_files
     from primorl.evaluation.summary import Summary
 
     if not (root / SUMMARY).exists():
-        return True, "not there yet"
+        return "ok", "not there yet"
     stale = other_files(Summary.read(root / SUMMARY))
-    return (True, "of the model and the policy that are here") if stale is None else (False, stale)
+    return ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
 
 
-def _secret(root: Path) -> tuple[bool, str]:
+def _secret(root: Path) -> Verdict:
     from primorl.project.files import home
     from primorl.setup.accounts import check_secret
     from primorl.trajectories.storage.manifest import Manifest
@@ -158,18 +148,18 @@ def _secret(root: Path) -> tuple[bool, str]:
     secret, head = home() / SECRET, home() / LEDGER_HEAD
     if secret.exists():
         if secret.stat().st_mode & 0o077:
-            return False, f"others may read {secret}; chmod 600 {secret}"
+            return "problem", f"others may read {secret}; chmod 600 {secret}"
         if (root / MANIFEST).exists():
             check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
-        return True, "there"
+        return "ok", "there"
     if head.exists():
-        return False, f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
+        return "problem", f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
     if (root / MANIFEST).exists():
         check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
-    return True, "not there yet; the first run makes one"
+    return "ok", "not there yet; the first run makes one"
 
 
-def _ledger(root: Path) -> tuple[bool, str]:
+def _ledger(root: Path) -> Verdict:
     from contextlib import closing
 
     from primorl.config.params import load_reading
@@ -177,28 +167,28 @@ def _ledger(root: Path) -> tuple[bool, str]:
     from primorl.setup.losses import refuse_losses
 
     if not (root / PARAMS).exists():
-        return True, "no project, no ledger"
+        return "ok", "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
         refuse_losses(None)
-        return True, "nothing was charged yet"
+        return "ok", "nothing was charged yet"
     with closing(opened) as ledger:
         records = ledger.verify()
         refuse_losses(ledger)
-        return True, f"complete: {records} records"
+        return "ok", f"complete: {records} records"
 
 
-def _leftovers(root: Path) -> tuple[bool, str]:
+def _leftovers(root: Path) -> Verdict:
     """Remove what a killed stage left, private rows among it."""
     from primorl.project import files
 
     removed = files.sweep_leftovers(root)
-    return True, f"removed {len(removed)}: {', '.join(map(str, removed))}" if removed else "none"
+    return "ok", f"removed {len(removed)}: {', '.join(map(str, removed))}" if removed else "none"
 
 
-def _space(root: Path) -> tuple[bool, str]:
+def _space(root: Path) -> Verdict:
     import shutil
 
     free = shutil.disk_usage(root).free
     text = f"{free / 2**30:.1f} GiB free"
-    return (True, text) if free >= _LEAST_SPACE else (False, f"{text}; make room for at least 1 GiB")
+    return ("ok", text) if free >= _LEAST_SPACE else ("problem", f"{text}; make room for at least 1 GiB")

@@ -3,14 +3,22 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from primorl.commands.printing import rendered
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+
 _COLUMNS = ("T", "q", "z", "noise / C", "unit-updates", "transitions", "")
 _LEAST_COHORT = 10  # expected units in a round; fewer would be nearly all noise
 _STEPS = (0.25, 0.5, 1, 2, 4)  # of the rounds around the current ones
+# Noise per coordinate, in units of C, of the frontier's runs in docs/results.md: from random weights, every run with at
+# most the first kept 70% of the return of its MOPO, and with more than the second no run had a usable model.
+BORNE, BORNE_BY_SOME = 0.025, 0.08
 
 
 @dataclass(frozen=True)
@@ -113,42 +121,60 @@ def _figure(value: float | None, form: str) -> str:
 
 
 def draw(path: Path, points: Sequence[Point], title: str) -> None:
-    """Draw noise against sampling probability and against compute, a line for each number of rounds, as a PNG."""
-    from matplotlib.figure import Figure
-    from matplotlib.ticker import LogLocator, NullLocator, StrMethodFormatter
+    """Draw noise against sampling probability and against compute, a line for each number of rounds, as a PNG.
 
-    figure = Figure(figsize=(9, 4.5), dpi=120, layout="constrained")
+    Bands show the noise that the runs of docs/results.md could bear, `BORNE` and `BORNE_BY_SOME`.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 5), dpi=120, layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
     solved = [point for point in points if point.noise_per_coordinate is not None]
-    rounds = sorted({point.rounds for point in solved})
     for axes, across in ((left, "sampling_probability"), (right, "unit_updates")):
-        for i, count in enumerate(rounds):
-            line = [(getattr(point, across), point.noise_per_coordinate) for point in solved if point.rounds == count]
-            color = str(0.6 * (1 - i / max(1, len(rounds) - 1)))
-            axes.plot(*zip(*line, strict=True), ".-", color=color)
-            axes.annotate(
-                f"T = {count}",
-                line[-1],
-                xytext=(6, 0),
-                textcoords="offset points",
-                va="center",
-                fontsize=9,
-                color=color,
-            )
-        for point in solved:
-            if point.current:
-                axes.plot(
-                    [getattr(point, across)], [point.noise_per_coordinate], "D", color="C3", zorder=3, label="in use"
-                )
-                axes.legend(frameon=False, loc="upper right")
+        _lines(axes, solved, across)
         axes.set(xscale="log", yscale="log")
         axes.margins(x=0.18)
+        _bands(axes)
         axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    left.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    left.yaxis.set(major_locator=LogLocator(subs=(1, 2, 3, 5)), major_formatter=StrMethodFormatter("{x:g}"))
-    left.yaxis.set_minor_locator(NullLocator())
+    _ticks(left.xaxis, (1, 3))
+    _ticks(left.yaxis, (1, 2, 5))
     left.set(xlabel="sampling probability q", ylabel="noise per coordinate of a mean update,\nz / (qK), in units of C")
     right.set(xlabel="expected local trainings, qKT")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def _lines(axes: "Axes", solved: Sequence[Point], across: str) -> None:
+    """A line for each number of rounds, with its number at the end, and the point in use."""
+    rounds = sorted({point.rounds for point in solved})
+    for i, count in enumerate(rounds):
+        line = [(getattr(point, across), point.noise_per_coordinate) for point in solved if point.rounds == count]
+        color = str(0.6 * (1 - i / max(1, len(rounds) - 1)))
+        axes.plot(*zip(*line, strict=True), ".-", color=color)
+        axes.annotate(
+            f"T = {count}", line[-1], xytext=(6, 0), textcoords="offset points", va="center", fontsize=9, color=color
+        )
+    if marked := [(getattr(point, across), point.noise_per_coordinate) for point in solved if point.current]:
+        axes.plot(*zip(*marked, strict=True), "D", color="C3", zorder=3, label="in use")
+
+
+def _bands(axes: "Axes") -> None:
+    """Colour what measured runs could bear; the axis is made long enough to show where that ends."""
+    low, high = axes.get_ylim()
+    low, high = min(low, BORNE / 2), max(high, BORNE_BY_SOME * 1.5)
+    axes.set_ylim(low, high)
+    axes.axhspan(low, BORNE, color="C2", alpha=0.15, linewidth=0, label=f"up to {BORNE:g}: all measured runs learned")
+    some = f"up to {BORNE_BY_SOME:g}: some did, and none above"
+    axes.axhspan(BORNE, BORNE_BY_SOME, color="C1", alpha=0.15, linewidth=0, label=some)
+
+
+def _ticks(axis: "Axis", digits: Sequence[float]) -> None:
+    """Labels at these digits of every power of ten, and small ticks between them."""
+    from matplotlib.ticker import LogLocator, NullFormatter, StrMethodFormatter
+
+    axis.set_major_locator(LogLocator(subs=digits))
+    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axis.set_minor_locator(LogLocator(subs=range(1, 10)))
+    axis.set_minor_formatter(NullFormatter())

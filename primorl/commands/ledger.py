@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\b
 Examples:
-  primorl ledger show                       every charge, and what is spent and left of each dataset version
-  primorl ledger show --json --dataset NAME the charges of one dataset, as JSON
-  primorl ledger verify                     check hashes, order and members; names the first broken record
-  primorl ledger export ledger.jsonl        the raw records, one a line
-  primorl ledger repair                     say what the ledger has lost, and begin a new head where it has none
+  primorl ledger show                        every charge, and what is spent and left of each dataset version
+  primorl ledger show --json --dataset NAME  the charges of one dataset, as JSON
+  primorl ledger verify                      check hashes, order and members; names the first broken record
+  primorl ledger export ledger.jsonl         the raw records, one a line
+  primorl ledger repair                      say what the ledger has lost, and begin a new head where it has none
 """
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _REPAIR = """Say what the ledger has lost, record again what can be, and begin a new head.

@@ -1,4 +1,4 @@
-"""``primorl``: look at the data, plan a guarantee, read the ledger, audit, release.
+"""``primorl``: look at the data, plan a guarantee, use the policy, read the ledger, audit, release.
 
 The modules of the subcommands import nothing heavy; their functions import what they need when they run.
 """
@@ -13,20 +13,39 @@ from typing import Annotated
 import typer
 
 import primorl
-from primorl.commands import audit, check, data, doctor, ledger, plan, release, select, summary, sweep
+from primorl.commands import (
+    audit,
+    check,
+    data,
+    doctor,
+    export,
+    init,
+    ledger,
+    plan,
+    predict,
+    release,
+    report,
+    runs,
+    select,
+    summary,
+    sweep,
+)
 from primorl.commands.folders import in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 
-COMMANDS = (check, data, plan, summary, sweep, select, ledger, audit, release, doctor)
+COMMANDS = (
+    *(init, check, data, plan, summary, report, runs, sweep, select),
+    *(predict, export, ledger, audit, release, doctor),
+)
 """In the order of ``primorl --help``."""
+_COMPLETION = "_PRIMORL_COMPLETE"
 _USAGE, _INTERRUPTED = 2, 130  # exit statuses
 
 app = typer.Typer(
     name="primorl",
-    help="Look at the data, plan a guarantee, read the ledger, audit, release.",
+    help="Look at the data, plan a guarantee, use the policy, read the ledger, audit, release.",
     epilog="`primorl COMMAND --help` shows the options of a command and examples.",
-    add_completion=False,
     rich_markup_mode=None,  # rich would wrap the examples, and drop what stands in square brackets
 )
 for module in COMMANDS:
@@ -64,22 +83,25 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
-    given = _one_each([word for word in given if word != "--debug"])
+    given = one_each([word for word in given if word != "--debug"])
     try:
-        with in_project():
-            command = typer.main.get_command(app)
-            with command.make_context("primorl", given) as context:
-                try:
-                    command.invoke(context)
-                finally:
-                    _mention_missing_outputs(_name(given))
+        command = typer.main.get_command(app)
+        if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
+            command.main([], prog_name="primorl")
+        with in_project(), command.make_context("primorl", given) as context:
+            try:
+                command.invoke(context)
+            finally:
+                _mention_missing_outputs(_name(given))
         return 0
     except typer.Exit as done:
         return done.exit_code
+    except SystemExit as done:  # of typer's own options and answers for the shell's completion
+        return int(done.code or 0)
     except BrokenPipeError:  # whoever reads the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):  # Abort: at a question
         print("error: interrupted", file=sys.stderr)
         return _INTERRUPTED
     except typer.TyperException as wrong:
@@ -103,7 +125,7 @@ def _mention_missing_outputs(command: str) -> None:
             print(advice, file=sys.stderr)
 
 
-def _one_each(words: Sequence[str]) -> list[str]:
+def one_each(words: Sequence[str]) -> list[str]:
     """``--seeds 1 2`` as ``--seeds 1 --seeds 2``, which is how typer reads lists."""
     spelled: list[str] = []
     option: str | None = None

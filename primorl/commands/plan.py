@@ -164,7 +164,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
     if params is not None:
         from primorl.setup.next_charges import beside_model
 
-        others = beside_model(params, spent.epsilon_pld)
+        others = beside_model(params, spent.epsilon_pld, settings.manifest)
         if others:
             yield _with_others(params, asked, others)
         if settings.manifest is not None and UNITS.exists():
@@ -259,7 +259,7 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
     charges = [Next("train_model", None, asked.event), *others]
     if settings.is_a_run:
-        charges = _marked(settings, account, charges)
+        charges = _marked(params, account, charges)
         yield _next_line(charges, asked)
     if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
@@ -269,22 +269,15 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
         return
-    yield from _fitting(params, account, budget, asked, charges)
+    yield from _fitting(params, account, budget, asked, charges, manifest)
 
 
-def _marked(settings: Settings, account: "Account", charges: "list[Next]") -> "list[Next]":
+def _marked(params: "Params", account: "Account", charges: "list[Next]") -> "list[Next]":
     """What the run charges, with what is paid marked."""
     from primorl.setup.next_charges import marked
     from primorl.setup.partitions import Partitions
-    from primorl.setup.training import training_setup
 
-    if not account.entries:
-        return charges
-    assert settings.params is not None
-    partitions = Partitions.open(PARTITIONS)
-    chosen = settings.params if settings.fit is None else settings.fit[0]
-    setup = training_setup(chosen, partitions.manifest, partitions.public, start=False)
-    return marked(settings.params, setup, partitions, account, charges)
+    return marked(params, Partitions.open(PARTITIONS), account, charges) if account.entries else charges
 
 
 def _next_line(charges: "list[Next]", asked: Asked) -> str:
@@ -303,7 +296,12 @@ def _next_line(charges: "list[Next]", asked: Asked) -> str:
 
 
 def _fitting(
-    params: "Params", account: "Account", budget: "Budget", asked: Asked, charges: "list[Next]"
+    params: "Params",
+    account: "Account",
+    budget: "Budget",
+    asked: Asked,
+    charges: "list[Next]",
+    manifest: "Manifest",
 ) -> Iterator[str]:
     """Whether the budget allows what is not paid yet, and what else it allows."""
     from primorl.privacy.ledger.budget_advice import rounds_that_fit
@@ -325,7 +323,7 @@ def _fitting(
             f"evaluation.private.estimators in {PARAMS})"
         )
     else:
-        yield f"  this run does not fit; {still_fitting(params, account, model.event, beside, budget)}"
+        yield f"  this run does not fit; {still_fitting(params, account, model.event, beside, budget, manifest)}"
     if model.paid:
         return
 

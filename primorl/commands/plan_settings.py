@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from primorl.setup.fitting import Fit
     from primorl.setup.public_checks import Objections
     from primorl.trajectories.storage.manifest import Manifest
+    from primorl.trajectories.storage.rows import UnitRows
 
 MOST_ROUNDS = 1_000_000
 _NUMBERS: dict[str, tuple[type, Callable[[Any], bool], str]] = {
@@ -74,14 +75,13 @@ class Settings:
         They are fitted to a target ε that an option gives, but where the noise is that of ``params.yaml``.
         """
         from primorl.setup.fitting import fitted
-        from primorl.trajectories.storage.store import UnitStore
 
         params, manifest, target = self.params, self.manifest, self.given("target_epsilon")
         if params is None or manifest is None or manifest.info.dataset != params.dataset or not PUBLIC.is_dir():
             return None
         if target is not None and self.options.solve != "rounds":
             params = replace(params, privacy=replace(params.privacy, target_epsilon=target, noise_multiplier=None))
-        return fitted(params, manifest, UnitStore.open(PUBLIC))
+        return fitted(params, manifest, self.public)
 
     @cached_property
     def manifest(self) -> "Manifest | None":
@@ -92,14 +92,20 @@ class Settings:
         return Manifest.load(file) if file.exists() else None
 
     @cached_property
+    def public(self) -> "UnitRows":
+        """The public split; for where there is one."""
+        from primorl.trajectories.storage.rows import UnitRows
+
+        return UnitRows.open(PUBLIC)
+
+    @cached_property
     def objections(self) -> "Objections":
         """What the public split says against the run; for `is_a_run`."""
         from primorl.setup.public_checks import objections
-        from primorl.trajectories.storage.store import UnitStore
 
         assert self.params is not None
         assert self.manifest is not None
-        return objections(self.params, self.manifest, UnitStore.open(PUBLIC))
+        return objections(self.params, self.manifest, self.public)
 
     def given(self, name: str) -> Any:
         """The number of an option, or None if it was not given.
@@ -263,13 +269,12 @@ def asked_for(settings: Settings) -> Asked:
 
 def _of_training(settings: Settings) -> Asked:
     """The mechanism that training would run, or the refusal that training would print."""
-    from primorl.setup.training import check_choices, make_plan
-    from primorl.trajectories.storage.store import UnitStore
+    from primorl.setup.planning import check_choices, make_plan
 
     params, manifest = settings.params, settings.manifest
     assert params is not None
     assert manifest is not None
-    check_choices(params, manifest, UnitStore.open(PUBLIC))
+    check_choices(params, manifest, settings.public)
     if settings.fit is None and params.unfitted:
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "

@@ -82,7 +82,7 @@ def _run(
     if check and is_online(directory):
         print("not checked: whether a ledger has its charge, and whether it began with an offline policy that it hides")
     if check and key is not None:
-        print(f"signed by the owner of {key}; not checked: the returns that the cards quote")
+        print(f"signed by the owner of {key}; not checked: the returns that the cards quote, and texts of people")
     elif check:
         signed = " (it is signed: --key FILE verifies that)" if (directory / SIGNATURE).exists() else ""
-        print(f"not checked: the returns that the cards quote, and who made the bundle{signed}")
+        print(f"not checked: the returns that the cards quote, texts of people, and who made the bundle{signed}")

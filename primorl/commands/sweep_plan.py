@@ -134,9 +134,9 @@ def _planned(sweep: "Sweep", trial: "Trial", partitions: "Partitions", account: 
         asked = asked_for(settings)
         stops = settings.objections.stops
         assert settings.fit is not None  # the partitions are of this dataset
-        chosen, fit = settings.fit
+        _, fit = settings.fit
         epsilon = asked.spent(RELATION_NAME).epsilon_pld
-        charges = {} if finished else _charges(params, chosen, asked.event, epsilon, partitions, account, trial)
+        charges = {} if finished else _charges(params, asked.event, epsilon, partitions, account, trial)
     except PipelineError as refused:
         return Planned(trial, None, None, None, None, "no", str(refused), {}, finished)
     cohort = asked.sampling_probability * partitions.manifest.private_units
@@ -147,7 +147,6 @@ def _planned(sweep: "Sweep", trial: "Trial", partitions: "Partitions", account: 
 
 def _charges(
     params: "Params",
-    chosen: "Params",
     event: "dp_event.DpEvent",
     epsilon: float,
     partitions: "Partitions",
@@ -158,24 +157,21 @@ def _charges(
 
     Questions are about a trial's own policy, so each trial pays for its own.
     """
-    from primorl.setup.cloning import CLONING, cloning_setup
-    from primorl.setup.model_training import MODEL_TRAINING
+    from primorl.setup import model_work
+    from primorl.setup.clone_work import clone_identity
     from primorl.setup.next_charges import Next, beside_model, marked
-    from primorl.setup.training import training_setup
 
-    setup = training_setup(chosen, partitions.manifest, partitions.public, start=False)
-    wanted = [Next(MODEL_TRAINING.name, None, event), *beside_model(params, epsilon)]
+    wanted = [Next(model_work.STAGE, None, event), *beside_model(params, epsilon, partitions.manifest)]
     if account.entries:
-        wanted = marked(params, setup, partitions, account, wanted)
+        wanted = marked(params, partitions, account, wanted, questions_stay=lambda: False)
     found = {}
     for each in wanted:
         if each.paid:
             continue
-        if each.stage == MODEL_TRAINING.name:
-            name = MODEL_TRAINING.identity(params, setup, partitions)
+        if each.stage == model_work.STAGE:
+            name = model_work.model_identity(params, partitions)
         elif each.question is None:
-            clone = cloning_setup(params, partitions.manifest, partitions.public, start=False)
-            name = CLONING.identity(params, clone, partitions)
+            name = clone_identity(params, partitions)
         else:
             name = f"{trial.name} {each.stage}"
         found[name] = each.event

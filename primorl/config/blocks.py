@@ -286,10 +286,10 @@ class LedgerStore(Block):
 
 @dataclass(frozen=True, kw_only=True)
 class Tracking(Block):
-    """Where MLflow keeps its runs."""
+    """Where MLflow keeps its runs; ``experiment: null`` is one for each dataset, of its name."""
 
     uri: StoreUrl | None
-    experiment: Text
+    experiment: Text | None
 
 
 _Parallel = Annotated[int, Within(gt=0, le=1024)]

@@ -5,10 +5,10 @@ DVC fails where a listed key is missing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Discriminator, Field, Tag, TypeAdapter
+from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter
 
 from primorl.config.tabular import BoxActions, TabularOptions
 from primorl.config.texts import (
@@ -18,6 +18,7 @@ from primorl.config.texts import (
     Name,
     OpenRange,
     Range,
+    Sentence,
     Text,
 )
 from primorl.project.values import (
@@ -200,6 +201,32 @@ class Suggested(Block):
 
 
 @dataclass(frozen=True, kw_only=True)
+class CardTexts(Block):
+    """What people declare for the card and the report. No stage that trains or charges reads it; None: not stated.
+
+    Attributes:
+        owner: who answers for data and policy.
+        purpose: what they may be used for.
+        contact: whom to ask, or to tell of a mistake.
+        licence: of the data.
+    """
+
+    owner: Sentence | None = None
+    purpose: Sentence | None = None
+    contact: Sentence | None = None
+    licence: Sentence | None = None
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """The texts by key, without what was left out."""
+        return {key: text for key, text in vars(self).items() if text is not None}
+
+
+def _or_nothing(block: Any) -> Any:
+    return {} if block is None else block
+
+
+@dataclass(frozen=True, kw_only=True)
 class DatasetCommon(Block):
     """What every dataset's file says.
 
@@ -215,6 +242,7 @@ class DatasetCommon(Block):
         score: how returns are normalised; None: they are not.
         ingestion: see `Ingestion`.
         suggested: see `Suggested`.
+        card: see `CardTexts`.
     """
 
     environment: Text | None
@@ -227,6 +255,7 @@ class DatasetCommon(Block):
     score: Score | None
     ingestion: Ingestion
     suggested: Suggested
+    card: Annotated[CardTexts, BeforeValidator(_or_nothing)] = field(default_factory=CardTexts)
 
     @property
     def duplicates(self) -> Literal["refuse", "allow"]:

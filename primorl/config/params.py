@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
@@ -28,7 +28,7 @@ from primorl.config.blocks import (
     Privacy,
     Tracking,
 )
-from primorl.config.datasets import Dataset
+from primorl.config.datasets import CardTexts, Dataset
 from primorl.config.explanations import explanations
 from primorl.config.reading import read_yaml, shown
 from primorl.config.texts import Block, Name
@@ -40,6 +40,7 @@ DATASETS = "datasets"
 DEFAULTS = "defaults"
 """The file in ``datasets/`` that is no dataset."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_NO_CHOICES = ("ledger", "tracking", "compute")
 _WHY = "every choice of a run lives in this file"
 
 
@@ -120,6 +121,16 @@ class Params(Block):
     def unfitted(self) -> frozenset[str]:
         """Keys whose values stand in for those that are still to be fitted to the data."""
         return frozenset(key for key, origin in self.origins.items() if origin == suggestions.TO_FIT)
+
+    def choices(self) -> dict[str, Any]:
+        """What a run is compared by: values by dotted key, without addresses, speed, and what is still to be fitted."""
+        blocks = {key: value for key, value in plain(self).items() if key not in ("chosen", *_NO_CHOICES)}
+        facts = {"environment": self.chosen.environment, "unit": self.chosen.unit}
+        return facts | {key: value for key, value in _leaves(blocks) if key not in self.unfitted}
+
+    def values(self, keys: Iterable[str]) -> dict[str, Any]:
+        """Values by dotted key."""
+        return {key: _value(self, key) for key in sorted(keys)}
 
     def fitted(self, values: Mapping[str, Any]) -> "Params":
         """The same choices with fitted values, by dotted key, in the place of what stood in for them.
@@ -261,6 +272,25 @@ def load_reading(path: Path = PARAMS) -> Reading:
     return reading
 
 
+def declared_texts(dataset: str, folder: Path = Path(DATASETS)) -> dict[str, str]:
+    """What people declared for the card of a dataset (``card`` in its file); what they left out is not there.
+
+    Nothing else of the file is checked, so it may be wrong, or gone.
+
+    Raises:
+        PipelineError: the file cannot be read, or the block does not fit.
+    """
+    own = folder / f"{dataset}.yaml"
+    entry = read_yaml(own, "") if own.exists() else {}
+    said = {"card": entry.get("card") if isinstance(entry, dict) and entry.get("card") is not None else {}}
+    try:
+        texts: CardTexts = TypeAdapter(CardTexts).validate_python(said["card"])
+    except ValidationError as refused:
+        wrong = (f"card.{key}: {why}" if key else f"card: {why}" for key, why in explanations(refused, said["card"]))
+        raise PipelineError(f"{own}: {'; '.join(wrong)}") from None
+    return texts.stated
+
+
 def names(folder: Path = Path(DATASETS)) -> list[str]:
     """The names of the datasets in a folder, sorted."""
     return sorted(file.stem for file in folder.glob("*.yaml") if file.stem != DEFAULTS)
@@ -332,6 +362,14 @@ def _value(block: Any, key: str) -> Any:
     for part in key.split("."):
         block = getattr(block, part)
     return _lists(asdict(block)) if hasattr(block, "__dataclass_fields__") else _lists(block)
+
+
+def _leaves(content: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in content.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _word(value: Any) -> str:

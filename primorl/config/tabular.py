@@ -6,7 +6,10 @@ from typing import Annotated, Any, Literal
 from pydantic import Discriminator, Field, Tag
 
 from primorl.config.texts import Block, Categories, Column, InnerPath
-from primorl.project.values import Finite, Within
+from primorl.project.elapsed import TimeUnit
+from primorl.project.values import Finite, Positive, Within
+
+DecimalPoint = Literal[".", ","]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,6 +18,21 @@ class Categorical(Block):
 
     column: Column
     categories: Categories
+
+
+@dataclass(frozen=True, kw_only=True)
+class Elapsed(Block):
+    """A dimension of the observation that no column has: the time since the row before, as ``order`` tells it.
+
+    Attributes:
+        elapsed: what the dimension is called.
+        unit: of the dimension. An ``order`` of numbers counts in this unit; one of times is converted.
+        most: a longer time counts as this; a public bound.
+    """
+
+    elapsed: Column
+    unit: TimeUnit
+    most: Positive
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +67,15 @@ def _kind_of_action(value: Any) -> str:
 
 
 def _kind_of_observation(value: Any) -> str:
+    if isinstance(value, Elapsed) or (isinstance(value, dict) and "elapsed" in value):
+        return "by time"
     return "by categories" if isinstance(value, dict | Block) else "by name"
 
 
 ObservationColumn = Annotated[
-    Annotated[Column, Tag("by name")] | Annotated[Categorical, Tag("by categories")],
+    Annotated[Column, Tag("by name")]
+    | Annotated[Categorical, Tag("by categories")]
+    | Annotated[Elapsed, Tag("by time")],
     Discriminator(_kind_of_observation),
 ]
 ActionColumns = Annotated[
@@ -82,6 +104,11 @@ class TabularColumns(Block):
     def __post_init__(self) -> None:
         if self.next_observation is not None and len(self.next_observation) != len(self.observation):
             raise ValueError("next_observation must be null or name one column for each entry of observation")
+        derived = [entry.elapsed for entry in self.observation if isinstance(entry, Elapsed)]
+        if derived and self.next_observation is not None:
+            raise ValueError("observation has an entry with elapsed, so next_observation must be null")
+        if len(derived) > 1 or any(name in self.observation for name in derived):
+            raise ValueError("observation may have one entry with elapsed, under a name that no column there has")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +116,7 @@ class CsvFormat(Block):
     """How numbers and fields are written in CSV."""
 
     delimiter: Annotated[str, Field(pattern=r'^[^\r\n"]$')] = ","
-    decimal_point: Literal[".", ","] = "."
+    decimal_point: DecimalPoint = "."
 
 
 @dataclass(frozen=True, kw_only=True)

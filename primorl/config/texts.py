@@ -1,5 +1,6 @@
 """Types of settings that are no plain numbers: names, paths, addresses of stores, ranges and categories."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -53,6 +54,16 @@ def _word(value: Any) -> Any:
     return str(value).lower() if isinstance(value, bool) else _text(value)
 
 
+def _one_line(text: str) -> str:
+    """Lines that YAML folded, as one."""
+    line = " ".join(text.split())
+    if not line or not line.isprintable():
+        raise ValueError("found nothing, or a character that is not printable; allowed is text, or null")
+    if re.search(r"https?:|www\.", line, re.IGNORECASE):
+        raise ValueError("found http: or www., and a card holds no links; write the address without, as example.org/x")
+    return line
+
+
 def _different(names: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(names)) < len(names):
         raise ValueError("found one twice; every category stands once")
@@ -69,6 +80,7 @@ def _once(seeds: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Text = Annotated[str, Field(max_length=_MOST_CHARACTERS)]
+Sentence = Annotated[str, AfterValidator(_one_line), Field(min_length=1, max_length=_MOST_CHARACTERS)]
 FilledText = Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=100)]
 Column = FilledText

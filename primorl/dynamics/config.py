@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.records import Line, read_record, record, write_record
 from primorl.project.values import Within
 
@@ -53,6 +54,9 @@ class ModelConfig:
     rounds: Annotated[_Count, "Rounds (or epochs) in the weights, after early stopping on the public split."]
     observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions, as declared."] = None
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
+    elapsed: Annotated[
+        ElapsedTime | None, "The dimension that is the time since the row before, as declared; `null`: there is none."
+    ] = None
     engine_version: Annotated[_Count | None, "Version of the engine that trained the weights."] = None
     public_loss: Annotated[PublicLosses | None, "Losses on the public split; `null`: there is none."] = None
     can_learn: Annotated[CanLearn | None, "The verdict before training; `null`: there is none."] = None

@@ -1,7 +1,5 @@
 """A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
 
-import itertools
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,105 +10,18 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.functional import silu, softplus
 
+from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
 from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import LEARNED, NONE, RULES
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
 _BROKEN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError, SafetensorError)
 
-TERMINATION_GAIN = 10.0
-"""Logits are the last output times this, since a unit has one row of an end (docs/architecture.md compares gains)."""
-_RARE_LOGIT = math.log(0.01 / 0.99)
-
 Weights = tuple[Tensor, ...]
 """Alternating ``[N, in, out]`` matrices and ``[N, 1, out]`` biases, first layer first."""
-
-
-@dataclass(frozen=True)
-class Architecture:
-    """Sizes of the ensemble and the fixed bounds of its log-variance.
-
-    Each of ``members`` is an MLP from (observation, action) to the mean and log-variance of the
-    standardised (next_observation - observation, reward), with Swish activations (PriMORL, section 4.1,
-    after MOPO). The log-variance bounds are constants: MOPO learns them, but there they would be shared
-    by members and lie outside the clipped update.
-
-    With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
-    probability that the step ends the episode. Its weights are weights like all others: clipped, noised and charged
-    with them.
-    """
-
-    observation_size: int
-    action_size: int
-    members: int
-    hidden: tuple[int, ...]
-    log_variance_low: float
-    log_variance_high: float
-    learned_termination: bool = False
-
-    @classmethod
-    def of(cls, config: ModelConfig) -> "Architecture":
-        """The sizes that a stored model states."""
-        return cls(
-            observation_size=config.observation_size,
-            action_size=config.action_size,
-            members=config.members,
-            hidden=config.hidden,
-            log_variance_low=config.log_variance_low,
-            log_variance_high=config.log_variance_high,
-            learned_termination=config.termination == LEARNED,
-        )
-
-    @property
-    def inputs(self) -> int:
-        """S + A."""
-        return self.observation_size + self.action_size
-
-    @property
-    def targets(self) -> int:
-        """S + 1, of the Gaussian."""
-        return self.observation_size + 1
-
-    @property
-    def columns(self) -> int:
-        """Columns of a target row: S + 1, and the flag of a termination where that is learned."""
-        return self.targets + self.learned_termination
-
-    @property
-    def target_names(self) -> tuple[str, ...]:
-        """What each column of a target row is."""
-        names = (*(f"observation_{i}" for i in range(self.observation_size)), "reward", "termination")
-        return names[: self.columns]
-
-    @property
-    def layers(self) -> tuple[tuple[int, int], ...]:
-        """(in, out) of every layer; the last gives means, raw log-variances and the logit, if any, side by side."""
-        sizes = (self.inputs, *self.hidden, 2 * self.targets + self.learned_termination)
-        return tuple(itertools.pairwise(sizes))
-
-    @property
-    def parameters(self) -> int:
-        """Weights of the whole ensemble: the dimension of one noise draw."""
-        return self.members * sum((inputs + 1) * outputs for inputs, outputs in self.layers)
-
-    def initial_weights(self, seed: int) -> Weights:
-        """Draw weights uniformly within ±1/√in, each member its own, from a public seed.
-
-        The logit of a termination begins as a constant, at a probability of 1%: an episode ends once in many steps, and
-        from even odds on every step of every unit would first spend its clipped update on saying so.
-        """
-        generator = torch.Generator().manual_seed(seed)
-        weights: list[Tensor] = []
-        for inputs, outputs in self.layers:
-            bound = 1 / math.sqrt(inputs)
-            for shape in ((self.members, inputs, outputs), (self.members, 1, outputs)):
-                weights.append((torch.rand(shape, generator=generator) * 2 - 1) * bound)
-        if self.learned_termination:
-            weights[-2][..., -1] = 0.0
-            weights[-1][..., -1] = _RARE_LOGIT / TERMINATION_GAIN
-        return tuple(weights)
 
 
 def outputs(weights: Weights, inputs: Tensor) -> Tensor:
@@ -275,6 +186,7 @@ class GaussianEnsemble:
         rounds: int,
         observation_names: tuple[str, ...] | None = None,
         action_names: tuple[str, ...] | None = None,
+        elapsed: ElapsedTime | None = None,
         engine_version: int | None = None,
         public_loss: PublicLosses | None = None,
     ) -> None:
@@ -287,6 +199,7 @@ class GaussianEnsemble:
             rounds: rounds (or epochs) in the weights.
             observation_names: of the dimensions, ``[S]``.
             action_names: of the dimensions, or of the discrete actions, ``[A]``.
+            elapsed: the dimension that is the time since the row before, if there is one.
             engine_version: of the engine that trained it.
             public_loss: on the public split, if there is one.
         """
@@ -306,6 +219,7 @@ class GaussianEnsemble:
             rounds=rounds,
             observation_names=observation_names,
             action_names=action_names,
+            elapsed=elapsed,
             engine_version=engine_version,
             public_loss=public_loss,
         ).write(folder)

@@ -5,11 +5,15 @@ It is named in datasets/NAME.yaml (``termination``), stated in ``privacy.json``,
 nobody knows a rule there is ``learned``: a head of the ensemble, inside the clipped and noised vector.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:  # slow to import, and to name a rule needs none of it
+    from torch import Tensor
 
 NONE, LEARNED = "none", "learned"
 

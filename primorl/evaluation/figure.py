@@ -35,10 +35,18 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
             spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
         else:
             spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
+    behaviour = summary.get("public_return_mean")
+    level = None
+    if behaviour is not None:
+        level = (
+            behaviour,
+            f"behaviour in the log: {behaviour:.4g}, {summary['public_trajectories']} public trajectories",
+        )
     draw_curve(
         path,
         (range(1, len(curve) + 1), curve, f"after each epoch, {spread}"),
         (final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
         labels=("SAC epoch", what),
         title=f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}",
+        level=level,
     )

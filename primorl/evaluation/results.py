@@ -25,7 +25,7 @@ class Result:
 
     Attributes:
         final: of the final policy.
-        curve: of each epoch's policy, first epoch first.
+        curve: of each epoch's policy, first epoch first; the last one's is ``final``, of the same policy.
     """
 
     final: Estimate
@@ -81,10 +81,10 @@ def in_environment(
     final, epochs = _policies(folders)
     returns = episode_returns(environment, final, episodes, seed, horizon)
     by_epoch = episode_returns(environment, epochs, epoch_episodes, seed, horizon)
-    results = [
-        Result(MeanInterval.of(own), tuple(MeanInterval.of(epoch) for epoch in curve))
-        for own, curve in zip(returns, by_epoch.reshape(len(folders), -1, epoch_episodes), strict=True)
-    ]
+    results = []
+    for own, curve in zip(returns, by_epoch.reshape(len(folders), -1, epoch_episodes), strict=True):
+        measured = MeanInterval.of(own)
+        results.append(Result(measured, (*map(MeanInterval.of, curve[:-1]), measured)))
     return Evaluation(tuple(results), {"episodes": episodes})
 
 
@@ -130,7 +130,7 @@ def in_model(
     of_epochs = values(epochs, epoch_rollouts)
     each = len(of_epochs) // len(folders)
     results = [
-        Result(own, tuple(of_epochs[number * each : (number + 1) * each]))
+        Result(own, (*of_epochs[number * each : (number + 1) * each - 1], own))
         for number, own in enumerate(values(final, rollouts))
     ]
     method = {

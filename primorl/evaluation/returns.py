@@ -38,7 +38,7 @@ def episode_returns(
         PipelineError: the environment cannot be built, its spaces are not the policy's, or nothing says that its
             episodes end.
     """
-    seeds = np.random.SeedSequence(seed).generate_state(episodes).tolist()
+    seeds = reset_seeds(seed, episodes)
     at_once = min(episodes, max(1, _ENVIRONMENTS_AT_ONCE // policy.policies))
     envs = _build(environment_id, policy, limit, policy.policies * at_once)
     try:
@@ -46,6 +46,11 @@ def episode_returns(
     finally:
         envs.close()
     return np.concatenate(parts, axis=1)
+
+
+def reset_seeds(seed: int, episodes: int) -> list[int]:
+    """The seed of each episode's reset; that of an episode is the same however many there are."""
+    return [int(drawn) for drawn in np.random.SeedSequence(seed).generate_state(episodes)]
 
 
 def _returns(

@@ -1,18 +1,21 @@
 """``metrics/summary.json``: the results of a run beside the privacy statement they were paid for with."""
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
+import numpy.typing as npt
+
 from primorl.dynamics.config import Variant
-from primorl.evaluation.model_value import NOTE, ModelValue
+from primorl.evaluation.model_value import ModelValue
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.recommendation import Recommendation
-from primorl.evaluation.results import Estimate, Evaluation, Result
+from primorl.evaluation.results import Estimate, Evaluation
+from primorl.evaluation.statistics import MeanInterval
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
-from primorl.project.logs import Log, StageLog
 from primorl.project.records import Hexadecimal, Line, read_record, record, to_json
 from primorl.project.values import Within
 
@@ -71,6 +74,11 @@ class Summary:
     model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
     model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
     model_value_note: Annotated[str | None, "How far the value can be relied on."] = None
+    public_return_mean: Annotated[
+        float | None, "Mean return of the public trajectories: what the behaviour in the log earns."
+    ] = None
+    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
     seeds: Annotated[tuple[int, ...] | None, "`policy.seeds` of params.yaml."] = None
     by_seed: Annotated[tuple[SeedSummary, ...] | None, "The same results for each seed."] = None
     model_sha256: Annotated[Hexadecimal | None, "SHA-256 of the model's file that the policy was trained in."] = None
@@ -92,6 +100,7 @@ class Summary:
         seeds: Sequence[int] | None,
         statement: Statement,
         answers: PrivateEvaluation,
+        public_returns: npt.NDArray[np.float64],
         **others: Any,
     ) -> Self:
         """Summarise an evaluation.
@@ -103,6 +112,7 @@ class Summary:
             seeds: of params.yaml; None if it lists none.
             statement: of the policies.
             answers: of the private units, about the first policy.
+            public_returns: of the public trajectories; may be empty.
             others: the other fields.
         """
         listed = tuple(
@@ -113,6 +123,7 @@ class Summary:
             **stated(statement, answers),
             **_value(evaluation.overall.final, score),
             **evaluation.method,
+            **_behaviour(public_returns),
             seeds=tuple(seeds) if seeds else None,
             by_seed=listed or None,
             policy_sha256=_digest(folders[0]),
@@ -166,6 +177,19 @@ def stated(statement: Statement, answers: PrivateEvaluation) -> dict[str, Any]:
     }
 
 
+def _behaviour(public_returns: npt.NDArray[np.float64]) -> dict[str, Any]:
+    """What the behaviour in the log earns, as far as it is public; nothing of fewer than two trajectories."""
+    if len(public_returns) < 2:
+        return {}
+    mean = MeanInterval.of(public_returns)
+    interval = (mean.low, mean.high)
+    return {
+        "public_return_mean": mean.mean,
+        "public_return_ci95": interval,
+        "public_trajectories": len(public_returns),
+    }
+
+
 def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> None:
     """Write one CSV row an epoch. What was not measured stays empty; a value in the model has columns of its own."""
     measured = ["return_mean", "return_low", "return_high", "normalized_score"]
@@ -179,66 +203,6 @@ def write_curve(path: Path, curve: Sequence[Estimate], score: Score | None) -> N
                 rows.writerow([epoch, *[None] * len(measured), *numbers])
             else:
                 rows.writerow([epoch, *numbers, _score(point.mean, score)])
-
-
-def log_summary(
-    run: StageLog,
-    pipeline: Log,
-    summary: Summary,
-    evaluation: Evaluation,
-    *,
-    fingerprint: str,
-    score: Score | None,
-    artifacts: Sequence[Path],
-    statement_file: Path,
-) -> None:
-    """Log an evaluation.
-
-    Args:
-        run: the stage's run; it gets everything.
-        pipeline: the pipeline's run; it gets what pipelines are compared by.
-        summary: of the evaluation.
-        evaluation: of every seed; each of several seeds gets a run inside the stage's.
-        fingerprint: keyed, of the dataset.
-        score: of the dataset.
-        artifacts: files for the stage's run.
-        statement_file: ``privacy.json``, for both runs.
-    """
-    overall, plain = evaluation.overall, summary.to_json()
-    for log in (run, pipeline):
-        _log_choices(log, plain, fingerprint)
-        log.artifact(statement_file)
-        if summary.epsilon is not None:
-            log.metric("epsilon", summary.epsilon)
-    _log_result(run, overall, score)
-    _log_result(pipeline, Result(overall.final, ()), score)
-    for file in artifacts:
-        run.artifact(file)
-    for seed, result in zip(summary.seeds or (), evaluation.by_seed, strict=False):
-        with run.nested(f"seed {seed}") as inner:
-            _log_choices(inner, plain | {"seed": seed}, fingerprint)
-            _log_result(inner, result, score)
-
-
-def _log_choices(log: Log, summary: Mapping[str, Any], fingerprint: str) -> None:
-    if "recommendation" in summary:
-        log.tag("recommendation", summary["recommendation"]["answer"])
-        log.tag("recommendation_reason", summary["recommendation"]["reason"])
-    log.params({key: summary[key] for key in ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")})
-    log.tag("dataset_fingerprint", fingerprint)
-
-
-def _log_result(log: Log, result: Result, score: Score | None) -> None:
-    final, of_model = result.final, isinstance(result.final, ModelValue)
-    name, kind = ("model_value", "model") if of_model else ("return_mean", "return")
-    if of_model:
-        log.tag("model_value_note", NOTE)
-    for key, value in {name: final.mean, f"{kind}_low": final.low, f"{kind}_high": final.high}.items():
-        log.metric(key, value)
-    if not of_model and score is not None:
-        log.metric("normalized_score", score(final.mean))
-    for epoch, point in enumerate(result.curve, start=1):
-        log.metric(f"curve.{name}", point.mean, epoch)
 
 
 def _value(final: Estimate, score: Score | None) -> dict[str, Any]:

@@ -48,7 +48,32 @@ def value(number: float, ci95: Sequence[float] | None) -> str:
     return f"{number:.4g} ± {at_most(max(high - number, number - low) * (1 - 1e-9), 2)}"
 
 
+def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """The private units' answer that says what the policy is worth, wherever one has to do.
+
+    Of the charged answers about its mean return it is the one whose interval has the least lower end; an answer without
+    an interval counts only where none has one. None: they were not asked.
+
+    Args:
+        answers: ``private_evaluation`` of a summary.
+    """
+    asked = [
+        each
+        for each in answers
+        if each["of"] == "policy" and each["delta"] is not None and each["what"].startswith("mean ")
+    ]
+    sure = [each for each in asked if each["ci95"] is not None]
+    if sure:
+        return min(sure, key=lambda each: float(each["ci95"][0]))
+    return min(asked, key=lambda each: float(each["value"]), default=None)
+
+
 def source(answer: Mapping[str, Any]) -> str:
     """Who says an answer and what it cost, such as "lstd (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
     return f"{answer['estimator']} ({price})"
+
+
+def plural(unit: str) -> str:
+    """Several of a unit, such as "trajectories"."""
+    return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"

@@ -16,6 +16,7 @@ from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Layers, Names
 from primorl.policy.saved import SCALES
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
 from primorl.project.values import Within
@@ -230,6 +231,7 @@ def save(
     variant: Variant,
     environment: str | None,
     names: Names | None,
+    elapsed: ElapsedTime | None = None,
     observation_range: tuple[Tensor, Tensor] | None,
     rounds: int,
     engine_version: int,
@@ -243,6 +245,7 @@ def save(
         variant: ``dynamics.variant`` of params.yaml.
         environment: id of the Gymnasium environment; None: no simulator.
         names: of the dimensions of observations, then of the actions.
+        elapsed: the dimension that is the time since the row before; None: there is none.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
         rounds: in the weights.
         engine_version: of the engine that trained it.
@@ -255,6 +258,7 @@ def save(
         policy="models/behaviour",
         environment=environment,
         names=names,
+        elapsed=elapsed,
         observation_range=observation_range,
         drawn=behaviour.discrete_actions,
     )

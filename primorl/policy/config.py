@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
 from primorl.dynamics.config import Variant
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.project.values import Within
 
@@ -51,6 +52,9 @@ class PolicyConfig:
     discrete_actions: Annotated[bool, "Whether actions are discrete."]
     observation_names: Annotated[tuple[Line, ...] | None, "Names of the observation's dimensions: the model's."] = None
     action_names: Annotated[tuple[Line, ...] | None, "Names of the action's dimensions or of the actions."] = None
+    elapsed: Annotated[
+        ElapsedTime | None, "The dimension that is the time since the row before: the model's; `null`: there is none."
+    ] = None
     observation_low: Annotated[tuple[float, ...] | None, "Public range of observations: the model's bounds."] = None
     observation_high: Annotated[tuple[float, ...] | None, "Upper end of that range."] = None
     drawn: Annotated[

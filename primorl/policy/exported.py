@@ -12,6 +12,7 @@ from torch.nn.functional import one_hot
 from primorl.dynamics.config import Variant
 from primorl.policy.config import CandidateRecord, Folder, PolicyConfig
 from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.files import file_sha256
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]
@@ -122,6 +123,7 @@ def save(
     policy: Folder | None = None,
     seeds: Sequence[int] | None = None,
     names: Names | None = None,
+    elapsed: ElapsedTime | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
     model_sha256: str | None = None,
     ends: str | None = None,
@@ -142,6 +144,7 @@ def save(
         policy: folder that these files are of; None: that of the variant's policy.
         seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
+        elapsed: the dimension that is the time since the row before; None: there is none.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
         model_sha256: SHA-256 of the file of the model that they were trained in.
         ends: how rollouts ended; None: as the model says.
@@ -164,6 +167,7 @@ def save(
         discrete_actions=last.discrete_actions,
         observation_names=names[0] if names else None,
         action_names=names[1] if names else None,
+        elapsed=elapsed,
         observation_low=low,
         observation_high=high,
         drawn=drawn,

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from primorl.policy.observations import ObservationError as ObservationError  # part of this module's interface
+from primorl.policy.observations import matrix
 from primorl.policy.saved import Array, SavedPolicy, read_policy
-from primorl.project.errors import PipelineError
 
 
-class ObservationError(PipelineError, ValueError):
-    """An observation that a policy cannot be asked about; the message is one line."""
+class OutsideRangeError(ObservationError):
+    """A finite observation that lies far outside the public range, so that an action would be a guess."""
 
 
 @dataclass(frozen=True)
@@ -59,50 +60,83 @@ class Policy:
         """The environment's action for one observation or for each of a batch.
 
         Args:
-            observation: ``[S]`` or ``[n, S]``, in the environment's units: an array, a list or a tensor.
+            observation: ``[S]`` or ``[n, S]``, in the environment's units: an array, a list or a tensor. Of a table
+                or a dict of columns, the columns are found by `observation_names`, in whatever order they stand, and
+                others are left aside; where the policy has no names, a table's columns are taken in their order.
 
         Returns:
             In a box: float32 ``[A]`` or ``[n, A]`` within its bounds. Discrete: an int, or int64 ``[n]``.
 
         Raises:
-            ObservationError: the width is wrong, a value is not a finite number, or it lies far outside the public
-                range: further from it than the width of the range plus one standard deviation.
+            OutsideRangeError: a value lies outside `answerable_range`.
+            ObservationError: the width is wrong, a column is missing, or a value is missing, masked or not a finite
+                real number. Text is never read as a number.
         """
-        rows, single = self._rows(observation)
-        actions = self._actions(rows)
+        values, single = self._values(observation)
+        unknown, outside = self._unanswerable(values)
+        self._refuse(unknown, "is not a finite number", single)
+        self._refuse(outside, "lies far outside the public range", single, self.saved.observation_range)
+        actions = self._actions(values.astype(np.float32))
         if not single:
             return actions
         return int(actions[0]) if self.discrete_actions else actions[0]
 
-    def _rows(self, observation: Any) -> tuple[Array, bool]:
-        """``[n, S]``, checked, and whether there was one observation and no batch."""
-        if hasattr(observation, "detach"):  # a tensor, of any device
-            observation = observation.detach().cpu()
-        try:
-            values = np.asarray(observation, dtype=np.float64)
-        except (TypeError, ValueError, OverflowError):
-            raise ObservationError(f"observation: not numbers; give [{self._width}] or [n, {self._width}]") from None
-        single, S = values.ndim == 1, self.observation_size
-        if values.ndim not in (1, 2) or values.shape[-1] != S:
-            shape = "x".join(map(str, values.shape)) or "a single number"
-            raise ObservationError(f"observation: found shape {shape}; allowed: [{self._width}] or [n, {self._width}]")
-        values = values[None] if single else values
+    def act_or_abstain(self, observations: Any) -> "tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]":
+        """The environment's actions for the rows that `act` would answer; no action for the others.
+
+        Args:
+            observations: ``[n, S]``, in the environment's units, as `act` takes them; NaN, None or a mask marks a
+                missing value.
+
+        Returns:
+            Actions, and whether the policy abstained, ``[n]``. In a box: float32 ``[n, A]``, NaN where it abstained.
+            Discrete: int64 ``[n]``, -1 where it abstained.
+
+        Raises:
+            ObservationError: not real numbers, a column is missing, or not of shape ``[n, S]``.
+        """
+        values, single = self._values(observations)
+        if single:
+            size = self.observation_size
+            raise ObservationError(f"observations: found shape {size}; allowed: [n, {size}]")
+        unknown, outside = self._unanswerable(values)
+        abstained: npt.NDArray[np.bool_] = np.any(unknown | outside, axis=1)
+        answered = self._actions(values[~abstained].astype(np.float32))
+        actions = np.full((len(values), *answered.shape[1:]), -1 if self.discrete_actions else np.nan, answered.dtype)
+        actions[~abstained] = answered
+        return actions, abstained
+
+    @property
+    def answerable_range(self) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+        """The lowest and the highest value of each dimension that `act` answers, ``[S]``; infinite if nobody says.
+
+        The public range, widened on both sides by one standard deviation of the public data. That of a simulator's
+        policy is widened by its own width as well: the public episodes often know a small part of its states, and a
+        wrong action there harms nobody.
+        """
+        if self.saved.observation_range is None:
+            return np.full(self.observation_size, -np.inf), np.full(self.observation_size, np.inf)
+        low, high = (side.astype(np.float64) for side in self.saved.observation_range)
+        margin = self.saved.observation_scale + (high - low if self.saved.simulated else 0.0)
+        return low - margin, high + margin
+
+    def _unanswerable(self, values: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Of ``values [n, S]``: which are not finite numbers, and which lie far outside the public range."""
+        low, high = self.answerable_range
         with np.errstate(over="ignore"):
-            rows = values.astype(np.float32)
-        self._refuse(~np.isfinite(rows), "is not a finite number", single)
-        if self.saved.observation_range is not None:
-            low, high = (side.astype(np.float64) for side in self.saved.observation_range)
-            margin = high - low + self.saved.observation_scale
-            what = "lies far outside the public range"
-            self._refuse((values < low - margin) | (values > high + margin), what, single, (low, high))
-        return rows, single
+            unknown = ~np.isfinite(values.astype(np.float32))
+        return unknown, (values < low) | (values > high)
+
+    def _values(self, observation: Any) -> tuple[npt.NDArray[np.float64], bool]:
+        """``[n, S]``, and whether there was one observation and no batch."""
+        return matrix(observation, self.observation_names, self.observation_size)
 
     def _refuse(
         self,
         wrong: npt.NDArray[np.bool_],
         what: str,
         single: bool,
-        allowed: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None,
+        allowed: tuple[Array, Array] | None = None,
     ) -> None:
         """Name the first wrong value by its place; the value itself may be a patient's."""
         if not wrong.any():
@@ -113,11 +147,8 @@ class Policy:
             name = re.sub(r"[^ -~]", "?", self.observation_names[column])[:100]
             where += f" ({name})"
         hint = "" if allowed is None else f" [{allowed[0][column]:.6g}, {allowed[1][column]:.6g}]"
-        raise ObservationError(f"{where}: {what}{hint}; check units and the order of columns")
-
-    @property
-    def _width(self) -> str:
-        return str(self.observation_size)
+        kind = ObservationError if allowed is None else OutsideRangeError
+        raise kind(f"{where}: {what}{hint}; check units and the order of columns")
 
     def _actions(self, rows: Array) -> npt.NDArray[Any]:
         saved = self.saved

@@ -12,6 +12,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from primorl.policy.config import PolicyConfig
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 
 FINAL, EPOCHS, CONFIG = "policy.safetensors", "epochs.safetensors", "config.json"
@@ -34,8 +35,10 @@ class SavedPolicy:
         drawn: whether a discrete action is drawn, with probabilities softmax(output).
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None if the files
             do not say.
+        simulated: whether the policy is for a simulator, and not for what a log tells of.
         observation_names: of each dimension; empty if the files do not say.
         action_names: of each dimension, or of each discrete action; empty if the files do not say.
+        elapsed: the dimension that is the time since the row before; None: there is none.
     """
 
     layers: tuple[Array, ...]
@@ -46,8 +49,10 @@ class SavedPolicy:
     discrete_actions: bool
     drawn: bool
     observation_range: tuple[Array, Array] | None
+    simulated: bool
     observation_names: tuple[str, ...]
     action_names: tuple[str, ...]
+    elapsed: ElapsedTime | None = None
 
 
 def read_policy(folder: Path) -> SavedPolicy:
@@ -78,8 +83,10 @@ def _read(folder: Path, name: str, policies: int | None) -> SavedPolicy:
             discrete_actions=discrete,
             drawn=discrete and config.drawn,
             observation_range=_range(config, len(scales["observation_mean"])),
+            simulated=config.environment is not None,
             observation_names=_names(config.observation_names, len(scales["observation_mean"])),
             action_names=_names(config.action_names, len(scales["action_low"])),
+            elapsed=_elapsed(config),
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
@@ -131,6 +138,12 @@ def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
     if names and len(names) != size:
         raise _MismatchError(f"{CONFIG} has {len(names)} names for {size} dimensions")
     return names or ()
+
+
+def _elapsed(config: PolicyConfig) -> ElapsedTime | None:
+    if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
+        raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
+    return config.elapsed
 
 
 class _MismatchError(ValueError):

@@ -19,6 +19,7 @@ from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement
 from primorl.privacy.together import together
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.logs import Log, StageLog
@@ -37,6 +38,7 @@ class Released:
         environment: Gymnasium id; None if there is no simulator.
         statement: the privacy statement.
         names: of the dimensions of observations, and of the actions; None if the data do not name them.
+        elapsed: the dimension that is the time since the row before; None: there is none.
         model_sha256: SHA-256 of ``model.safetensors``.
         ends: how rollouts end; None: as the model says.
     """
@@ -46,6 +48,7 @@ class Released:
     environment: str | None
     statement: Statement
     names: exported.Names | None = None
+    elapsed: ElapsedTime | None = None
     model_sha256: str | None = None
     ends: str | None = None
 
@@ -89,7 +92,7 @@ class Released:
             raise PipelineError(f"{file}: not there; `dvc checkout` brings it back")
         observation, action = config.observation_names, config.action_names
         names = (observation, action) if observation and action else None
-        return cls(folder, variant, environment, statement, names, file_sha256(file))
+        return cls(folder, variant, environment, statement, names, config.elapsed, file_sha256(file))
 
 
 @dataclass(frozen=True)
@@ -190,6 +193,7 @@ def write_trained(
                 environment=released.environment,
                 seeds=trained if seeds and folder == fresh else None,
                 names=released.names,
+                elapsed=released.elapsed,
                 observation_range=_public_range(model),
                 model_sha256=released.model_sha256,
                 ends=released.ends,

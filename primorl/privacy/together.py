@@ -1,7 +1,8 @@
 """The statement of what was made from the releases of several mechanisms: all of them are counted."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 from dp_accounting import dp_event
@@ -15,6 +16,9 @@ from primorl.project.files import finite
 
 SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
 """Keys that are the same in all statements of one version of the data."""
+
+FIGURES = ("epsilon", "epsilon_rdp", "epsilon_replace_one", "profile", "groups", "attacks")
+"""Keys that the accountant makes of the event."""
 
 BEFOREHAND = "that the settings of all mechanisms were fixed before any result was seen; else spent_on_dataset holds"
 """What the ε of several mechanisms together takes for granted; `Statement.spent_on_dataset` does not."""
@@ -60,6 +64,34 @@ def together(statements: Mapping[str, Statement]) -> Statement:
         settings_origin={key: file for own in statements.values() for key, file in own.settings_origin.items()},
         spent_on_dataset=max(spent, key=lambda account: account.charges, default=None),
     )
+
+
+def check_parts(path: Path, whole: Statement, parts: Mapping[str, Statement]) -> None:
+    """Check that a statement is of the releases in other folders: the first one's, or of several of them together.
+
+    Figures of several together (`FIGURES`) are left to the accountant.
+
+    Args:
+        path: of the statement, for the message.
+        whole: of what was made from one release, or from several.
+        parts: statements by folder of the release.
+
+    Raises:
+        PipelineError: a release is gone or is another one, or a key is not what these releases make of it.
+        ValueError: an event is not of a kind that this project accounts.
+    """
+    names = [each.what for each in whole.mechanisms] or list(parts)[:1]
+    if not names or len(set(names)) < len(names) or not parts.keys() >= set(names):
+        raise PipelineError(
+            f"{path}: mechanisms: found {' and '.join(names) or 'none'}; there are statements of "
+            f"{' and '.join(parts) or 'none'}, and each counts once; run `dvc repro`"
+        )
+    several = bool(whole.mechanisms)
+    expected = together({name: parts[name] for name in names}) if several else parts[names[0]]
+    for key in (each.name for each in fields(Statement)):
+        if getattr(whole, key) != getattr(expected, key) and not (several and key in FIGURES):
+            of = " and ".join(f"{name}/privacy.json" for name in names)
+            raise PipelineError(f"{path}: {key}: not that of {of}: of another run, or edited; run `dvc repro`")
 
 
 def after_offline(offline: Statement, online: Statement) -> Statement:

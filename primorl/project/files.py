@@ -1,7 +1,6 @@
 """The project's folders, outputs that are replaced whole or not at all, and what killed processes left behind."""
 
 import ctypes
-import fcntl
 import hashlib
 import json
 import math
@@ -9,6 +8,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
@@ -134,6 +134,8 @@ def locked(path: Path) -> Iterator[bool]:
     The system releases the lock of a killed process. A lock on a file that was deleted meanwhile is worth nothing, so
     it is taken again on the file that is there now.
     """
+    import fcntl  # here, and not above: Windows has none, and policies are loaded there too
+
     path.parent.mkdir(parents=True, exist_ok=True)
     while True:
         with path.open("w") as file:
@@ -265,7 +267,9 @@ def _sync(path: Path) -> None:
 
 def flush(handle: int) -> None:
     """Wait until the disk holds an open file. On macOS plain fsync would stop at the drive's cache."""
-    if hasattr(fcntl, "F_FULLFSYNC"):
+    if sys.platform == "darwin":
+        import fcntl
+
         fcntl.fcntl(handle, fcntl.F_FULLFSYNC)
     else:
         os.fsync(handle)

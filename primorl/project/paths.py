@@ -34,6 +34,7 @@ ONLINE_METRICS, ONLINE_CURVE = Path("metrics/online.json"), Path("plots/online.c
 ONLINE_FIGURE = Path("plots/online.png")
 CURVES, FIGURE = Path("plots/curves.csv"), Path("plots/return.png")
 REPORTS = Path("reports")
+REPORT, LATEST_REPORT = REPORTS / "report.html", REPORTS / "latest.html"
 SELECTION = REPORTS / "selection.json"
 AUDIT_REPORT, AUDIT_FIGURE, AUDIT_RECORDS = REPORTS / "audit.json", REPORTS / "audit.png", REPORTS / "audit"
 

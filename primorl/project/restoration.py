@@ -8,6 +8,7 @@ the next command or stage finds the outputs missing and says how to get them bac
 
 import json
 import shutil
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -91,12 +92,18 @@ def _missing(stage: str | None = None) -> dict[str, str]:
 def _recorded(stage: str | None = None) -> dict[str, str]:
     """Outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
     try:
-        stages = yaml.safe_load((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
+        stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
         chosen = stages.values() if stage is None else [stages[stage]]
         outputs: list[dict[str, Any]] = [output for entry in chosen for output in entry.get("outs", [])]
         return {str(output["path"]): str(output.get("md5", "")) for output in outputs}
     except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
         return {}  # nothing has run to its end yet
+
+
+@lru_cache(maxsize=1)
+def _parsed(text: str) -> Any:
+    """The content of ``dvc.lock``, which a command asks for several times and nobody changes here."""
+    return yaml.safe_load(text)
 
 
 def _put_back(path: str, digest: str, cache: Path) -> bool:

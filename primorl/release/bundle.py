@@ -32,7 +32,9 @@ from primorl.release.both import as_made, check_policy_statement
 from primorl.release.card import is_inert
 from primorl.release.contents import (
     ANSWERS,
+    CARDS,
     CLONE,
+    DECLARED,
     EVALUATION,
     FILES,
     LEDGER,
@@ -42,6 +44,7 @@ from primorl.release.contents import (
     POLICY,
     SIGNATURE,
     STARTS,
+    Declared,
     Evaluation,
     LedgerStatement,
     Manifest,
@@ -110,6 +113,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     _check_tensors(folder, model, policy)
     statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
     evaluation = read(folder, EVALUATION, Evaluation)
+    if DECLARED in names:
+        read(folder, DECLARED, Declared)
     clone = read(folder, CLONE, Statement) if CLONE in names else None
     whole = read(folder, POLICY[2], Statement)
     answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
@@ -134,7 +139,8 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     check_recommendation(folder, evaluation, answers)
     if answers is not None:
         check_answers(folder, answers, statement, ledger, evaluation)
-    for name in sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS}):
+    texts = sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS, *CARDS})
+    for name in (*texts, *CARDS):  # the cards repeat the others
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
     check_chain(folder, statement, clone, ledger, policy, evaluation, answers)
@@ -283,7 +289,7 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
         raise PipelineError(f"{folder / MODEL[1]}: public_loss: the model is no better than a constant prediction")
     for key in (
         *("environment", "variant", "observation_size", "action_size", "discrete_actions"),
-        *("observation_names", "action_names"),
+        *("observation_names", "action_names", "elapsed"),
     ):
         if getattr(model, key) != getattr(policy, key):
             raise PipelineError(

@@ -1,19 +1,16 @@
 """The part of a model card on private evaluation: the answers, and the ε of model, policy and answers together."""
 
 import json
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.wording import source
-from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.accounting.figures import true_positive_rate
-from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.together import joint_event
 from primorl.release.card import Row, Section
-from primorl.setup.cloning import STAGE as CLONING
+from primorl.setup.clone_work import STAGE as CLONING
 
 _WHOSE = {
     "behaviour": "today",
@@ -23,46 +20,6 @@ _WHOSE = {
     "zero_action": "zero action",
     "model": "how wrong the model is",
 }
-
-
-def whole(
-    statement: Mapping[str, Any], clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None, delta: float
-) -> Mapping[str, Any]:
-    """The guarantee against anyone who has all of a bundle: the keys of a statement that a card explains.
-
-    ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
-    bounded by this one (ε, δ) alone, which is more than the profile of the whole would say.
-
-    Args:
-        statement: ``privacy.json`` of the model.
-        clone: the same of the clone of the behaviour, or see `counted_clone`; None: none was made.
-        answers: ``private-evaluation.json``; None: nothing was asked.
-        delta: δ of the ledger's statement.
-    """
-    own = [*([] if clone is None else [clone]), *({} if answers is None else answers["statements"]).values()]
-    if not own:
-        return statement
-    void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
-    combined = {
-        **statement,
-        "void": list(void),
-        "private": statement["private"] and all(each["private"] for each in own),
-    }
-    if not combined["private"]:
-        return combined
-    spent = total([cost(event_from_json(each["event"])) for each in (statement, *own)])
-    epsilon = spent.epsilon(delta)
-    profile = [(0.0, _at_zero(epsilon, delta)), (epsilon, delta)]
-    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
-    return combined | {
-        "epsilon": epsilon,
-        "delta": delta,
-        "profile": [{"epsilon": e, "delta": d} for e, d in profile],
-        "groups": [],
-        "attacks": [
-            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
-        ],
-    }
 
 
 def counted_clone(clone: Mapping[str, Any] | None, ledger: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -76,7 +33,7 @@ def counted_clone(clone: Mapping[str, Any] | None, ledger: Mapping[str, Any]) ->
         ledger: ``ledger-statement.json``.
 
     Returns:
-        What `whole` needs of a statement; None: no clone with a guarantee was ever paid for.
+        What `primorl.release.guaranteed.whole` needs of a statement; None: no clone with a guarantee was ever paid for.
     """
     if clone is not None:
         return clone
@@ -177,9 +134,3 @@ def _answer(answer: Mapping[str, Any]) -> Row:
         f"{_WHOSE[answer['of']]}, by {source(answer)}",
         f"{what}{answer['value']:.4g}; {interval}",
     )
-
-
-def _at_zero(epsilon: float, delta: float) -> float:
-    """δ(0), the total variation, that (ε, δ) allows: (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
-    half = epsilon / 2
-    return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))

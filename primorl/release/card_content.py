@@ -1,7 +1,7 @@
 """What a model card says, for people who are not experts.
 
 Every number comes from ``privacy.json``, ``config.json``, ``evaluation.json``, ``private-evaluation.json`` or the
-ledger's statement.
+ledger's statement; ``declared.json`` has the texts of people.
 """
 
 import json
@@ -9,11 +9,13 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primorl.evaluation.wording import ADVICE, guarantee
+from primorl.evaluation.wording import ADVICE, guarantee, plural
 from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
-from primorl.release.card_answers import answered, counted_clone, expert_rows, included, together, whole
+from primorl.release.card_answers import answered, counted_clone, expert_rows, included, together
 from primorl.release.card_meaning import curve, meaning, profile_row, success
+from primorl.release.card_people import columns, practice, responsible
+from primorl.release.guaranteed import whole
 
 _GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 
@@ -26,6 +28,7 @@ def make_card(
     ledger: Mapping[str, Any],
     clone: Mapping[str, Any] | None = None,
     answers: Mapping[str, Any] | None = None,
+    declared: Mapping[str, Any] | None = None,
 ) -> Card:
     """The content of a card, from a release's files.
 
@@ -37,6 +40,7 @@ def make_card(
         ledger: ``ledger-statement.json``.
         clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
         answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
+        declared: ``declared.json``; None: nobody declared anything.
     """
     counted = counted_clone(clone, ledger)
     bundle = whole(statement, counted, answers, ledger["delta"])
@@ -50,16 +54,23 @@ def make_card(
         sections=(
             *_advice(policy, summary, asked=answers is not None),
             _what(statement, model, policy),
+            responsible(declared, summary["dataset"]),
+            *columns(policy),
             _protected(statement),
-            meaning(bundle, _plural(statement["unit"])),
+            meaning(bundle, plural(statement["unit"])),
             Section("What was taken as public", (*statement["public_assumptions"],) or ("Nothing was stated.",)),
             _spent(ledger, answers),
             Section(
                 "What is void",
                 tuple(f"The statement must not be relied on: {reason}." for reason in bundle["void"]) or ("Nothing.",),
             ),
-            *(() if answers is None else (answered(answers, _plural(answers["unit"])),)),
+            *(() if answers is None else (answered(answers, plural(answers["unit"])),)),
             _performance(summary),
+            practice(
+                summary,
+                *(() if answers is None else (answers["estimates"], answers["discount"])),
+                cloned=policy["policy"] == "models/behaviour",
+            ),
             _limits(statement, summary),
             _expert(statement, policy, clone, answers),
         ),
@@ -138,7 +149,7 @@ def _protected(statement: Mapping[str, Any]) -> Section:
         "What is protected, and against whom",
         (
             f"Protected: whether any one private {unit} was in the data, and with that everything in it.",
-            f"Against: anybody who has this bundle, even if they know all other {_plural(unit)}, the program and every "
+            f"Against: anybody who has this bundle, even if they know all other {plural(unit)}, the program and every "
             "setting in it.",
             *_not_protected(statement),
             "Not against: people who can open the data themselves.",
@@ -289,8 +300,4 @@ def _query(query: Mapping[str, Any]) -> str:
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number:,} {what if number == 1 else _plural(what)}"
-
-
-def _plural(what: str) -> str:
-    return what[:-1] + "ies" if what.endswith("y") else what + "s"
+    return f"{number:,} {what if number == 1 else plural(what)}"

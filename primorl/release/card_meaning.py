@@ -16,19 +16,20 @@ _CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in
 _NO_PROTECTION = 20.0  # ε
 
 
-def meaning(statement: Mapping[str, Any], units: str) -> Section:
-    """What an attack on the bundle can find out.
+def meaning(statement: Mapping[str, Any], units: str, what: str = "this bundle") -> Section:
+    """What an attack on what was released can find out.
 
     Args:
         statement: ``privacy.json``.
         units: plural of the unit.
+        what: the attack studies.
     """
     heading = "What an attack can find out"
     if not statement["private"]:
         return Section(heading, ("No bound holds: somebody who studies these files may learn single records.",))
     unit, epsilon = statement["unit"], statement["epsilon"]
     points = [
-        f"An attack studies this bundle and names {units} that it takes to have been in the data. The table bounds "
+        f"An attack studies {what} and names {units} that it takes to have been in the data. The table bounds "
         "every attack, whatever its computing power and whatever else it knows.",
         "Blind guessing finds the same share that it wrongly names.",
     ]
@@ -39,7 +40,7 @@ def meaning(statement: Mapping[str, Any], units: str) -> Section:
             f"At ε = {at_most(epsilon)} there is next to no protection: an attack may be practically certain."
         )
     points += _groups(statement, unit, units)
-    points.append("A smaller ε is stronger; at ε = 0 and δ = 0 the bundle would tell nothing about any one of them.")
+    points.append(f"A smaller ε is stronger; at ε = 0 and δ = 0 {what} would tell nothing about any one of them.")
     return Section(heading, tuple(points), tuple(_attack(attack) for attack in statement.get("attacks", ())))
 
 

@@ -30,7 +30,9 @@ ANSWERS = "private-evaluation.json"
 CLONE = "behaviour/privacy.json"
 """The statement of the clone of the behaviour; in the bundle only if one was made: model, policy, answers and clone
 were made from the same people, and the policy may be the clone."""
-OPTIONAL = frozenset((STARTS, ANSWERS, CLONE))
+DECLARED = "declared.json"
+"""What people declared for the card, as it stands in the dataset's file; in the bundle only if they did."""
+OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 """What some bundles hold beside `FILES`."""
 
 _Epsilon = Annotated[float, Within(ge=0)]
@@ -97,7 +99,7 @@ class Evaluation:
         ValueError: neither a return in an environment nor a value in the model, or one without how it was found.
     """
 
-    FORMAT: ClassVar[int] = 2
+    FORMAT: ClassVar[int] = 3
 
     dataset: Annotated[Line, "Name of the dataset."]
     env_id: Annotated[Line | None, "Gymnasium id; `null`: there is no simulator."]
@@ -113,6 +115,9 @@ class Evaluation:
     model_value_rollouts: Annotated[_Count | None, "Rollouts in each member."] = None
     model_value_horizon: Annotated[_Count | None, "Steps of a rollout."] = None
     model_value_note: Annotated[Line | None, "How far the value can be relied on."] = None
+    public_return_mean: Annotated[float | None, "Mean return of the public trajectories: of today's practice."] = None
+    public_return_ci95: Annotated[tuple[float, float] | None, "Its 95% interval."] = None
+    public_trajectories: Annotated[_Count | None, "Number of public trajectories."] = None
     seeds: Annotated[tuple[int, ...] | None, "Seeds that were trained; this policy is the first one's."] = None
     recommendation: Annotated[Recommendation | None, "What to do with it, where nothing could be measured."] = None
 
@@ -125,9 +130,37 @@ class Evaluation:
         found, missing = (measured, of_model) if self.return_mean is not None else (of_model, measured[1:])
         if None in found or any(value is not None for value in missing):
             raise ValueError("neither a measured return nor a value in the model, or only a part of one")
-        for interval, inside in ((self.return_ci95, self.return_mean), (self.model_value_range, self.model_value)):
+        public = (self.public_return_mean, self.public_return_ci95, self.public_trajectories)
+        if None in public and public != (None, None, None):
+            raise ValueError("a part of what the public trajectories earn")
+        for interval, inside in (
+            (self.return_ci95, self.return_mean),
+            (self.model_value_range, self.model_value),
+            (self.public_return_ci95, self.public_return_mean),
+        ):
             if interval is not None and inside is not None and not interval[0] <= inside <= interval[1]:
                 raise ValueError("a mean that lies outside of its interval")
+
+
+@record
+class Declared:
+    """``declared.json``: texts of people, which nothing checks; what they left out is not in the file.
+
+    Raises:
+        ValueError: nothing was declared, and then there is no file.
+    """
+
+    FORMAT: ClassVar[int] = 1
+
+    owner: Annotated[Line | None, "Who answers for data and policy."] = None
+    purpose: Annotated[Line | None, "What they may be used for."] = None
+    contact: Annotated[Line | None, "Whom to ask, or to tell of a mistake."] = None
+    licence: Annotated[Line | None, "Of the data."] = None
+
+    def __post_init__(self) -> None:
+        """Refuse a file that says nothing."""
+        if not any(vars(self).values()):
+            raise ValueError("nothing is declared")
 
 
 @record

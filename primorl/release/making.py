@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
-from primorl.config.params import Params, Reading
+from primorl.config.params import Params, Reading, declared_texts
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import Released, found_in
 from primorl.evaluation.summary import Summary, stated
@@ -29,6 +29,7 @@ from primorl.release.both import as_released
 from primorl.release.contents import (
     ANSWERS,
     CLONE,
+    DECLARED,
     EVALUATION,
     FILES,
     LEDGER,
@@ -38,6 +39,7 @@ from primorl.release.contents import (
     POLICY,
     STARTS,
     ChargeRecord,
+    Declared,
     LedgerStatement,
 )
 from primorl.release.pages import render
@@ -101,6 +103,7 @@ def release(
         )
     check_outputs((paths.MODEL, paths.POLICY, paths.BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
     source, clone = chosen_policy(summary, answers, policy), clone_statement()
+    declared = declared_texts(summary.dataset)
     ledger = _ledger_statement(params, statement, clone, answers, manifest)
     with replaced_directory(target) as fresh:
         for name in (*MODEL, *POLICY, *(name for name in (STARTS, CLONE) if (MODELS / name).exists())):
@@ -108,6 +111,8 @@ def release(
             shutil.copyfile(source / Path(name).name if name in POLICY else MODELS / name, fresh / name)
         asked, evaluation = answers if answers.asked else None, quoted(summary, answers, source)
         write_record(fresh / LEDGER, ledger)
+        if declared:
+            write_record(fresh / DECLARED, Declared(**declared))
         write_record(fresh / EVALUATION, evaluation)
         as_released(Statement.read(source), evaluation, asked).write(fresh / Path(POLICY[2]).parent)
         if asked is not None:
@@ -121,6 +126,7 @@ def release(
         except PipelineError as wrong:  # name the file to mend, not its copy
             message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
             message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
+            message = message.replace(str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card")
             raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
         if signer is not None:
             signature.sign(fresh, signer)

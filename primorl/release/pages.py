@@ -7,9 +7,21 @@ from primorl.evaluation.wording import guarantee
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
 from primorl.release.card import Section
-from primorl.release.card_answers import counted_clone, included, whole
+from primorl.release.card_answers import counted_clone, included
 from primorl.release.card_content import make_card
-from primorl.release.contents import ANSWERS, CARDS, CLONE, EVALUATION, FILES, LEDGER, MODEL, OPTIONAL, POLICY
+from primorl.release.contents import (
+    ANSWERS,
+    CARDS,
+    CLONE,
+    DECLARED,
+    EVALUATION,
+    FILES,
+    LEDGER,
+    MODEL,
+    OPTIONAL,
+    POLICY,
+)
+from primorl.release.guaranteed import whole
 
 
 def promised(folder: Path) -> str:
@@ -31,11 +43,13 @@ def render(folder: Path) -> dict[str, str]:
     """
     files = [name for name in sorted({*FILES, *OPTIONAL} - {*CARDS}) if (folder / name).exists()]
     try:
-        clone, answers = (read_json(folder / name) if name in files else None for name in (CLONE, ANSWERS))
+        clone, answers, declared = (
+            read_json(folder / name) if name in files else None for name in (CLONE, ANSWERS, DECLARED)
+        )
         statement, model, policy, summary, ledger = (
             read_json(folder / name) for name in (MODEL[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)
         )
-        card = make_card(statement, model, policy, summary, ledger, clone, answers)
+        card = make_card(statement, model, policy, summary, ledger, clone, answers, declared)
     except (ArithmeticError, LookupError, TypeError, ValueError) as wrong:
         raise PipelineError(
             f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"

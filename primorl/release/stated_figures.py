@@ -1,16 +1,68 @@
 """Whether the figures of a statement (profile, groups, attacks, replace-one) are those of its own event."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from pathlib import Path
 
-from primorl.privacy.accounting.epsilon import ACCOUNTANT
+from primorl.privacy.accounting.epsilon import ACCOUNTANT, compose
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import deltas, figures
-from primorl.privacy.statement import Accountant, Statement
+from primorl.privacy.statement import FILE, Accountant, Statement
+from primorl.privacy.together import check_parts
+from primorl.project.errors import PipelineError
 
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
 TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
+_EDITED = "was it edited? `dvc repro` makes it again"
+
+
+def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Statement], *, near_clone: bool) -> None:
+    """Check a policy's statement against those of model and clone, and all figures against their events.
+
+    Args:
+        folder: of the policy.
+        statement: its own, private.
+        parts: statements by folder, the model's first, then the clone's.
+        near_clone: whether the policy was chosen near the clone, so that its statement must count both.
+
+    Raises:
+        PipelineError: one line; names the file.
+    """
+    path = folder / FILE
+    if near_clone and not statement.mechanisms:
+        raise PipelineError(f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`")
+    for place, each in {str(folder): statement, **parts}.items():
+        if each.private:
+            check_epsilon(Path(place) / FILE, each)
+    try:
+        check_parts(path, statement, parts)
+    except ValueError as broken:
+        raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
+    if (wrong := misstated(statement)) is not None:
+        raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file; {_EDITED}")
+
+
+def check_epsilon(path: Path, statement: Statement) -> None:
+    """Refuse an ε below what the accountant makes of the event in the same file, whichever mechanisms made it.
+
+    Args:
+        path: of the statement, for the message.
+        statement: private.
+
+    Raises:
+        PipelineError: one line.
+    """
+    try:
+        epsilon = compose([event_from_json(statement.event)], statement.delta or 0.0).epsilon_pld
+    except ValueError as broken:
+        raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
+    same = statement.accountant == Accountant(**ACCOUNTANT)
+    if not _covers(ROUNDING if same else TOLERANCE, statement.epsilon, epsilon):
+        raise PipelineError(
+            f"{path}: epsilon: found {statement.epsilon!r}, less than the accountant makes of the event in the same "
+            f"file ({epsilon!r}); {_EDITED}"
+        )
 
 
 def misstated(statement: Statement) -> str | None:

@@ -1,4 +1,4 @@
-"""The project's ledger, what a stage asks of it, and the private units that were charged."""
+"""The project's ledger, and what a stage asks of it."""
 
 from contextlib import closing
 from pathlib import Path
@@ -19,10 +19,9 @@ from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
 from primorl.setup.losses import refuse_losses
 from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
-from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, Membership, population_digest
+from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, population_digest
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.schema import DatasetInfo
-from primorl.trajectories.storage.store import EVERY, ShardedStore, UnitStore, open_units
 
 _L = TypeVar("_L", bound=Ledger)
 
@@ -83,7 +82,7 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
     Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
-    `open_public` tells by the digests of the public units.
+    `primorl.setup.charged_units.open_public` tells by the digests of the public units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
@@ -193,58 +192,6 @@ def check_evaluation(params: Params, manifest: Manifest) -> None:
 def checkpoints() -> Path:
     """Folder of the checkpoints of paid work."""
     return home() / CHECKPOINTS
-
-
-def open_public(manifest: Manifest, version: Version, partitions: Path) -> UnitStore:
-    """The public units, which are those that the ledger is told to be public.
-
-    Raises:
-        PipelineError: a file is missing or broken, or the rows are not of these units under this project's secret.
-    """
-    info = manifest.info
-    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
-    store = UnitStore.open(partitions / "public", found.update)
-    if found.to_bytes() != version.public:
-        raise PipelineError(
-            f"{partitions / 'public_units.bin'}: not of the units in {partitions / 'public'} under this project's "
-            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
-        )
-    if manifest.secret_check is None and not version.public:
-        raise PipelineError(
-            f"{partitions / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
-            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
-        )
-    return store
-
-
-def open_private(
-    manifest: Manifest,
-    version: Version,
-    partitions: Path,
-    keep_bytes: int,
-    own: slice = EVERY,
-    *,
-    episodes: bool = False,
-) -> UnitStore | ShardedStore:
-    """The private units, which are those that were charged.
-
-    Args:
-        manifest: of the partitions.
-        version: whose account was charged.
-        partitions: their folder.
-        keep_bytes: how much of the rows may stay in memory.
-        own: which of them are this process's; all are read, and held against the account.
-        episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
-
-    Raises:
-        PipelineError: a file is missing or broken, or the rows are not of the units in the account.
-    """
-    folder = partitions / "private"
-    found = Membership(project_secret(), manifest.info.dataset, manifest.info.population)
-    store = open_units(folder, keep_bytes, found.update, own, episodes=episodes)
-    if store.info != manifest.info or found.to_bytes() != version.members:
-        raise PipelineError(f"{partitions}: its parts are of different partitions; run {REMAKE}")
-    return store
 
 
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:

@@ -49,6 +49,7 @@ def write_behaviour(
             variant=params.dynamics.variant,
             environment=info.environment,
             names=(observations, actions) if observations and actions else None,
+            elapsed=info.spaces.elapsed,
             observation_range=_finite(setup.bounds),
             rounds=trained.rounds,
             engine_version=paid.engine_version,

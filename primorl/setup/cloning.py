@@ -1,38 +1,30 @@
 """The private clone of the behaviour: its settings, which were measured (docs/privacy.md), and its paid training."""
 
-import hashlib
-import json
 import math
 from dataclasses import replace
-from typing import Literal
 
-from dp_accounting import dp_event
-
-from primorl.config.blocks import FIRST_CLONE, Behaviour
-from primorl.config.params import Params, plain
+from primorl.config.blocks import Behaviour
+from primorl.config.params import Params
 from primorl.dynamics.ensemble import Weights
-from primorl.privacy.accounting.epsilon import training_event
-from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
+from primorl.setup import clone_work
+from primorl.setup.bounds import model_bounds, observation_columns
+from primorl.setup.clone_work import STAGE, asked, check_actions, clone_identity, normaliser_of_clone
 from primorl.setup.compute import ALONE, Place, chosen_device, execution
-from primorl.setup.declared import check_declared, check_partitions, model_bounds, observation_columns
+from primorl.setup.declared import check_declared, check_partitions
 from primorl.setup.paid_training import PrivateStage
-from primorl.setup.partitions import Partitions
 from primorl.training.cloning import CloningSetup
 from primorl.training.policy_network import PolicyNetwork
-from primorl.training.public_start import LEAST_UNITS, public_start
-from primorl.training.settings import EarlyStopping, LocalTraining, ServerTraining
-from primorl.training.setup import TrainingSetup
+from primorl.training.public_start import public_start
+from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.training.training import Trained
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
-STAGE = "clone_behaviour"
-SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
 _SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
 _LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
 """Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
@@ -53,11 +45,6 @@ SERVER = ServerTraining(
 )
 
 
-def asked(params: Params) -> bool:
-    """Whether params.yaml asks for a clone. Variant mopo, which is not private, has none."""
-    return params.behaviour.target_epsilon is not None and params.dynamics.variant != "mopo"
-
-
 def policy_network(behaviour: Behaviour, manifest: Manifest) -> PolicyNetwork:
     """The clone's network, for the data of the manifest."""
     spaces, (low, high) = manifest.info.spaces, behaviour.log_variance_bounds
@@ -69,29 +56,6 @@ def policy_network(behaviour: Behaviour, manifest: Manifest) -> PolicyNetwork:
         log_variance_low=low,
         log_variance_high=high,
     )
-
-
-def noise_for(epsilon: float, delta: float) -> float:
-    """The noise multiplier of a clone at ε.
-
-    Raises:
-        PipelineError: none is enough.
-    """
-    try:
-        return solve_noise_multiplier(epsilon, delta, SAMPLING_PROBABILITY, ROUNDS)
-    except ValueError as impossible:
-        raise PipelineError(
-            f"params.yaml: behaviour.target_epsilon = {epsilon:.12g}: {impossible}; raise it, or set it to null"
-        ) from None
-
-
-def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
-    """What a clone at ε is charged as.
-
-    Raises:
-        PipelineError: no noise is enough.
-    """
-    return training_event(SAMPLING_PROBABILITY, noise_for(epsilon, delta), ROUNDS)
 
 
 def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK) -> float:
@@ -107,7 +71,12 @@ def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: fl
         walk: the norm of the noise of all rounds.
     """
     carried = 1 / (1 - SERVER.server_momentum)
-    of_one = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    of_one = (
+        noise_multiplier
+        * math.sqrt(parameters * clone_work.ROUNDS)
+        / (clone_work.SAMPLING_PROBABILITY * units)
+        * carried
+    )
     return float(f"{min(_LARGEST_NORM, walk / of_one if of_one else math.inf):.4g}")
 
 
@@ -135,17 +104,15 @@ def clone_plan(
     return Plan(
         units=manifest.private_units,
         unit=manifest.info.unit,
-        sampler=PoissonSampler(SAMPLING_PROBABILITY),
+        sampler=PoissonSampler(clone_work.SAMPLING_PROBABILITY),
         clip=EnsembleClip(norm, "flat", shape.members, len(shape.layers)),
         noise_multiplier=noise_multiplier,
-        rounds=ROUNDS,
+        rounds=clone_work.ROUNDS,
         delta=delta,
     )
 
 
-def cloning_setup(
-    params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE, *, start: bool = True
-) -> CloningSetup:
+def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: Place = ALONE) -> CloningSetup:
     """The training of the clone that params.yaml asks for, on the data that the manifest describes.
 
     Args:
@@ -153,17 +120,15 @@ def cloning_setup(
         manifest: of the partitions.
         public: the public split; it may be empty.
         place: which of several processes this is.
-        start: whether weights of the public split are made; the identity of the work does not need them.
 
     Raises:
         PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
     """
     check_partitions(manifest, public)
     check_declared(params, manifest)
-    _check_actions(params, manifest)
+    check_actions(params, manifest)
     device = chosen_device(params.compute, place)
-    # A normaliser from private rows would be one more query. The declared bounds cost nothing.
-    normaliser: Literal["public", "bounds"] = "public" if params.privacy.statistics.normaliser == "public" else "bounds"
+    normaliser = normaliser_of_clone(params)
     begun = normaliser == "public" and public.units >= LEAST_UNITS
     shape = policy_network(params.behaviour, manifest)
     setup = CloningSetup(
@@ -179,7 +144,7 @@ def cloning_setup(
         seed=params.seed,
         execution=execution(params.compute, device, place),
     )
-    return replace(setup, start=_public_start(setup, public)) if begun and start else setup
+    return replace(setup, start=_public_start(setup, public)) if begun else setup
 
 
 def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
@@ -191,45 +156,8 @@ def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
 def _plan(params: Params, shape: PolicyNetwork, manifest: Manifest, walk: float) -> Plan:
     epsilon, delta, variant = params.behaviour.target_epsilon, params.privacy.delta, params.dynamics.variant
     assert epsilon is not None, "no clone is asked for"
-    multiplier = noise_for(epsilon, delta) if variant == "private" else 0.0
+    multiplier = clone_work.noise_for(epsilon, delta) if variant == "private" else 0.0
     return clone_plan(shape, manifest, multiplier, delta, math.inf if variant == "no_clip" else None, walk)
-
-
-def _check_actions(params: Params, manifest: Manifest) -> None:
-    """Refuse actions that cannot be scaled to [-1, 1], and a spread of discrete ones."""
-    spaces, bounds = manifest.info.spaces, params.behaviour.log_variance_bounds
-    if spaces.discrete_actions and bounds != FIRST_CLONE[1]:
-        raise PipelineError(
-            f"params.yaml: behaviour.log_variance_bounds: found {list(bounds)}, and the actions of dataset "
-            f"{params.dataset} are discrete, which have none; set it to auto"
-        )
-    sides = zip(spaces.action_low, spaces.action_high, strict=True)
-    if not all(math.isfinite(high - low) and low < high for low, high in sides):
-        raise PipelineError(
-            f"params.yaml: behaviour.target_epsilon: found a value, and a clone needs finite bounds of actions, which "
-            f"dataset {params.dataset} does not have; declare them, or set it to null"
-        )
-
-
-def _identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
-    """A digest of all that was asked for. What this module makes of it is left out, as in `model_training`.
-
-    So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
-    another, and a charge is neither resumed nor restored under another one.
-    """
-    content = {
-        "stage": STAGE,
-        "data": partitions.identity,
-        "seed": params.seed,
-        "variant": params.dynamics.variant,
-        "epsilon": [params.behaviour.target_epsilon, params.privacy.delta],
-        "normaliser": setup.normaliser,
-        "bounds": None if setup.normaliser == "public" else plain(params.chosen.bounds),
-        "draw": params.privacy.draw,
-    }
-    if (network := params.behaviour.chosen_network()) is not None:
-        content["network"] = network
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _refusal(trained: Trained) -> str | None:
@@ -247,7 +175,7 @@ CLONING = PrivateStage(
     output=BEHAVIOUR,
     what="clone",
     setup=cloning_setup,
-    identity=_identity,
+    identity=clone_identity,
     asked=asked,
     pooled=None,
     refusal=_refusal,

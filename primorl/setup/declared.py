@@ -2,17 +2,18 @@
 
 import math
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Bounds
 from primorl.project.errors import PipelineError
-from primorl.training.normaliser_query import ObservationColumns
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitRows
+
+Floats = npt.NDArray[np.float32]
 
 
-def check_partitions(manifest: Manifest, public: UnitStore) -> None:
+def check_partitions(manifest: Manifest, public: UnitRows) -> None:
     """Check that the manifest and the public split are of one dataset.
 
     Raises:
@@ -22,38 +23,29 @@ def check_partitions(manifest: Manifest, public: UnitStore) -> None:
         raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
 
 
-def observation_columns(manifest: Manifest) -> ObservationColumns:
-    """How the dimensions of an observation are treated."""
-    spaces = manifest.info.spaces
-    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
-
-
-def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> Bounds:
-    """Bounds of model states and rewards: declared, the environment's or the public split's; never the private data's.
+def observation_bounds(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Floats, Floats]:
+    """Bounds of model states, [S] each: declared, the environment's or the public split's; never the private data's.
 
     Raises:
-        PipelineError: the bounds of observations are infinite, or of another number of dimensions.
+        PipelineError: they are infinite, or of another number of dimensions.
     """
-    declared, spaces, size = params.chosen.bounds, manifest.info.spaces, public.observation_size
+    declared, spaces, size = params.chosen.bounds.observation, manifest.info.spaces, public.observation_size
     key = f"datasets/{params.dataset}.yaml: bounds.observation"
-    low, high = torch.tensor(spaces.observation_low), torch.tensor(spaces.observation_high)
-    inputs, targets = public.flat()
-    if declared.observation == "public":
-        seen = torch.cat((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
-        low, high = seen.amin(0), seen.amax(0)
-    elif declared.observation != "space":
-        low, high = torch.tensor(declared.observation.low), torch.tensor(declared.observation.high)
+    low, high = (np.asarray(side, np.float32) for side in (spaces.observation_low, spaces.observation_high))
+    if declared == "public":
+        inputs, targets = public.arrays()
+        seen = np.concatenate((inputs[:, :size], inputs[:, :size] + targets[:, :size]))
+        low, high = seen.min(0), seen.max(0)
+    elif declared != "space":
+        low, high = (np.asarray(side, np.float32) for side in (declared.low, declared.high))
         if len(low) != size:
             raise PipelineError(f"{key}: found {len(low)} dimensions, the data has {size}")
-    if not bool((low.isfinite() & high.isfinite()).all()):
+    if not np.isfinite((low, high)).all():
         raise PipelineError(
             f"{key}: found an unbounded observation space, allowed are finite bounds; set it to public, or declare "
             "{low: [..], high: [..]}"
         )
-    rewards = targets[:, size]
-    reward = (float(rewards.min()), float(rewards.max())) if declared.reward == "public" else declared.reward
-    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
-    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+    return low, high
 
 
 def check_declared(params: Params, manifest: Manifest) -> None:

@@ -5,7 +5,7 @@ the one with the lowest loss is taken. Without one, a rule decides: the noise of
 move, s = z √d / (q K √T), must be small (docs/fitted-plan.md).
 
 A fit is kept in ``.primorl/fits``: the same settings on the same data are fitted once, so that neither another version
-of this module nor another machine changes what was paid for.
+of this module nor another machine changes what was paid for. Only a dry run imports torch.
 """
 
 import hashlib
@@ -15,25 +15,27 @@ import math
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
-
-import torch
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from primorl.config.params import Params, plain
 from primorl.config.suggestions import FITTED
 from primorl.dynamics.config import CanLearn
 from primorl.dynamics.termination import LEARNED
+from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, waited_for
 from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
-from primorl.setup.training import training_setup
-from primorl.training.dry_run import LEAST_UNITS, DryRun, Outcome
-from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
-from primorl.training.setup import TrainingSetup
+from primorl.setup.planning import architecture, check_choices, make_plan
+from primorl.training.networks import Network
+from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitRows
+
+if TYPE_CHECKING:
+    from primorl.training.dry_run import DryRun, Outcome
+    from primorl.training.setup import TrainingSetup
 
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
 """Keys that are fitted here."""
@@ -117,7 +119,7 @@ class Fit:
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
 
 
-def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
+def fitted(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Params, Fit]:
     """Fit the settings that are to be fitted, and judge all of them.
 
     Args:
@@ -167,20 +169,22 @@ def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
         print(f"{stage}: {fit.reason}", file=sys.stderr)
 
 
-def noise_share(setup: TrainingSetup) -> float:
+def noise_share(plan: Plan, shape: Network) -> float:
     """The noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
-    plan = setup.plan
-    return plan.noise_multiplier * math.sqrt(setup.architecture.parameters / plan.rounds) / plan.expected_cohort
+    return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
-def _made(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
-    rehearsed = public.units >= LEAST_UNITS and params.privacy.statistics.normaliser == "public"
+def _made(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+    rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
     return (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public)
 
 
-def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     """The candidate with the lowest loss in a dry run."""
-    dry_run = DryRun(public, flag=manifest.info.termination == LEARNED)
+    from primorl.training.dry_run import DryRun
+    from primorl.trajectories.storage.store import UnitStore
+
+    dry_run = DryRun(UnitStore.of(public), flag=manifest.info.termination == LEARNED)
     candidates = list(_candidates(params, manifest, public))
     best: tuple[Outcome, _Candidate] | None = None
     with progress_bar(len(candidates), "dry runs on the public split", "run") as bar:
@@ -205,7 +209,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     return Fit(
         values=chosen.values,
         answer=answer,
-        noise=noise_share(chosen.setup),
+        noise=noise_share(chosen.setup.plan, chosen.setup.architecture),
         learned=share,
         start=outcome.start,
         loss=outcome.loss,
@@ -214,14 +218,16 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     )
 
 
-def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
+def _by_rule(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     """The largest network that the noise leaves room for."""
     few = _starts_from_few(params, public)
     common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
     values, noise = {}, math.inf
     for hidden in _SMALL if "dynamics.hidden" in params.unfitted else (params.dynamics.hidden,):
         values = _wanted(params, common | {"dynamics.hidden": list(hidden)})
-        noise = noise_share(training_setup(params.fitted(values), manifest, public, start=False))
+        tried = params.fitted(values)
+        check_choices(tried, manifest, public)
+        noise = noise_share(make_plan(tried, manifest), architecture(tried, manifest))
         if noise <= _NOISE_SOME:
             break
     if not few:
@@ -242,14 +248,14 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     )
 
 
-def _starts_from_few(params: Params, public: UnitStore) -> bool:
+def _starts_from_few(params: Params, public: UnitRows) -> bool:
     """Whether the rounds begin from public units that are too few for a dry run."""
-    if not LEAST_OF_A_START <= public.units < LEAST_UNITS or params.privacy.statistics.normaliser == "private":
+    if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN or params.privacy.statistics.normaliser == "private":
         return False
     return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
 
 
-def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
+def _candidates(params: Params, manifest: Manifest, public: UnitRows) -> Iterator[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
     common = _common(manifest, public) | _FROM_PUBLIC
     seen = []
@@ -266,35 +272,39 @@ class _Candidate:
     """Values of what is to be fitted, the training that they make, and whether it begins from the public split."""
 
     values: dict[str, Any]
-    setup: TrainingSetup
+    setup: "TrainingSetup"
     from_public: bool
 
-    def outcome(self, dry_run: DryRun, *, noise: float = 1.0) -> Outcome:
+    def outcome(self, dry_run: "DryRun", *, noise: float = 1.0) -> "Outcome":
         """What a dry run comes to."""
         return dry_run.outcome(self.setup, from_public=self.from_public, noise=noise)
 
 
 def _clipped(
-    params: Params, manifest: Manifest, public: UnitStore, values: dict[str, Any], dry_run: DryRun
+    params: Params, manifest: Manifest, public: UnitRows, values: dict[str, Any], dry_run: "DryRun"
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
+    from primorl.setup.training import training_setup
+    from primorl.trajectories.storage.store import UnitStore
+
+    store = UnitStore.of(public)
     tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
     from_public = tried.dynamics.start == "public"
-    setup = training_setup(tried, manifest, public, start=False)
+    setup = training_setup(tried, manifest, store, start=False)
     if "privacy.clipping_norm" in params.unfitted:
         norm = dry_run.usual_norm(setup, from_public=from_public)
         if math.isinf(norm):
             return None
         values = values | {"privacy.clipping_norm": float(f"{norm:.4g}")}
-        setup = training_setup(params.fitted(values), manifest, public, start=False)
+        setup = training_setup(params.fitted(values), manifest, store, start=False)
     return _Candidate(values, setup, from_public)
 
 
-def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
+def _common(manifest: Manifest, public: UnitRows) -> dict[str, Any]:
     """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
     usual = _ROWS
     if public.units:
-        usual = min(_ROWS, math.ceil(int(public.lengths(torch.arange(public.units)).sum()) / public.units))
+        usual = min(_ROWS, math.ceil(public.size / public.units))
     share = _MOST_TRANSITIONS / (manifest.private_units * usual * max(ROUNDS))
     return _COMMON | {
         "dynamics.max_transitions_per_unit": _ROWS,
@@ -306,14 +316,14 @@ def _wanted(params: Params, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in params.unfitted}
 
 
-def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
+def _digest(params: Params, manifest: Manifest, public: UnitRows) -> str:
     """Of everything that a fit depends on but code."""
     unfitted, info = params.unfitted, manifest.info
     blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}
     flat = {f"{name}.{key}": value for name, block in blocks.items() for key, value in block.items()}
     rows = hashlib.sha256()
-    for part in public.flat() if public.units else ():
-        rows.update(part.contiguous().numpy().tobytes())
+    for part in public.arrays() if public.units else ():
+        rows.update(part.tobytes())
     content = {
         "settings": {
             key: value

@@ -49,6 +49,7 @@ def write_model(
             rounds=trained.rounds,
             observation_names=info.spaces.observation_names,
             action_names=info.spaces.action_names,
+            elapsed=info.spaces.elapsed,
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,
         )

@@ -1,98 +1,17 @@
 """The training of the dynamics model as paid work: what it is, and when its result is refused."""
 
-import hashlib
-import json
-from typing import Any
-
-from primorl.config.params import Params, plain
+from primorl.config.params import Params
 from primorl.project.paths import MODEL
 from primorl.setup.compute import Place
-from primorl.setup.fitting import TRAINING_KEYS, fitted
+from primorl.setup.fitting import fitted
+from primorl.setup.model_work import STAGE, model_identity
 from primorl.setup.paid_training import PrivateStage
-from primorl.setup.partitions import Partitions
 from primorl.setup.pooled import train_baseline
 from primorl.setup.training import training_setup
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import Trained
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
-
-
-def model_identity(params: Params, setup: TrainingSetup, partitions: Partitions) -> str:
-    """A digest of everything that determines a model but chance and code. Equal digests are one piece of paid work.
-
-    Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
-    the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
-    """
-    if params.unfitted & TRAINING_KEYS:
-        return _fitted_identity(params, partitions)
-    plan = setup.plan
-    content = {
-        "data": partitions.identity,
-        "seed": params.seed,
-        "architecture": vars(setup.architecture),
-        "dynamics": _asked_of_dynamics(params),
-        "plan": None
-        if params.dynamics.variant == "mopo"
-        else [
-            plan.sampling_probability,
-            plan.noise_multiplier,
-            str(plan.clip),
-            plan.rounds,
-            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
-        ],
-        "normaliser": params.privacy.statistics.normaliser,
-        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
-        "draw": params.privacy.draw,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _fitted_identity(params: Params, partitions: Partitions) -> str:
-    """The identity of a training with fitted settings: what they were fitted to, never what they came to.
-
-    So another version of the fit does not charge the same people again.
-    """
-    unfitted = params.unfitted & TRAINING_KEYS
-    asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()} | _asked_of_privacy(params)
-    content = {
-        "data": partitions.identity,
-        "seed": params.seed,
-        "asked": {key: value for key, value in asked.items() if key not in unfitted},
-        "fitted": sorted(unfitted),
-        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _asked_of_privacy(params: Params) -> dict[str, Any]:
-    """What params.yaml says of the mechanism, by key, where the mechanism depends on it.
-
-    δ decides about the noise where an ε is given, and about nothing where the noise is.
-    """
-    privacy, statistics = params.privacy, params.privacy.statistics
-    of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")
-    keys = (*of_noise, "sampling_probability", "rounds", "clipping_norm", "clipping", "draw")
-    queries = ["noise_multiplier"] if statistics.normaliser == "private" or statistics.starts else []
-    said = {f"privacy.{key}": getattr(privacy, key) for key in keys}
-    return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
-
-
-def _uses_bounds(params: Params) -> bool:
-    """Whether the declared bounds decide about a training."""
-    return params.privacy.statistics.normaliser != "public" or params.privacy.statistics.starts
-
-
-def _asked_of_dynamics(params: Params) -> dict[str, Any]:
-    """What params.yaml says of the ensemble and its training.
-
-    Keys that came later are left out where they say what was meant before: the same work keeps its identity.
-    """
-    said = {key: value for key, value in plain(params.dynamics).items() if key not in ("mopo", "train_anyway")}
-    for key, before in (("start", "random"), ("beta_nll", 0.0)):
-        if said[key] == before:
-            del said[key]
-    return said
 
 
 def _setup(params: Params, manifest: Manifest, public: UnitStore, place: Place) -> TrainingSetup:
@@ -123,7 +42,7 @@ def _refusal(trained: Trained) -> str | None:
 
 
 MODEL_TRAINING = PrivateStage(
-    name="train_model",
+    name=STAGE,
     output=MODEL,
     what="model",
     setup=_setup,

@@ -7,6 +7,7 @@ without its answers, so it is refused before the first.
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import cache
 
 from dp_accounting import dp_event
 
@@ -19,18 +20,19 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
+from primorl.privacy.mechanism.plan import Plan
+from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS
-from primorl.setup import accounts
-from primorl.setup.cloning import CLONING, clone_event, cloning_setup
-from primorl.setup.estimators import estimator
+from primorl.setup import accounts, clone_work, model_work, questions
+from primorl.setup.clone_work import check_actions, clone_event, clone_identity
 from primorl.setup.fitting import check_verdict, fitted
-from primorl.setup.model_training import MODEL_TRAINING
+from primorl.setup.model_work import model_identity
 from primorl.setup.partitions import Partitions
-from primorl.setup.private_evaluation import STAGE, gaussian_mean
+from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import check_public
-from primorl.setup.training import training_setup
-from primorl.training.setup import TrainingSetup
+from primorl.setup.question_events import question_event
+from primorl.trajectories.storage.manifest import Manifest
 
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1
@@ -56,41 +58,54 @@ class Next:
     paid: bool = False
 
 
-def beside_model(params: Params, epsilon: float | None) -> list[Next]:
+def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[Next]:
     """The clone, then the questions, which are charged beside the model.
 
     Args:
         params: every choice.
         epsilon: of the model.
+        manifest: of the partitions; None: not known, see `primorl.setup.question_events.question_event`.
     """
     if params.dynamics.variant != "private":
         return []
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
-    found = [] if clone is None else [Next(CLONING.name, clone, clone_event(clone, delta))]
+    found = [] if clone is None else [Next(clone_work.STAGE, clone, clone_event(clone, delta))]
     for name, share in params.estimators(epsilon).items():
-        found.append(Next(f"{STAGE}: {name}", share, dp_event.GaussianDpEvent(1 / gaussian_mean(share, delta)), name))
+        found.append(Next(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name))
     return found
 
 
+def same_questions() -> bool:
+    """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
+    return not changed_stages() & {model_work.STAGE, clone_work.STAGE, "optimize_policy", questions.STAGE}
+
+
 def marked(
-    params: Params, setup: TrainingSetup, partitions: Partitions, account: Account, wanted: Sequence[Next]
+    params: Params,
+    partitions: Partitions,
+    account: Account,
+    wanted: Sequence[Next],
+    *,
+    questions_stay: Callable[[], bool] = same_questions,
 ) -> list[Next]:
     """The same charges, with what is paid marked.
 
-    Model and clone are looked up by the identity of their paid work. Questions are looked up by name and ε; one about
-    the model must be of the model that is paid, one with the clone's weights of the clone that is paid. Another policy,
-    or another draw of theirs, makes them questions of their own, which shows only when they are asked.
+    Model and clone are looked up by the identity of their paid work. What a question is about is known only when it is
+    asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
+    in the ledger with the same name and ε, after the model and the clone that they are about, are meant. Else they
+    count as unpaid, though the same answer may be found after all.
 
     Args:
         params: every choice.
-        setup: of the model's training.
         partitions: of the data.
         account: what was spent on the same units.
         wanted: the model, then what is charged beside it.
+        questions_stay: whether the run will ask what the last one asked; called at most once, where it matters.
     """
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
-    model = known.get(MODEL_TRAINING.identity(params, setup, partitions))
+    model = known.get(model_identity(params, partitions))
+    stay = cache(questions_stay)
     paid_by, info = {"model": model}, partitions.manifest.info
     found = [replace(wanted[0], paid=model is not None)]
     for each in wanted[1:]:
@@ -98,25 +113,26 @@ def marked(
         if not candidates:
             found.append(each)
         elif each.question is None:
-            clone = cloning_setup(params, partitions.manifest, partitions.public, start=False)
-            paid_by["clone"] = known.get(CLONING.identity(params, clone, partitions))
+            check_actions(params, partitions.manifest)
+            paid_by["clone"] = known.get(clone_identity(params, partitions))
             found.append(replace(each, paid=paid_by["clone"] is not None))
         else:
             most = each.epsilon or 0.0
             cloned = info.spaces.discrete_actions and wanted[1].question is None
-            about = estimator(each.question, info, cloned=cloned).about
-            near_another = "policy" in about and params.behaviour.chosen_network() is not None
-            parts = [part for part in ("model", "clone") if part in about or (part == "clone" and near_another)]
+            about: set[str] = set(questions.about(each.question, info, cloned=cloned))
+            if "policy" in about and params.behaviour.chosen_network() is not None:
+                about.add("clone")  # its policy begins as the clone
+            parts = [part for part in ("model", "clone") if part in about]
             needed = [paid_by.get(part) for part in parts]
             after = max((charge.sequence for charge in needed if charge is not None), default=0)
             answered = any(
                 charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
             )
-            found.append(replace(each, paid=answered and None not in needed))
+            found.append(replace(each, paid=answered and None not in needed and stay()))
     return found
 
 
-def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions) -> None:
+def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     """Refuse to pay for a model where the clone and the questions that follow would not fit the budget any more.
 
     A model that is paid for is restored at no cost, and is not refused. A model that is charged alone is left to the
@@ -133,8 +149,9 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
     if ledger is not None:
         with closing(ledger):
             account = ledger.account(partitions.version)
-    wanted = [Next("train_model", None, setup.plan.event), *beside_model(params, _spent(params, setup))]
-    model, *others = marked(params, setup, partitions, account, wanted)
+    manifest = partitions.manifest
+    wanted = [Next(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
+    model, *others = marked(params, partitions, account, wanted, questions_stay=lambda: False)
     beside = [each for each in others if not each.paid]
     if model.paid or not beside:
         return
@@ -144,7 +161,7 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
         raise BudgetExceeded(
             f"params.yaml: privacy.budget is ε {at_most(budget.epsilon, 6)}, of which {at_most(spent, 6)} is spent and "
             f"{left_of(budget.epsilon, spent, 6)} is left; with the model, {said(beside)} it would be about "
-            f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget)}. "
+            f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget, manifest)}. "
             "Nothing was charged"
         )
 
@@ -152,6 +169,7 @@ def check_all_fits(params: Params, setup: TrainingSetup, partitions: Partitions)
 def check_next(params: Params) -> None:
     """Refuse what the next run of the stages would be refused for, before any of it is run. Charges and reads nothing.
 
+    Whether the device is there is seen when the stage begins, also before it charges.
     What `primorl.setup.arrivals` brings has an account of its own and is asked for by the stage ``online``.
 
     Args:
@@ -162,20 +180,21 @@ def check_next(params: Params) -> None:
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
     """
     partitions = Partitions.open(PARTITIONS)
-    manifest, public = partitions.manifest, partitions.public
+    manifest, public = partitions.manifest, partitions.rows
     check_public(params, manifest, public)
     chosen, fit = fitted(params, manifest, public)
     check_verdict(params, fit)
-    setup = training_setup(chosen, manifest, public, start=False)
-    check_all_fits(params, setup, partitions)
-    identity = MODEL_TRAINING.identity(params, setup, partitions)
+    check_choices(chosen, manifest, public)
+    plan = make_plan(chosen, manifest)
+    check_all_fits(params, plan, partitions)
+    identity = model_identity(params, partitions)
     baseline = params.dynamics.variant == "mopo"
     request = Request(
         version=partitions.version,
         dataset=manifest.info.dataset,
-        stage=MODEL_TRAINING.name,
+        stage=model_work.STAGE,
         identity=identity,
-        event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
+        event=dp_event.NonPrivateDpEvent() if baseline else plan.event,
         delta=params.privacy.delta,
         git_commit=None,
         mlflow_run=None,
@@ -186,7 +205,12 @@ def check_next(params: Params) -> None:
 
 
 def still_fitting(
-    params: Params, account: Account, event: dp_event.DpEvent, beside: Sequence[Next], budget: Budget
+    params: Params,
+    account: Account,
+    event: dp_event.DpEvent,
+    beside: Sequence[Next],
+    budget: Budget,
+    manifest: Manifest | None,
 ) -> str:
     """What fits the budget with everything that is charged beside the model.
 
@@ -196,6 +220,7 @@ def still_fitting(
         event: of the model.
         beside: what is charged beside it and not paid yet.
         budget: what all of it would exceed.
+        manifest: of the partitions, if they are known.
     """
     events, run, target = [each.event for each in beside], Training.of(event), params.privacy.target_epsilon
     if not beside or run is None or target is None:
@@ -208,7 +233,7 @@ def still_fitting(
             multiplier = solve_noise_multiplier(
                 epsilon, params.privacy.delta, run.sampling_probability, run.rounds, run.queries
             )
-            rest = [each.event for each in beside_model(other, epsilon) if each.stage in stages]
+            rest = [each.event for each in beside_model(other, epsilon, manifest) if each.stage in stages]
         except (ValueError, PipelineError):
             return False
         return account.fits_all([replace(run, noise_multiplier=multiplier).event, *rest], budget)
@@ -228,11 +253,11 @@ def said(charges: Sequence[Next], *, numbers: bool = True) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _spent(params: Params, setup: TrainingSetup) -> float | None:
+def _spent(params: Params, plan: Plan) -> float | None:
     """The model's ε where questions are a share of what its noise comes to."""
     if params.origins.get(shares.ESTIMATORS) != shares.STATED:
         return None
-    spent = setup.plan.spent()
+    spent = plan.spent()
     return None if spent is None else spent.epsilon_pld
 
 
@@ -260,10 +285,10 @@ def _at(params: Params, epsilon: float) -> Params:
     if target is None:
         return changed
     own = str(PARAMS)
-    clone, questions = params.behaviour.target_epsilon, params.evaluation.private.estimators
+    clone, asked = params.behaviour.target_epsilon, params.evaluation.private.estimators
     if clone is not None and params.origins.get(shares.CLONE) != own and clone == shares.clone(target):
         changed = replace(changed, behaviour=replace(params.behaviour, target_epsilon=shares.clone(epsilon)))
-    if params.origins.get(shares.ESTIMATORS) != own and questions == shares.estimators(target):
+    if params.origins.get(shares.ESTIMATORS) != own and asked == shares.estimators(target):
         private = replace(params.evaluation.private, estimators=shares.estimators(epsilon))
         changed = replace(changed, evaluation=replace(params.evaluation, private=private))
     return changed

@@ -20,7 +20,7 @@ from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, home
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
-from primorl.setup import accounts
+from primorl.setup import accounts, charged_units
 from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
 from primorl.setup.partitions import Partitions
@@ -60,7 +60,7 @@ class PrivateStage:
     output: Path
     what: str
     setup: Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]
-    identity: Callable[[Params, TrainingSetup, Partitions], str]
+    identity: Callable[[Params, Partitions], str]
     asked: Callable[[Params], bool]
     pooled: Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None
     refusal: Callable[[Trained], str | None]
@@ -117,7 +117,7 @@ def paid_training(
         partitions.version,
         stage=stage.name,
         event=dp_event.NonPrivateDpEvent() if baseline else setup.plan.event,
-        identity=stage.identity(params, setup, partitions),
+        identity=stage.identity(params, partitions),
     )
     kept = setup.plan.is_private and not baseline
     begin = TrainingState.begin(setup.first_weights(), setup.digest) if kept else None
@@ -172,7 +172,7 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
             )
         partitions = Partitions.open(folder)
         setup = stage.setup(params, partitions.manifest, partitions.public, place)
-        if _agreed(stage.identity(params, setup, partitions), setup) != granted:
+        if _agreed(stage.identity(params, partitions), setup) != granted:
             raise PipelineError(
                 f"params.yaml, data/partitions, {FITS} or the project's code differ from those of the first process; "
                 "give all processes the same"
@@ -232,7 +232,7 @@ def _open_private(
 ) -> UnitStore | ShardedStore:
     """The private units of this process, which are among those that were charged."""
     own = slice(setup.plan.process, None, setup.plan.processes)
-    return accounts.open_private(
+    return charged_units.open_private(
         partitions.manifest, partitions.version, partitions.folder, kept_bytes(params.compute, place), own
     )
 

@@ -2,13 +2,18 @@
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from primorl.privacy.ledger.ledger import Version
-from primorl.setup.accounts import check_secret, dataset_version, open_public
+from primorl.setup.accounts import check_secret, dataset_version
+from primorl.setup.charged_units import open_public
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitRows
+
+if TYPE_CHECKING:
+    from primorl.trajectories.storage.store import UnitStore
 
 
 @dataclass(frozen=True)
@@ -18,13 +23,13 @@ class Partitions:
     Attributes:
         folder: ``data/partitions``.
         manifest: facts and counts that are declared public.
-        public: the public split; it may be empty.
+        rows: of the public split; there may be none.
         version: the units, as the ledger knows them.
     """
 
     folder: Path
     manifest: Manifest
-    public: UnitStore
+    rows: UnitRows
     version: Version
 
     @classmethod
@@ -38,6 +43,13 @@ class Partitions:
         check_secret(manifest, folder)
         version = dataset_version(manifest, folder)
         return cls(folder, manifest, open_public(manifest, version, folder), version)
+
+    @cached_property
+    def public(self) -> "UnitStore":
+        """The public split as tensors; it may be empty."""
+        from primorl.trajectories.storage.store import UnitStore
+
+        return UnitStore.of(self.rows)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from primorl.config.params import Params
 from primorl.project.progress import progress_bar
-from primorl.setup import accounts
+from primorl.setup import charged_units
 from primorl.setup.partitions import Partitions
 from primorl.setup.reporting import log_evaluation
 from primorl.tracking import StageRun
@@ -21,7 +21,7 @@ def train_baseline(params: Params, setup: TrainingSetup, partitions: Partitions,
 
     Where ``privacy.statistics.normaliser`` is ``private``, the raw private rows make the normaliser.
     """
-    rows = accounts.open_private(partitions.manifest, partitions.version, partitions.folder, sys.maxsize)
+    rows = charged_units.open_private(partitions.manifest, partitions.version, partitions.folder, sys.maxsize)
     assert isinstance(rows, UnitStore)
     public = partitions.public.flat() if partitions.public.units else None
     raw = setup.normaliser == "private"

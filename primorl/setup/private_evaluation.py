@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -16,19 +15,18 @@ from primorl.config.params import Params, plain
 from primorl.evaluation.private.episodes import EpisodeSource
 from primorl.evaluation.private.estimator import Estimator, EvaluationState, run
 from primorl.evaluation.private.problem import Problem
-from primorl.privacy.accounting.privacy_filter import gaussian_epsilon
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.setup import accounts
+from primorl.setup import accounts, charged_units
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
 from primorl.setup.partitions import Partitions
+from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
 
-STAGE = "evaluate_private"
 _CLOSE = 0.99  # of the ε that is asked for
 _BOUNDS = " bounds "
 
@@ -175,7 +173,7 @@ class _Rows:
         """The units that were charged."""
         own = self._partitions
         keep = kept_bytes(self._params.compute, ALONE)
-        return accounts.open_private(own.manifest, own.version, own.folder, keep, episodes=True)
+        return charged_units.open_private(own.manifest, own.version, own.folder, keep, episodes=True)
 
 
 def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
@@ -239,7 +237,7 @@ def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked
 
 
 def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
-    """A digest of everything that determines an answer but chance and code; see `model_training.model_identity`.
+    """A digest of everything that determines an answer but chance and code; see `model_work.model_identity`.
 
     A key that is added charges everybody again, so what the question also depends on stands in `_about`.
     """
@@ -279,12 +277,3 @@ def _about(estimator: Estimator, problem: Problem, subject: Subject) -> str:
     digests = {"model": subject.model_sha256, "policy": subject.policy_sha256, "clone": subject.clone_sha256 or ""}
     ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
     return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))
-
-
-def gaussian_mean(epsilon: float, delta: float) -> float:
-    """The mean of the Gaussian release that costs ε at δ."""
-    low, high = 1e-9, 60.0
-    while high > low * (1 + 1e-6):
-        middle = math.sqrt(low * high)
-        low, high = (middle, high) if gaussian_epsilon(middle, delta) <= epsilon else (low, middle)
-    return low

@@ -12,8 +12,8 @@ from primorl.config.params import Params
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitRows
 from primorl.trajectories.storage.schema import Spaces
-from primorl.trajectories.storage.store import UnitStore
 
 Floats = npt.NDArray[np.floating]
 
@@ -77,7 +77,7 @@ class Objections:
     warnings: tuple[str, ...]
 
 
-def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
+def objections(params: Params, manifest: Manifest, public: UnitRows) -> Objections:
     """What the public split says against a run; nothing where nobody is public.
 
     Returns:
@@ -85,9 +85,9 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
     """
     if public.units == 0:
         return Objections((), ())
-    inputs, targets = public.flat()
+    inputs, targets = public.arrays()
     size = public.observation_size
-    values = np.concatenate((inputs[:, :size].numpy(), targets[:, size : size + 1].numpy()), axis=1)
+    values = np.concatenate((inputs[:, :size], targets[:, size : size + 1]), axis=1)
     stops, warnings = list(_no_reward(params, manifest, public, values[:, -1])), list[str]()
     for column, seen in zip(bounded(params.chosen, manifest.info.spaces), values.T, strict=True):
         share = column.outside(seen)
@@ -103,7 +103,7 @@ def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objecti
     return Objections(tuple(stops), tuple(warnings))
 
 
-def check_public(params: Params, manifest: Manifest, public: UnitStore) -> None:
+def check_public(params: Params, manifest: Manifest, public: UnitRows) -> None:
     """Refuse to pay for a private training that the public split speaks against; warn of less.
 
     Raises:
@@ -123,15 +123,15 @@ def say_public(stage: str, lines: tuple[str, ...]) -> None:
         print(f"{stage}: warning: {line}", file=sys.stderr)
 
 
-def _no_reward(params: Params, manifest: Manifest, public: UnitStore, reward: Floats) -> Iterator[str]:
+def _no_reward(params: Params, manifest: Manifest, public: UnitRows, reward: Floats) -> Iterator[str]:
     """Nothing can be learned where every step earns the same, unless episodes can end sooner or later."""
     if reward.min() < reward.max():
         return
     ends = manifest.info.termination
-    may_end = bool(public.terminated().any()) if ends == LEARNED else ends != NONE
+    may_end = public.terminates if ends == LEARNED else ends != NONE
     if reward[0] != 0 and may_end:
         return
-    cut = cuts_last_rows(params.chosen) and not bool(public.terminated().any())
+    cut = cuts_last_rows(params.chosen) and not public.terminates
     why = (
         "the last row of a trajectory that does not terminate is dropped, and its reward with it; if that is where the "
         "reward is, name columns.terminated (an outcome score ends the programme) or next_observation columns"

@@ -61,8 +61,9 @@ def assumptions(manifest: Manifest) -> list[str]:
 
 
 def log_statement(run: StageRun, statement: Statement) -> None:
-    """Tag the run with the statement. ε is that of the reservation, also where training stopped early."""
+    """Tag the run with the statement. ε is that of the reservation, also where training stopped early.
+
+    It is no metric here: the pipeline's run has that, so that a search by ε lists every result once.
+    """
     for key in ("private", "epsilon", "delta", "noise_multiplier", "unit", "dataset_fingerprint"):
         run.tag(key, str(getattr(statement, key)))
-    if statement.epsilon is not None:
-        run.metric("epsilon", statement.epsilon)

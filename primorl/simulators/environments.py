@@ -17,10 +17,14 @@ from primorl.project.errors import PipelineError
 _SIDE_BY_SIDE = 32
 
 
-def make(environment: str) -> gymnasium.Env[Any, Any]:
+def make(environment: str, render_mode: str | None = None) -> gymnasium.Env[Any, Any]:
     """Build the environment; observations that are no flat vector of numbers are flattened.
 
     A Dict's entries come in the order of its space (Gymnasium sorts the keys), a Discrete one becomes one-hot.
+
+    Args:
+        environment: a registered Gymnasium id.
+        render_mode: how its ``render`` draws, ``rgb_array`` for pictures; None: it does not.
 
     Raises:
         PipelineError: no such id is registered, or what it needs is not installed.
@@ -28,7 +32,9 @@ def make(environment: str) -> gymnasium.Env[Any, Any]:
     try:
         if environment.startswith("dm_control/"):
             _register_dm_control()
-        env = gymnasium.make(environment)
+        # Given only where it is asked for: many constructors take none.
+        drawn: dict[str, Any] = {} if render_mode is None else {"render_mode": render_mode}
+        env = gymnasium.make(environment, **drawn)
     except (gymnasium.error.Error, ImportError) as unknown:
         reason = " ".join(str(unknown).split())
         if isinstance(unknown, gymnasium.error.DependencyNotInstalled) and "mujoco" in reason.lower():

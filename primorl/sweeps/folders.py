@@ -23,6 +23,7 @@ from primorl.trajectories.storage.manifest import Manifest
 OUTPUT = Path("output.txt")
 _ENDED = Path("stages.json")
 _LAST_OF_DATA = "partition"
+_REPORT = "report"
 _REMEDY = "run `dvc repro partition` first: all trials of a sweep share its data"
 
 
@@ -94,13 +95,15 @@ def stages_of_data() -> list[str]:
 
 
 def stages() -> list[Stage]:
-    """The stages of ``dvc.yaml`` after ``partition``, in its order.
+    """The stages of ``dvc.yaml`` after ``partition``, in its order, without the report: a sweep has a table.
 
     Raises:
         PipelineError: one of them is no command ``python -m MODULE``.
     """
     found = []
     for name, content in _after_partition()[1].items():
+        if name == _REPORT:
+            continue
         words = shlex.split(str(content.get("cmd")))
         if words[:2] != ["python", "-m"] or len(words) < 3:
             raise PipelineError(

@@ -54,7 +54,7 @@ class Done:
 
 
 def checked(sweep: Sweep, trials: list[Trial]) -> None:
-    """Check the settings of all trials before the first is run.
+    """Check the settings of all trials, at least one, before the first is run.
 
     Raises:
         PipelineError: names the file, the trial and its wrong keys; or the partitions are not those that it asks for.
@@ -65,7 +65,7 @@ def checked(sweep: Sweep, trials: list[Trial]) -> None:
         except PipelineError as wrong:
             raise PipelineError(f"{sweep.path}: {said(trial, varying(trials))}: {wrong}") from None
         check_data(params)
-        check_partition(sweep, params)
+    check_partition(sweep, trial_params(trials[0]))  # all trials share it
 
 
 def check_partition(sweep: Sweep, params: Params) -> None:

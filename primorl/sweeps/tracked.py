@@ -11,7 +11,7 @@ from primorl.config.params import Params
 from primorl.project.files import home
 from primorl.sweeps.rows import Row
 from primorl.sweeps.trials import Trial
-from primorl.tracking import Log, open_store
+from primorl.tracking.store import Log, open_store
 
 if TYPE_CHECKING:
     from mlflow.tracking import MlflowClient

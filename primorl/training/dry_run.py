@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Weights, row_losses
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
@@ -20,14 +21,11 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.local_update import ensemble_clip, updates_of_units
 from primorl.training.public_evaluation import constant_loss
-from primorl.training.public_start import LEAST_UNITS as LEAST_OF_A_START
 from primorl.training.public_start import Units, public_start, shuffled
-from primorl.training.settings import EarlyStopping, Execution
+from primorl.training.settings import LEAST_OF_A_DRY_RUN, EarlyStopping, Execution
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import train
 
-LEAST_UNITS = 2 * LEAST_OF_A_START
-"""Public units that a dry run needs."""
 _MOST_UNITS = 48  # in both halves together: enough to tell settings apart, in about a second
 _MOST_ROWS = 8192
 _SEED = 1
@@ -65,12 +63,12 @@ class DryRun:
         flag: whether a termination is learned, so that a target's last column is its flag.
 
     Raises:
-        ValueError: there are fewer than `LEAST_UNITS` public units.
+        ValueError: there are fewer than `LEAST_OF_A_DRY_RUN` public units.
     """
 
     def __init__(self, public: CohortSource, *, flag: bool) -> None:
-        if public.units < LEAST_UNITS:
-            raise ValueError(f"a dry run needs {LEAST_UNITS} public units, found {public.units}")
+        if public.units < LEAST_OF_A_DRY_RUN:
+            raise ValueError(f"a dry run needs {LEAST_OF_A_DRY_RUN} public units, found {public.units}")
         chosen = shuffled(public)[:_MOST_UNITS]
         self._first, self._second = Units(public, chosen[::2]), Units(public, chosen[1::2])
         inputs, targets = self._second.rows(_MOST_ROWS)

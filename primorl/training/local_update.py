@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture, Weights
+from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
+from primorl.dynamics.ensemble import Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.networks import Network

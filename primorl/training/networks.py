@@ -1,8 +1,9 @@
 """What the engine asks of the networks that it trains: sizes and initial weights."""
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from primorl.dynamics.ensemble import Weights
+if TYPE_CHECKING:
+    from primorl.dynamics.ensemble import Weights
 
 
 class Network(Protocol):
@@ -40,5 +41,5 @@ class Network(Protocol):
     def parameters(self) -> int:
         """Weights of all members: the dimension of one noise draw."""
 
-    def initial_weights(self, seed: int) -> Weights:
+    def initial_weights(self, seed: int) -> "Weights":
         """Weights from a public seed."""

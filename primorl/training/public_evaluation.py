@@ -6,8 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.config import PublicLosses
-from primorl.dynamics.ensemble import Architecture, Weights, row_losses
+from primorl.dynamics.ensemble import Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training.networks import Network
 from primorl.training.policy_network import PolicyNetwork, constant_policy_loss, policy_row_losses

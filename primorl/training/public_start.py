@@ -12,10 +12,8 @@ from primorl.training.networks import Network
 from primorl.training.normaliser_query import all_rows
 from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
-from primorl.training.settings import PooledTraining
+from primorl.training.settings import LEAST_UNITS, PooledTraining
 
-LEAST_UNITS = 4
-"""Public units that a start needs: some are held out to tell when to stop."""
 _HELD_OUT = 4  # one unit in so many
 _MOST_ROWS, _HELD_OUT_ROWS = 262_144, 16_384
 _EPOCH_ROWS = 16_384

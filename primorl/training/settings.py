@@ -8,6 +8,10 @@ from primorl.project.values import Fraction, LearningRate, Portion, PositiveInt,
 if TYPE_CHECKING:
     import torch
 
+LEAST_UNITS = 4
+"""Public units that a start needs (`primorl.training.public_start`): some are held out to tell when to stop."""
+LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
+"""Public units that a dry run needs (`primorl.training.dry_run`)."""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
 
 

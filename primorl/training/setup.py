@@ -7,7 +7,8 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, Weights
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan

@@ -1,5 +1,6 @@
 """What may be said of a partitioned dataset: declared facts, and statistics of the public split alone."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from primorl.trajectories.storage.schema import action_vectors, arrow_schema, tr
 Floats = npt.NDArray[np.float64]
 
 _QUANTILES = (0.05, 0.5, 0.95)
+_MOST_BINS = 50
 _MOST_POINTS = 4000  # in the figure of coverage
 
 
@@ -115,7 +117,7 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
     returns.hist(public.returns, bins=min(50, max(5, len(public.returns) // 3)), color="C0")
     returns.set_xlabel("return of an episode")
     returns.set_ylabel("public trajectories")
-    lengths.hist(public.lengths, bins=min(50, max(5, len(np.unique(public.lengths)))), color="C1")
+    lengths.hist(public.lengths, bins=length_bins(public.lengths), color="C1")
     lengths.set_xlabel("steps of an episode")
     lengths.xaxis.set_major_locator(MaxNLocator(integer=True))
     place = np.concatenate([np.arange(n) / max(1, n - 1) for n in public.lengths])
@@ -135,6 +137,16 @@ def draw(path: Path, about: dict[str, Any], public: PublicSplit) -> None:
         fontsize=11,
     )
     figure.savefig(path, format="png", metadata={"Software": None})
+
+
+def length_bins(lengths: npt.NDArray[np.int64]) -> Floats:
+    """Edges of at most 50 bins for ``lengths`` [E], each of which holds equally many whole numbers.
+
+    Bins of another width would hold now more and now fewer lengths, and show spikes that are not in the data.
+    """
+    low, high = int(lengths.min()), int(lengths.max())
+    width = math.ceil((high - low + 1) / _MOST_BINS)
+    return np.arange(low, high + 1 + width, width).astype(float) - 0.5
 
 
 def _principal(observation: Floats) -> tuple[Floats, Floats, Floats]:

@@ -96,7 +96,8 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
         if members.shares_with(public_members):
             raise PipelineError(
                 f"{source}: a unit's rows are also those of another unit, and one is drawn private, the other public; "
-                "drop the duplicate"
+                "drop the duplicate; or, where the id of a trajectory is that of another unit, give it one of its own "
+                "(in a log: set options.trajectory_ids: per_unit)"
             )
         units_file.write_bytes(members.to_bytes())
         public_units_file.write_bytes(public_members.to_bytes() or NOBODY)

@@ -11,7 +11,7 @@ from primorl.attacks import one_run
 from primorl.attacks.one_run import OneRun, audit_one_run, canary_trajectories
 from primorl.attacks.units import Units
 from primorl.attacks.victims import ON_ONE_CORE
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from primorl.attacks.units import Units, WithCanaries
 from primorl.attacks.victims import ON_ONE_CORE
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler

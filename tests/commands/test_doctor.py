@@ -1,13 +1,16 @@
 """``primorl doctor`` names what needs to be done, cleans up after killed runs, and breaks nothing."""
 
 import os
+import re
 import shutil
+import socket
 import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from primorl.commands import doctor
 from primorl.commands import main as cli
@@ -47,7 +50,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def to_do(capsys: pytest.CaptureFixture[str]) -> list[str]:
     """The lines of the table that ask for something; the exit status says whether there are any."""
     status = cli.main(["doctor"])
-    lines = [line for line in capsys.readouterr().out.splitlines() if "TO DO" in line]
+    lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"  problem +\S", line)]
     assert status == (1 if lines else 0)
     return lines
 
@@ -61,7 +64,7 @@ def test_a_fresh_clone_is_healthy_and_stays_as_it_is(project: Path, capsys: pyte
 def test_it_works_outside_of_any_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    wrong = {finding.what: finding.says for finding in doctor.examine(Path.cwd()) if not finding.healthy}
+    wrong = {finding.what: finding.says for finding in doctor.examine(Path.cwd()) if finding.state == "problem"}
     assert wrong.pop("params.yaml").startswith("not there: this folder is no project")
     assert wrong.pop("dvc.lock") == "dvc.yaml is not there: this folder is no project"
 
@@ -93,6 +96,42 @@ def open_secret(project: Path) -> None:
     (project / ".primorl/secret").chmod(0o644)
 
 
+def open_state(project: Path) -> None:
+    begun()
+    (project / ".primorl").chmod(0o755)
+
+
+def other_version(project: Path) -> None:
+    (project / "primorl.version").write_text("0.0.1\n", encoding="utf-8")
+
+
+def set_key(project: Path, old: str, new: str) -> None:
+    text = (project / "params.yaml").read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (project / "params.yaml").write_text(text.replace(old, new), encoding="utf-8")
+
+
+def no_gpu(project: Path) -> None:
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    set_key(project, "  device: auto", "  device: cuda")
+
+
+def silent_store(project: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    set_key(project, "  uri:\n", f"  uri: http://user:PRIVATE@127.0.0.1:{port}\n")
+
+
+def broken_store(project: Path) -> None:
+    (project / "mlflow.db").write_bytes(b"no database at all, and long enough to have a header " * 20)
+
+
+def silent_ledger(project: Path) -> None:
+    set_key(project, "  url:\n", "  url: postgresql+psycopg://user:PRIVATE@127.0.0.1:9/none\n")
+
+
 def lost_secret(project: Path) -> None:
     begun()
     (project / ".primorl/secret").unlink()
@@ -111,6 +150,12 @@ def lost_ledger(project: Path) -> None:
         (lost_lock, ["not there, although there is a model"]),
         (lost_output, ["data/raw missing; `dvc checkout` brings back"]),
         (open_secret, ["chmod 600"]),
+        (open_state, ["others may read", "chmod 700"]),
+        (other_version, ["found '0.0.1', and primorl", "run `primorl init .`"]),
+        (no_gpu, ["compute.device: found cuda, but torch sees no GPU; use auto or cpu"]),
+        (silent_store, ["the MLflow store 127.0.0.1 cannot be used", "set tracking.uri to null"]),
+        (broken_store, ["mlflow.db cannot be used"]),
+        (silent_ledger, ["ledger"]),
         (lost_secret, ["put it back from its backup", "without it the ledger cannot be read"]),
         (lost_ledger, ["record 1: missing"]),
     ],
@@ -123,6 +168,7 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert lines
     for line in says:
         assert any(line in found for found in lines), lines
+    assert not any("PRIVATE" in line for line in lines)
 
 
 def test_a_healthy_ledger_and_outputs_are_counted(project: Path) -> None:
@@ -131,7 +177,7 @@ def test_a_healthy_ledger_and_outputs_are_counted(project: Path) -> None:
     for path in ("data/raw", "models/dynamics"):
         (project / path).mkdir(parents=True)
     found = {finding.what: finding for finding in doctor.examine(project)}
-    assert all(finding.healthy for finding in found.values())
+    assert all(finding.state != "problem" for finding in found.values())
     assert found["ledger"].says == "complete: 2 records"
     assert found["outputs"].says == "all 2 are there"
 
@@ -143,7 +189,7 @@ def test_another_python_first_on_the_path_is_noticed(
     (tmp_path / "other/python").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", f"{tmp_path / 'other'}{os.pathsep}{os.environ['PATH']}")
     (line,) = to_do(capsys)
-    assert line.startswith("stages' Python")
+    assert line.startswith("environment")
     assert f"put {Path(sys.executable).parent} first" in line
 
 
@@ -164,3 +210,26 @@ def test_it_sweeps_what_a_kill_left(
     monkeypatch.setattr(files, "sweep_leftovers", lambda root: [left] if root == project else [], raising=False)
     assert cli.main(["doctor"]) == 0
     assert f"removed 1: {left}" in capsys.readouterr().out
+
+
+def test_versions_and_device_are_named(project: Path) -> None:
+    found = {finding.what: finding for finding in doctor.examine(project)}
+    assert found["environment"].says == sys.prefix
+    assert f"torch {torch.__version__}" in found["packages"].says
+    assert found["device"].says.startswith("GPU" if torch.cuda.is_available() else "CPU")
+
+
+def test_a_warning_is_no_problem(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without git runs work, and experiments do not."""
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    found = {finding.what: finding for finding in doctor.examine(project)}
+    assert found["git"].state == "warning"
+    assert "install git" in found["git"].says
+    assert cli.main(["doctor"]) == 0
+
+
+def test_what_a_stage_makes_is_closed_to_others(project: Path) -> None:
+    """The twin of the permissions' check: the state of an ordinary run passes it."""
+    begun()
+    found = {finding.what: finding for finding in doctor.examine(project)}
+    assert found[".primorl"].says == "only its owner may read it"

@@ -18,7 +18,8 @@ from primorl.project.errors import PipelineError
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "mlflow", "dvc", "pydantic", "dp_accounting", "pandas", "numpy", "sqlalchemy", "scipy", "pyarrow")
 EVERY = (
-    *(("check",), ("plan",), ("summary",), ("release",), ("doctor",)),
+    *(("init",), ("check",), ("plan",), ("summary",), ("report",), ("runs",), ("predict",), ("export",)),
+    *(("release",), ("doctor",)),
     *(("data",), ("data", "describe"), ("data", "push")),
     *(("ledger",), ("ledger", "show"), ("ledger", "verify"), ("ledger", "export")),
     *(("audit",), ("audit", "mechanism"), ("audit", "one-run"), ("audit", "membership")),
@@ -133,6 +134,18 @@ def test_help_names_every_command_and_is_quick() -> None:
     assert min(took) <= 0.4
     for words in EVERY:
         assert re.search(rf"^  {words[0]} ", done.stdout, re.M)
+
+
+def test_the_shell_completes_commands_and_options() -> None:
+    """As bash asks, after `primorl --install-completion`."""
+    words = [sys.executable, "-m", "primorl.commands.main"]
+    for typed, place, completed in (("primorl in", "1", "init\n"), ("primorl plan --targ", "2", "--target-epsilon\n")):
+        asked = {"_PRIMORL_COMPLETE": "complete_bash", "COMP_WORDS": typed, "COMP_CWORD": place}
+        shown = subprocess.run(words, env=os.environ | asked, cwd=ROOT, capture_output=True, text=True, check=True)
+        assert shown.stdout == completed
+    shell = ["bash", "-c", f"{' '.join(words)} --show-completion; true"]  # `true`: bash stays, and is recognised
+    script = subprocess.run(shell, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "_PRIMORL_COMPLETE=complete_bash" in script.stdout
 
 
 @pytest.fixture

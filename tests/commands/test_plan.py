@@ -19,7 +19,7 @@ from primorl.privacy.ledger.ledger import Budget, Version
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup.accounts import project_ledger
-from primorl.setup.training import make_plan
+from primorl.setup.planning import make_plan
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.tiny_policy import write_partition
 from tests.privacy.accounting.test_epsilon import GOLDEN

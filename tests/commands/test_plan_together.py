@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.setup import cloning
+from primorl.setup import clone_work
 from tests.commands.test_plan import PRIVACY, said, write_params
 from tests.privacy.ledger.ledgers import adaptive
 from tests.projects import project_settings, write_settings
@@ -22,9 +22,9 @@ def test_the_clone_and_the_private_evaluation_are_counted_with_the_model(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are paid by the same people; the twin: without them nothing is said."""
-    monkeypatch.setattr(cloning, "ROUNDS", 5)
-    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 1.0)
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 20.0)
+    monkeypatch.setattr(clone_work, "ROUNDS", 5)
+    monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
+    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 20.0)
     write_params()
     assert "in all" not in said(capsys)
     raw = project_settings()

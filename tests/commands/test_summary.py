@@ -70,7 +70,7 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
     write_json(Path("metrics/summary.json"), SUMMARY | digests)
     (healthy,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
     assert cli.main(["summary"]) == 0
-    assert healthy.healthy
+    assert healthy.state == "ok"
     assert capsys.readouterr().err == ""
     Path("models/dynamics/model.safetensors").write_bytes(b"another")
     Path("models/policy/policy.safetensors").unlink()
@@ -80,7 +80,7 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
     said = "another models/dynamics is there now, models/policy is gone; run `dvc repro evaluate`"
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
     (stale,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
-    assert not stale.healthy
+    assert stale.state == "problem"
     assert said in stale.says
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ends import Evidence, evidence, with_ends, without_head
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
 from primorl.dynamics.seed_generators import SeedGenerators

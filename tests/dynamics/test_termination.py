@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import RULES, Rule
 from primorl.privacy.mechanism.clipping import EnsembleClip

@@ -25,6 +25,7 @@ from typing import Any
 from benchmarks.machine import RESULTS, machine
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
+from primorl.project.template import FILES
 from tests.mutations.planted_bugs import BUGS, Bug
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -89,6 +90,10 @@ def copy_project(folder: Path) -> Path:
             shutil.copytree(source, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         elif source.exists():
             shutil.copy(source, folder)
+    for file in (file for pattern in FILES for file in ROOT.glob(pattern)):  # `primorl init` copies them
+        copy = folder / file.relative_to(ROOT)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, copy)
     return folder
 
 

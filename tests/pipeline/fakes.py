@@ -5,6 +5,15 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 
+class PipelineRun:
+    """The run of the whole pipeline, as far as the stages before `evaluate` use it."""
+
+    run_id = "0123"
+
+    def params(self, values: Mapping[str, Any]) -> None:
+        """Forget them."""
+
+
 class FakeRun:
     """Everything a stage hands to MLflow, by kind."""
 
@@ -13,6 +22,7 @@ class FakeRun:
     def __init__(self) -> None:
         self.logged: dict[str, Any] = {}
         self.inner: dict[str, Self] = {}
+        self.pipeline = PipelineRun()
 
     @contextmanager
     def nested(self, name: str) -> Iterator[Self]:
@@ -27,3 +37,15 @@ class FakeRun:
 
     def tag(self, name: str, value: str) -> None:
         self.logged[name] = value
+
+    def note(self, text: str) -> None:
+        self.logged["note"] = text
+
+    def dataset(self, name: str, fingerprint: str, facts: Mapping[str, Any]) -> None:
+        self.logged["dataset"] = (name, fingerprint, facts)
+
+    def flush(self) -> None:
+        """Nothing waits."""
+
+    def send(self, call: object) -> None:
+        """There is no store."""

@@ -19,15 +19,16 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import cloning
+from primorl.setup import clone_work, cloning
 from primorl.setup.accounts import project_ledger
 from primorl.setup.losses import losses
 from primorl.setup.partitions import Partitions
+from primorl.setup.planning import check_choices
 from primorl.training import public_start
 from primorl.training.cloning import CloningSetup
 from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.public_start import LEAST_UNITS
+from primorl.training.settings import LEAST_UNITS
 from tests.pipeline.test_train_model_resumption import KilledError, dying
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
@@ -41,9 +42,9 @@ NOISE = {(EPSILON, DELTA): 1.0}  # the model's mechanism in these tests, whose c
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     """A clone of nine units in four rounds."""
-    monkeypatch.setattr(cloning, "ROUNDS", 4)
-    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 0.5)
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
+    monkeypatch.setattr(clone_work, "ROUNDS", 4)
+    monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
+    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
     monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
@@ -89,7 +90,7 @@ def test_a_clone_is_charged_before_it_is_trained_and_says_what_it_cost(
     assert stated["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
     assert (stated["charge"], stated["private"], stated["rounds"]) == (charge.id, True, 4)
     assert stated["noise_multiplier"] == 1.0
-    assert run.logged["epsilon"] == stated["epsilon"]
+    assert float(run.logged["epsilon"]) == stated["epsilon"]
     config = BehaviourConfig.read(FOLDER)
     assert (config.made, config.rounds, config.engine_version) == (True, 4, ENGINE_VERSION)
     assert config.public_loss is not None
@@ -123,17 +124,17 @@ def test_a_version_with_other_constants_charges_nobody_again(
 
     def prepared(params: Params) -> tuple[str, str]:
         setup = cloning.cloning_setup(params, partitions.manifest, partitions.public)
-        return cloning.CLONING.identity(params, setup, partitions), setup.digest
+        return cloning.CLONING.identity(params, partitions), setup.digest
 
     identity, digest = prepared(asked)
     local = dataclasses.replace(cloning.LOCAL, learning_rate=0.9)
     other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local}
     with monkeypatch.context() as patched:
         for name in (name for name in other if name.startswith(constant)):
-            patched.setattr(cloning, name, other[name])
+            patched.setattr(clone_work if name == "ROUNDS" else cloning, name, other[name])
         assert prepared(asked)[0] == identity
         assert prepared(asked)[1] != digest
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 1.0)
+    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 1.0)
     changes: list[dict[str, Any]] = [
         {"behaviour": {"target_epsilon": 1.0}},
         {"behaviour": {"hidden": [8]}},
@@ -206,15 +207,17 @@ def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Plan, "release", spying)
     cloned(asked)
-    assert seen == [(1.0, cloning.SAMPLING_PROBABILITY, 9)] * 4
+    assert seen == [(1.0, clone_work.SAMPLING_PROBABILITY, 9)] * 4
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:
     """With the settings as they are; `primorl plan` counts the same event."""
-    noise = cloning.noise_for(0.5, 1e-5)
-    found = spent(cloning.clone_event(0.5, 1e-5), 1e-5, rounds=cloning.ROUNDS).epsilon_pld
+    noise = clone_work.noise_for(0.5, 1e-5)
+    found = spent(clone_work.clone_event(0.5, 1e-5), 1e-5, rounds=clone_work.ROUNDS).epsilon_pld
     assert 0.49 < found <= 0.5
-    assert cloning.clone_event(0.5, 1e-5) == training_event(cloning.SAMPLING_PROBABILITY, noise, cloning.ROUNDS)
+    assert clone_work.clone_event(0.5, 1e-5) == training_event(
+        clone_work.SAMPLING_PROBABILITY, noise, clone_work.ROUNDS
+    )
 
 
 @pytest.mark.parametrize(("units", "expected"), [(100_000, 0.2), (3_000, 0.1059), (300, 0.01059)])
@@ -241,8 +244,6 @@ def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked:
     assert losses.final < losses.initial - 0.01
     assert setup.local == cloning.LOCAL_FROM_PUBLIC
     assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
-    other = dataclasses.replace(setup, start=None, local=cloning.LOCAL)
-    assert cloning.CLONING.identity(asked, setup, partitions) == cloning.CLONING.identity(asked, other, partitions)
 
 
 @pytest.mark.parametrize(("public", "normaliser"), [(LEAST_UNITS - 1, "public"), (LEAST_UNITS, "bounds")])
@@ -271,11 +272,11 @@ def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, mon
         seen.append(content)
         return dumps(content, **options)
 
-    setup, partitions = setup_of(asked)
+    partitions = Partitions.open(Path("data/partitions"))
     with monkeypatch.context() as patched:
-        patched.setattr(cloning.json, "dumps", spying)
-        cloning.CLONING.identity(asked, setup, partitions)
-        cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), setup, partitions)
+        patched.setattr(json, "dumps", spying)
+        cloning.CLONING.identity(asked, partitions)
+        cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), partitions)
     first, second = ({"network"} & set(content) for content in seen if "stage" in content)
     assert (first, second) == (set(), {"network"})
 
@@ -289,24 +290,32 @@ def test_bounds_of_a_spread_that_no_clone_can_have_are_refused(asked: Params, bo
 def test_a_network_whose_noise_leaves_no_clip_is_refused_before_the_charge(
     asked: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 2000.0)
+    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 2000.0)
     with pytest.raises(PipelineError, match=r"behaviour\.hidden: found \[2048, 2048\], .* weights"):
         cloned(with_changes(asked, behaviour={"hidden": [2048, 2048]}))
     assert not charged(asked)
-
-
-def test_an_identity_needs_no_public_start(asked: Params) -> None:
-    setup, partitions = setup_of(asked)
-    quick = cloning.cloning_setup(asked, partitions.manifest, partitions.public, start=False)
-    assert (setup.start is None, quick.start is None) == (False, True)
-    identities = {cloning.CLONING.identity(asked, each, partitions) for each in (setup, quick)}
-    assert len(identities) == 1
 
 
 def test_a_spread_of_discrete_actions_is_refused(asked: Params) -> None:
     """It would be nothing, and another identity. Twin: the default is not refused."""
     spaces = dataclasses.replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
     manifest: Any = SimpleNamespace(info=dataclasses.replace(INFO, spaces=spaces))
-    cloning._check_actions(asked, manifest)
+    clone_work.check_actions(asked, manifest)
     with pytest.raises(PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"):
-        cloning._check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
+        clone_work.check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
+
+
+def test_a_clone_that_cannot_be_made_is_refused_before_the_model_is_charged(
+    asked: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: the same data without a clone."""
+
+    def refuse(*_: object) -> None:
+        raise PipelineError("no clone of these actions")
+
+    monkeypatch.setattr(clone_work, "check_actions", refuse)
+    partitions = Partitions.open(Path("data/partitions"))
+    with pytest.raises(PipelineError, match="no clone of these actions"):
+        check_choices(asked, partitions.manifest, partitions.rows)
+    without = dataclasses.replace(asked, behaviour=dataclasses.replace(asked.behaviour, target_epsilon=None))
+    check_choices(without, partitions.manifest, partitions.rows)

@@ -2,31 +2,37 @@ import csv
 import hashlib
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from mlflow.tracking import MlflowClient
 
 from pipeline import evaluate
-from primorl.commands.summary import text
 from primorl.config import params
 from primorl.config.params import Params
+from primorl.dynamics.config import Variant
 from primorl.evaluation.returns import episode_returns
+from primorl.evaluation.table import text
 from primorl.evaluation.wording import account
 from primorl.policy.exported import DeterministicPolicy, save
+from primorl.privacy.statement import ProfilePoint
+from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
-from primorl.project.paths import PRIVATE_EVALUATION
+from primorl.project.paths import MANIFEST, PRIVATE_EVALUATION
 from primorl.setup.behaviour_files import write_nothing
 from primorl.setup.evaluation_files import nothing_asked
-from primorl.tracking import stage_run
+from primorl.tracking import RUN_TAGS, stage_run
+from primorl.tracking.registry import CHAMPION, LATEST
 from primorl.trajectories.storage.manifest import Manifest
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.tiny_policy import write_partitions
 from tests.projects import project_settings
-from tests.statements import NOT_PRIVATE
+from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
 
@@ -46,15 +52,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     for seconds, stage in enumerate(stages.split()):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)
+    write_json(Path("models/dynamics/privacy.json"), STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), PUBLIC)
     nothing_asked(chosen(), Manifest.load(Path("data/partitions/manifest.json"))).write(PRIVATE_EVALUATION)
     return tmp_path
 
 
-def place(folder: Path, statement: dict[str, Any], epochs: list[DeterministicPolicy] = EPOCHS) -> None:
+def place(
+    folder: Path,
+    statement: dict[str, Any],
+    epochs: list[DeterministicPolicy] = EPOCHS,
+    *,
+    clone_error: float | None = None,
+) -> None:
     folder.mkdir(parents=True)
-    save(folder, epochs, variant="mopo" if folder.name == "mopo" else "private", environment="Pendulum-v1")
+    variant: Variant = "mopo" if folder.name == "mopo" else "private"
+    save(folder, epochs, variant=variant, environment="Pendulum-v1", clone_error=clone_error)
     write_json(folder / "privacy.json", statement)
 
 
@@ -69,6 +83,90 @@ def chosen(variant: str = "private", score: dict[str, float] | None = None) -> P
 def run(selected: Params) -> None:
     with stage_run("evaluate", selected) as log:
         evaluate.body(selected, log)
+
+
+@pytest.mark.usefixtures("project")
+def test_results_of_an_epsilon_that_was_written_by_hand_are_refused() -> None:
+    """Twin: rounded up it is taken."""
+    for epsilon in (0.1, 1.2):
+        for folder in ("policy", "dynamics"):
+            write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"epsilon": epsilon})
+        if epsilon < 1:
+            with pytest.raises(PipelineError, match=r"policy/privacy\.json: epsilon: found 0\.1, less than the accoun"):
+                run(chosen())
+            assert not Path("metrics/summary.json").exists()
+        else:
+            run(chosen())
+
+
+@pytest.mark.usefixtures("project")
+def test_a_statement_of_another_model_or_without_its_clone_is_refused() -> None:
+    """Twin: model and clone lie there as the policy's statement names them."""
+    model, clone = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone"))
+    both = together({"models/dynamics": model, "models/behaviour": clone})
+    write_json(Path("models/policy/privacy.json"), both.to_json())
+    other = replace(clone, charge="other")
+    for beside, refusal in (
+        (
+            {"dynamics": model, "behaviour": other},
+            "mechanisms: not that of models/dynamics/privacy.json and models/beh",
+        ),
+        (
+            {"dynamics": other, "behaviour": clone},
+            "mechanisms: not that of models/dynamics/privacy.json and models/beh",
+        ),
+        ({"dynamics": replace(model, void=("noise is seeded",)), "behaviour": clone}, "void: not that of"),
+        ({"dynamics": model}, "mechanisms: found models/dynamics and models/behaviour; there are statements of models"),
+        ({"dynamics": model, "behaviour": clone}, None),
+    ):
+        Path("models/behaviour/privacy.json").unlink(missing_ok=True)
+        for folder, statement in beside.items():
+            write_json(Path(f"models/{folder}/privacy.json"), statement.to_json())
+        if refusal is None:
+            run(chosen())
+        else:
+            with pytest.raises(PipelineError, match=refusal):
+                run(chosen())
+    edited = replace(both, profile=(ProfilePoint(epsilon=0.0, delta=1e-6), *both.profile[1:]))
+    twice = replace(both, mechanisms=both.mechanisms[:1] * 2)
+    for statement, refusal in ((edited, "profile: not what the accountant makes"), (twice, "mechanisms: found models")):
+        write_json(Path("models/policy/privacy.json"), statement.to_json())
+        with pytest.raises(PipelineError, match=refusal):
+            run(chosen())
+    shutil.rmtree("models/policy")
+    place(Path("models/policy"), model.to_json(), clone_error=0.5)
+    with pytest.raises(PipelineError, match="mechanisms: found none, yet the policy was chosen near a clone"):
+        run(chosen())
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"unit": "hospital"},
+        {"units": 9999},
+        {"public_units": 7},
+        {"dataset_fingerprint": "ab" * 32},
+        {"public_assumptions": []},
+        {"attacks": []},
+        {"epsilon": 3.0},
+    ],
+    ids=lambda edit: next(iter(edit)),
+)
+def test_a_statement_that_says_something_else_than_its_model_s_is_refused(edit: dict[str, Any]) -> None:
+    """Twin: as the model's, it is taken; and what the model admits must be admitted of the policy."""
+    run(chosen())
+    write_json(Path("models/policy/privacy.json"), STATEMENT | edit)
+    with pytest.raises(PipelineError, match=f"{next(iter(edit))}: not that of models/dynamics/privacy.json"):
+        run(chosen())
+    write_json(Path("models/policy/privacy.json"), STATEMENT)
+    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
+        write_json(Path("models/dynamics/privacy.json"), STATEMENT | admitted)
+        with pytest.raises(PipelineError, match=r"not that of models/dynamics/privacy\.json"):
+            run(chosen())
+    Path("models/dynamics/privacy.json").unlink()
+    with pytest.raises(PipelineError, match=r"models/dynamics/privacy\.json: "):
+        run(chosen())
 
 
 @pytest.mark.usefixtures("project")
@@ -91,6 +189,8 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "optimize_mopo": 6,
         "evaluate_private": 7,
     }
+    low, high = summary.pop("public_return_ci95")
+    assert low < summary["public_return_mean"] < high
     assert summary == {
         "format": 5,
         "dataset": "pendulum-replay",
@@ -109,6 +209,8 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
         "episodes": 5,
         "policy_sha256": hashlib.sha256(Path("models/policy/policy.safetensors").read_bytes()).hexdigest(),
+        "public_return_mean": pytest.approx(PUBLIC["reward"].to_numpy().sum() / 3),
+        "public_trajectories": 3,
     }
 
 
@@ -118,8 +220,8 @@ def test_the_curve_has_a_row_an_epoch_and_the_figure_is_a_picture() -> None:
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
     assert [row["epoch"] for row in rows] == ["1", "2", "3"]
     assert {row["normalized_score"] for row in rows} == {""}
-    for row, policy in zip(rows, EPOCHS, strict=True):
-        expected = episode_returns("Pendulum-v1", policy, 2, seed=9).mean()
+    for row, policy, count in zip(rows, EPOCHS, (2, 2, 5), strict=True):  # the last epoch's is the final policy
+        expected = episode_returns("Pendulum-v1", policy, count, seed=9).mean()
         assert float(row["return_mean"]) == pytest.approx(expected, rel=1e-3)
         assert float(row["return_low"]) < float(row["return_mean"]) < float(row["return_high"])
     assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
@@ -127,18 +229,21 @@ def test_the_curve_has_a_row_an_epoch_and_the_figure_is_a_picture() -> None:
 
 
 def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
+    """A search by ε lists each result once: the pipeline's run has it, and what it was made with; no stage's has."""
     run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("primorl")
+    experiment = store.get_experiment_by_name("pendulum-replay")
     assert experiment is not None
-    stage, pipeline = sorted(store.search_runs([experiment.experiment_id]), key=lambda run: len(run.data.tags))
-    if "mlflow.parentRunId" in pipeline.data.tags:
-        stage, pipeline = pipeline, stage
+    (pipeline,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
+    (stage,) = store.search_runs([experiment.experiment_id], "tags.stage = 'evaluate'")
+    assert stage.data.tags["mlflow.parentRunId"] == pipeline.info.run_id
     summary = read_json(Path("metrics/summary.json"))
+    assert {name: pipeline.data.metrics[name] for name in ("return_mean", "normalized_score", "epsilon")} == {
+        name: summary[name] for name in ("return_mean", "normalized_score", "epsilon")
+    }
+    assert pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
+    assert set(stage.data.metrics) == {"curve.return_mean"}
     for logged in (stage, pipeline):
-        assert {name: logged.data.metrics[name] for name in ("return_mean", "normalized_score", "epsilon")} == {
-            name: summary[name] for name in ("return_mean", "normalized_score", "epsilon")
-        }
         assert logged.data.params == {
             "dataset": "pendulum-replay",
             "env_id": "Pendulum-v1",
@@ -149,13 +254,65 @@ def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
             "delta": "1e-05",
         }
         assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
-        assert "privacy.json" in [file.path for file in store.list_artifacts(logged.info.run_id)]
+        assert {file.path for file in store.list_artifacts(logged.info.run_id)} >= {
+            "privacy.json",
+            "summary.json",
+            "curves.csv",
+            "return.png",
+        }
     assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
-    assert {file.path for file in store.list_artifacts(stage.info.run_id)} > {
-        "summary.json",
-        "curves.csv",
-        "return.png",
-    }
+    assert "ε = 1.19" in pipeline.data.tags["mlflow.note.content"]
+    (used,) = pipeline.inputs.dataset_inputs
+    assert used.dataset.name == "pendulum-replay"
+    assert STATEMENT["dataset_fingerprint"].startswith(used.dataset.digest)
+
+
+@pytest.mark.usefixtures("project")
+def test_an_episode_of_the_final_policy_is_drawn_for_the_pipelines_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the policy that was evaluated, and not in the trials of a sweep."""
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
+    selected = chosen()
+    with stage_run("evaluate", selected) as log:
+        evaluate.body(selected, log)
+        ((run_of, environment, policy, seed, limit),) = drawn
+        assert run_of is log.pipeline
+    assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
+    observation = torch.ones(1, 1, 3)
+    assert torch.equal(policy.act(observation), EPOCHS[-1].act(observation))
+    monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
+    run(selected)
+    assert len(drawn) == 1
+
+
+def test_private_policies_are_registered_and_no_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twins: a void statement, a baseline and a sweep's trial register nothing."""
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    for folder in ("policy", "dynamics"):
+        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
+    run(chosen())
+    place(Path("models/mopo"), NOT_PRIVATE, EPOCHS[:1])
+    with monkeypatch.context() as other:
+        other.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
+        run(chosen("mopo"))
+    for folder in ("policy", "dynamics"):
+        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT)
+    with monkeypatch.context() as trial:
+        trial.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
+        run(chosen())
+    assert store.search_registered_models() == []
+    run(chosen())
+    run(chosen())  # the same policy again
+    (version,) = store.search_model_versions("name = 'pendulum-replay'")
+    for alias in (CHAMPION, LATEST):
+        assert store.get_model_version_by_alias("pendulum-replay", alias).version == version.version
+    summary = read_json(Path("metrics/summary.json"))
+    assert version.tags["policy_sha256"] == summary["policy_sha256"]
+    assert (version.tags["epsilon"], version.tags["unit"], version.tags["judged_by"]) == (
+        "1.19",
+        "trajectory",
+        "simulator",
+    )
 
 
 @pytest.mark.usefixtures("project")
@@ -201,13 +358,15 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
 
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
     for epoch, row in enumerate(rows):
-        expected = [episode_returns("Pendulum-v1", epochs[epoch], 2, seed=9).mean() for epochs in SEEDS.values()]
+        count = 5 if epoch == 2 else 2
+        expected = [episode_returns("Pendulum-v1", epochs[epoch], count, seed=9).mean() for epochs in SEEDS.values()]
         assert float(row["return_mean"]) == pytest.approx(sum(expected) / 2, rel=1e-3)
     assert "variant  private, 2 seeds" in text(summary)
     assert "over 2 seeds, 5 episodes each" in text(summary)
+    assert f"seeds    4: {means[0]:.4g} ±" in text(summary)  # each seed's own interval is not that over seeds
 
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("primorl")
+    experiment = store.get_experiment_by_name("pendulum-replay")
     assert experiment is not None
     runs = {logged.info.run_name: logged for logged in store.search_runs([experiment.experiment_id])}
     for seed, own in zip(SEEDS, summary["by_seed"], strict=True):
@@ -216,7 +375,8 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
         assert (logged.data.params["seed"], logged.info.status) == (str(seed), "FINISHED")
         assert logged.data.metrics["return_mean"] == own["return_mean"]
         assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
-    assert runs["evaluate"].data.metrics["return_mean"] == summary["return_mean"]
+    (pipeline,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
+    assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
 @pytest.mark.usefixtures("project")
@@ -243,7 +403,8 @@ def test_a_seed_without_its_policy_is_named() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_void_statement_is_called_void() -> None:
-    write_json(Path("models/policy/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
+    for folder in ("policy", "dynamics"):
+        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
     run(chosen())
     assert "ε = 1.19, δ = 1e-05 per trajectory — VOID: noise is seeded" in text(read_json(Path("metrics/summary.json")))
 

@@ -43,7 +43,7 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
     assert said["units"] == 9
     assert (said["rounds"], said["noise_multiplier"], said["sampling_probability"]) == (4, 1.0, 0.5)
     assert said["epsilon"] > 0
-    assert run.logged["epsilon"] == said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
+    assert float(run.logged["epsilon"]) == said["epsilon"] == pytest.approx(run.logged["epsilon_so_far"])
     assert run.steps["epsilon_so_far"] == [2, 4]
     assert said["spent_on_dataset"]["charges"] == 1
     assert said["spent_on_dataset"]["epsilon"] == pytest.approx(

@@ -12,7 +12,7 @@ import torch
 import yaml
 
 from primorl.config.params import Params, plain
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.ledger import charges
 from primorl.privacy.mechanism.clipping import EnsembleClip

@@ -14,7 +14,8 @@ import torch
 from pipeline import optimize_policy, train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.starts import StartModel
 from primorl.privacy.accounting import epsilon as accounting

@@ -9,7 +9,8 @@ import torch
 
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.files import write_json
 from primorl.setup.behaviour_files import write_nothing
@@ -86,7 +87,7 @@ def write_model(
     if action_high != 2.0:
         ensemble.bounds.action_high.fill_(action_high)
     folder = Path("models/dynamics")
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     ensemble.save(folder, environment="Pendulum-v1", variant=variant, rounds=1)  # type: ignore[arg-type]
     write_json(folder / "privacy.json", statement)
     write_nothing(Path("models/behaviour"))

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.policy.choice import Contest, Verdict
 from primorl.policy.exported import DeterministicPolicy

@@ -6,27 +6,30 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 
 import primorl
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.policy.loaded import ObservationError, Policy
+from primorl.policy.loaded import ObservationError, OutsideRangeError, Policy
 from primorl.project.errors import PipelineError
 from tests.policy.test_exported import EPOCHS, HIGH, LOW
 
-RANGE: dict[str, Any] = {"observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))}
+LOG: dict[str, Any] = {"observation_range": (torch.tensor([-10.0, -10.0, 5.0]), torch.tensor([10.0, 10.0, 5.0]))}
+RANGE: dict[str, Any] = {"environment": "Pendulum-v1"} | LOG
 NAMES: dict[str, Any] = {"names": (("age", "dose", "weight"), ("up", "down"))}
 ROWS = np.array([[0.5, -9.0, 5.0], [1.0, 2.0, 5.5], [-3.0, 8.0, 4.9]])
 
 
 def loaded(folder: Path, *, discrete: bool = False, **about: Any) -> Policy:
+    folder.mkdir(exist_ok=True)
     save(
         folder,
         [replace(one, discrete_actions=discrete) for one in EPOCHS],
         variant="private",
-        environment=None,
-        **about,
+        **{"environment": None} | about,
     )
     return primorl.load_policy(folder)
 
@@ -85,7 +88,19 @@ WRONG: dict[str, tuple[Any, str]] = {
     "a dimension too many": (np.zeros((1, 2, 3)), "observation: found shape 1x2x3; allowed"),
     "a number": (1.0, "observation: found shape a single number; allowed"),
     "nothing": ([], "observation: found shape 0; allowed"),
-    "words": (["a", "b", "c"], r"observation: not numbers; give \[3\] or \[n, 3\]"),
+    "words": (["a", "b", "c"], "observation: not numbers; give real numbers"),
+    "digits as text": (["0.5", "1", "5"], "observation: not numbers"),
+    "text among numbers": (np.array([0.5, "1", 5.0], dtype=object), "observation: not numbers"),
+    "bytes": (np.array([b"0", b"1", b"5"]), "observation: not numbers"),
+    "complex": (np.array([0.5, 1.0, 5.0], dtype=np.complex128), "observation: not numbers"),
+    "complex objects": (np.array([0.5, np.complex128(1), 5.0], dtype=object), "observation: not numbers"),
+    "dates": (np.array(["2020-01-01"] * 3, dtype="datetime64[D]"), "observation: not numbers"),
+    "masked": (np.ma.array([0.0, 1.0, 5.0], mask=[0, 1, 0]), r"observation\[1\] \(dose\): is not a finite number"),
+    "a masked row of a list": (
+        [np.ma.array([0.0, 1.0, 5.0]), np.ma.array([0.0, 1.0, 5.0], mask=[1, 0, 0])],
+        r"observation\[1, 0\] \(age\): is not a finite number",
+    ),
+    "none": ([0.0, None, 5.0], r"observation\[1\] \(dose\): is not a finite number"),
     "ragged": ([[1.0, 2.0, 3.0], [1.0]], "observation: not numbers"),
     "nan": ([0.0, float("nan"), 5.0], r"observation\[1\] \(dose\): is not a finite number"),
     "infinite": ([[0.0, 0.0, 5.0], [0.0, 0.0, float("-inf")]], r"observation\[1, 2\] \(weight\): is not a finite"),
@@ -114,6 +129,109 @@ def test_values_a_little_outside_the_range_are_answered(tmp_path: Path) -> None:
     loaded(tmp_path).act([-1e9, 1e9, 0.0])
 
 
+def test_a_log_s_policy_answers_one_standard_deviation_outside_the_range(tmp_path: Path) -> None:
+    """Codes such as 99 or -9 for a missing value get no action; only a simulator's range is widened by its width."""
+    policy = loaded(tmp_path, **LOG)
+    policy.act([-10.9, 11.9, 5.4])
+    for far in ([-11.1, 0.0, 5.0], [0.0, 12.1, 5.0]):
+        with pytest.raises(OutsideRangeError):
+            policy.act(far)
+        loaded(tmp_path / "simulated", **RANGE).act(far)
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_batch_is_answered_where_each_row_alone_would_be(tmp_path: Path, discrete: bool) -> None:
+    """One rule for `act` and `act_or_abstain`: every value that one refuses is a row on which the other abstains."""
+    policy = loaded(tmp_path, discrete=discrete, **RANGE)
+    edges = [-31.1, -30.9, 31.9, 33.0, np.nan, np.inf, -np.inf, 1e300, 0.0]
+    rows = np.array([[value, 0.0, 5.0] for value in edges] + [[0.0, value, 5.0] for value in edges])
+    actions, abstained = policy.act_or_abstain(rows)
+    assert (actions.dtype, abstained.dtype) == (np.int64 if discrete else np.float32, np.bool_)
+    assert 0 < abstained.sum() < len(rows)
+    for row, action, unknown in zip(rows, actions, abstained, strict=True):
+        if unknown:
+            assert action == -1 if discrete else np.isnan(action).all()
+            with pytest.raises(ObservationError) as refused:
+                policy.act(row)
+            assert isinstance(refused.value, OutsideRangeError) is bool(
+                np.isfinite(row).all() and np.abs(row).max() < 1e9
+            )
+        else:
+            np.testing.assert_allclose(action, policy.act(row), rtol=1e-5)  # type: ignore[arg-type]
+    assert policy.act_or_abstain(np.zeros((0, 3)))[0].shape == ((0,) if discrete else (0, 2))
+
+
+def test_the_answerable_range_is_where_act_answers(tmp_path: Path) -> None:
+    low, high = loaded(tmp_path, **RANGE).answerable_range
+    assert (low.tolist(), high.tolist()) == ([-31.0, -32.0, 4.5], [31.0, 32.0, 5.5])
+    low, high = loaded(tmp_path).answerable_range
+    assert np.isneginf(low).all()
+    assert np.isposinf(high).all()
+
+
+def test_a_batch_must_be_one(tmp_path: Path) -> None:
+    policy = loaded(tmp_path)
+    for wrong in ([1.0, 2.0, 3.0], [[1.0, 2.0]], [["a", "b", "c"]], [["1", "2", "3"]], np.ones((1, 3), complex)):
+        with pytest.raises(ObservationError, match=r"allowed: .*\[n, 3\]|not numbers"):
+            policy.act_or_abstain(wrong)
+
+
+def test_what_is_masked_is_missing(tmp_path: Path) -> None:
+    """Twin: a mask that hides nothing changes nothing. Below a mask lies any number."""
+    policy = loaded(tmp_path, **RANGE)
+    masked = np.ma.array(ROWS, mask=np.zeros_like(ROWS, dtype=bool))
+    np.testing.assert_array_equal(policy.act_or_abstain(masked)[0], policy.act(ROWS))
+    masked[1, 2] = np.ma.masked
+    for given in (masked, list(masked)):
+        actions, abstained = policy.act_or_abstain(given)
+        assert abstained.tolist() == [False, True, False]
+        assert np.isnan(actions[1]).all()
+
+
+TABLES: dict[str, Any] = {
+    "pandas": pd.DataFrame,
+    "arrow": pa.table,
+    "a dict": dict,
+}
+
+
+@pytest.mark.parametrize("table", TABLES.values(), ids=TABLES)
+def test_columns_of_a_table_are_found_by_name(tmp_path: Path, table: Any) -> None:
+    """In whatever order they stand, beside others; a missing one is named. Twin: an array goes by its order."""
+    policy = loaded(tmp_path, **RANGE, **NAMES)
+    age, dose, weight = ROWS.T
+    given = table({"weight": weight, "id": ["7", "8", "9"], "age": age, "dose": dose})
+    np.testing.assert_array_equal(policy.act(given), policy.act(ROWS))
+    assert not policy.act_or_abstain(given)[1].any()
+    assert policy.act_or_abstain(ROWS[:, [2, 0, 1]])[1].all()
+    with pytest.raises(ObservationError, match=r"^observation: found no column dose; needed are age, dose, weight; or"):
+        policy.act(table({"weight": weight, "age": age}))
+    with pytest.raises(ObservationError, match=r"^observation: column 'dose': not numbers"):
+        policy.act(table({"weight": weight, "age": age, "dose": ["1", "2", "3"]}))
+
+
+def test_one_observation_by_name(tmp_path: Path) -> None:
+    policy = loaded(tmp_path, discrete=True, **RANGE, **NAMES)
+    expected = policy.act(ROWS[1])
+    assert policy.act({"weight": 5.5, "age": 1, "dose": 2.0}) == expected
+    row = pd.DataFrame(ROWS, columns=list(NAMES["names"][0])).iloc[1]
+    assert policy.act(row[["dose", "weight", "age"]]) == expected
+    with pytest.raises(ObservationError, match="columns of different lengths"):
+        policy.act({"weight": [5.5, 5.0], "age": 1, "dose": 2.0})
+    twice = pa.table([[5.5], [1.0], [2.0], [3.0]], names=["weight", "age", "dose", "dose"])
+    with pytest.raises(ObservationError, match="found a column twice"):
+        policy.act(twice)
+    weight = torch.tensor(5.5, requires_grad=True)
+    assert policy.act({"weight": weight, "age": 1, "dose": 2.0}) == expected
+
+
+def test_a_policy_without_names_takes_columns_in_their_order(tmp_path: Path) -> None:
+    policy = loaded(tmp_path)
+    np.testing.assert_array_equal(policy.act(pd.DataFrame(ROWS, columns=["c", "b", "a"])), policy.act(ROWS))
+    with pytest.raises(ObservationError, match="not numbers"):
+        policy.act(dict(zip("abc", ROWS.T, strict=True)))
+
+
 @pytest.mark.parametrize(
     "about",
     [
@@ -122,6 +240,8 @@ def test_values_a_little_outside_the_range_are_answered(tmp_path: Path) -> None:
         {"observation_low": ["x"] * 3, "observation_high": ["y"] * 3},
         {"observation_names": ["a"]},
         {"action_names": [1, 2]},
+        {"observation_names": ["a", "b", "c"], "elapsed": {"name": "d", "unit": "hours", "most": 4.0}},
+        {"observation_names": ["a", "b", "c"], "elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
     ],
 )
 def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path, about: dict[str, Any]) -> None:

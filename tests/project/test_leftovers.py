@@ -147,7 +147,7 @@ def test_a_lock_on_a_file_that_was_deleted_is_taken_again(project: Path, monkeyp
         flock(handle, how)  # type: ignore[call-overload]
 
     with monkeypatch.context() as patched:
-        patched.setattr(files.fcntl, "flock", deleting)
+        patched.setattr(fcntl, "flock", deleting)
         with locked(file) as free, file.open("w") as other:
             assert free
             with pytest.raises(BlockingIOError):

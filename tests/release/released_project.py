@@ -15,7 +15,7 @@ from primorl.dynamics.config import PublicLosses
 from primorl.privacy.mechanism.entropy import SeededEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import write_json
-from primorl.setup import training
+from primorl.setup import planning
 from primorl.setup.model_files import write_model
 from primorl.trajectories.sources.replay.recording import Episode
 from tests.pipeline.tiny_policy import RememberingRun
@@ -70,7 +70,7 @@ def inside(folder: Path) -> Iterator[None]:
         os.chdir(before)
 
 
-def _write_as_good(folder: Path, *others: Any) -> None:
+def write_as_good(folder: Path, *others: Any) -> None:
     """Write that the model is better than a constant: a few rounds on a few units make none that is."""
     *first, paid, run = others
     if (loss := paid.trained.public_loss) is not None:
@@ -90,9 +90,9 @@ def run_stages(folder: Path, raw: dict[str, Any], episodes: Sequence[Episode], *
             write_json(Path(f"metrics/seconds/{name}.json"), {"seconds": 1.0})
         plan = partial(Plan, entropy=SeededEntropy(5)) if seeded else Plan
         with (
-            mock.patch.object(training, "Plan", plan),
+            mock.patch.object(planning, "Plan", plan),
             mock.patch.object(PublicLosses, "diverged", False),
-            mock.patch.object(train_model, "write_model", _write_as_good),
+            mock.patch.object(train_model, "write_model", write_as_good),
         ):
             before = (ingest, partition, train_model, clone_behaviour)
             for stage in (*before, optimize_policy, evaluate_private, evaluate):

@@ -14,7 +14,7 @@ from primorl.project.files import read_json, write_json
 from primorl.release import bundle
 from primorl.release.contents import CLONE, LEDGER, MODEL, POLICY
 from primorl.release.pages import promised, render
-from primorl.setup import cloning
+from primorl.setup import clone_work
 from tests.release.bundles import made, relist
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
 
@@ -29,9 +29,9 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Path:
     raw = tiny_params()
     raw["behaviour"]["target_epsilon"] = 5.0
     with pytest.MonkeyPatch.context() as quick:  # accounted like the model: no sampling, no search for the noise
-        quick.setattr(cloning, "ROUNDS", 3)
-        quick.setattr(cloning, "SAMPLING_PROBABILITY", 1.0)
-        quick.setattr(cloning, "noise_for", lambda epsilon, delta: 4.0)
+        quick.setattr(clone_work, "ROUNDS", 3)
+        quick.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
+        quick.setattr(clone_work, "noise_for", lambda epsilon, delta: 4.0)
         run_stages(folder, raw, EPISODES)
     with inside(folder):
         made()

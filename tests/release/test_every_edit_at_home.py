@@ -25,7 +25,9 @@ TENSORS = ("models/dynamics/model.safetensors", "models/policy/policy.safetensor
 CONFIGS = ("models/dynamics/config.json", "models/policy/config.json")
 STATEMENTS = ("models/dynamics/privacy.json", "models/policy/privacy.json")
 # Keys that only the simulator, the clock or params.yaml knows; `dvc.lock` tells where there is one.
-MEASURED = {"seed", "return_mean", "return_ci95", "normalized_score", "episodes", "seconds", "epochs"}
+MEASURED = {"seed", "return_mean", "return_ci95", "normalized_score", "episodes", "seconds", "epochs"} | {
+    *("public_return_mean", "public_return_ci95", "public_trajectories")
+}
 
 
 def test_edits_that_agree_with_each_other_are_refused_but_of_what_nothing_repeats(project: Path) -> None:

@@ -22,7 +22,17 @@ NOISE = 50.0
 BY_THE_MECHANISM = {
     *(f"{name}: layers" for name in ("dynamics/model.safetensors", "policy/policy.safetensors")),
     # A policy of other weights earns other returns, and other files have other hashes.
-    *(f"{card}: {words}" for card in ("card.md", "card.html") for words in ("Mean return in", "Score on the scale")),
+    *(
+        f"{card}: {words}"
+        for card in ("card.md", "card.html")
+        for words in (
+            "Mean return in",
+            "Score on the scale",
+            "the policy, in",
+            "The policy's interval",
+            "The two interv",
+        )
+    ),
     *(f"{MANIFEST}: files.{name}" for name in (*FILES,)),
     *(f"{card}: {name}" for card in CARDS for name in FILES - {*CARDS}),
     *(f"{LEDGER}: records.0.made.{Path(name).name}" for name in MODEL),

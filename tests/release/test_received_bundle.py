@@ -142,6 +142,12 @@ def other_names(folder: Path) -> None:
     relist(folder)
 
 
+def other_time(folder: Path) -> None:
+    names = read_json(folder / "policy/config.json")["observation_names"]
+    edit(folder / "policy/config.json", elapsed={"name": names[0], "unit": "hours", "most": 4.0})
+    relist(folder)
+
+
 def other_rounds(folder: Path) -> None:
     edit(folder / "dynamics/config.json", rounds=4)
     relist(folder)
@@ -172,6 +178,7 @@ def other_rounds(folder: Path) -> None:
         (large, "card.md is larger"),
         (other_range, "policy/config.json: observation_low: not the bound in dynamics/model.safetensors"),
         (other_names, "policy/config.json: observation_names: differs from dynamics/config.json"),
+        (other_time, "policy/config.json: elapsed: differs from dynamics/config.json"),
         (other_rounds, "dynamics/config.json: rounds: more than the 3"),
     ],
 )

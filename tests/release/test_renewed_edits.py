@@ -36,6 +36,8 @@ NEEDS_A_SIGNATURE = {
     f"{LEDGER}: records",
     # The returns, which a simulator measured, and their dataset's name.
     *(f"{EVALUATION}: {key}" for key in ("dataset", "return_mean", "return_ci95", "normalized_score", "episodes")),
+    # What the public trajectories earn; they are not in the bundle.
+    *(f"{EVALUATION}: public_{key}" for key in ("return_mean", "return_ci95", "trajectories")),
 }
 
 

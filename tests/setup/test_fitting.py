@@ -18,10 +18,14 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
-from primorl.setup.fitting import TRAINING_KEYS, DryRun, Fit, check_verdict
-from primorl.setup.model_training import MODEL_TRAINING, model_identity
+from primorl.setup.fitting import TRAINING_KEYS, Fit, check_verdict
+from primorl.setup.model_training import MODEL_TRAINING
+from primorl.setup.model_work import model_identity
 from primorl.setup.partitions import Partitions
-from primorl.setup.training import make_plan, training_setup
+from primorl.setup.planning import make_plan
+from primorl.setup.training import training_setup
+from primorl.training import dry_run
+from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.fakes import FakeRun
@@ -43,8 +47,13 @@ def setup_of(params: Params) -> Any:
 
 
 def identity(params: Params) -> str:
-    chosen, _ = fit(params)
-    return model_identity(params, setup_of(chosen), SimpleNamespace(identity="data"))  # type: ignore[arg-type]
+    fit(params)
+    return identity_of(params)
+
+
+def identity_of(params: Params) -> str:
+    data = SimpleNamespace(identity="data", manifest=Manifest.load(MANIFEST))
+    return model_identity(params, data)  # type: ignore[arg-type]
 
 
 def test_who_comes_second_waits_for_the_first_one_s_fit(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,7 +98,7 @@ def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: 
     def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
         assert from_public
         loss = losses[setup.local.learning_rate, noise]
-        return fitting.Outcome(start=3.0, loss=loss, constant=5.0, in_all=loss)
+        return Outcome(start=3.0, loss=loss, constant=5.0, in_all=loss)
 
     monkeypatch.setattr(DryRun, "outcome", outcome)
     chosen, found = fit(automatic(data))
@@ -105,7 +114,7 @@ def test_the_verdict_follows_what_is_left_of_what_can_be_learned(
     data: Params, monkeypatch: pytest.MonkeyPatch, loss: float, answer: str
 ) -> None:
     def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
-        return fitting.Outcome(start=1.0, loss=0.0 if noise == 0 else loss, constant=5.0, in_all=loss)
+        return Outcome(start=1.0, loss=0.0 if noise == 0 else loss, constant=5.0, in_all=loss)
 
     monkeypatch.setattr(DryRun, "outcome", outcome)
     assert fit(automatic(data))[1].answer == answer
@@ -131,7 +140,7 @@ def test_a_fit_is_made_once_for_the_same_public_facts(data: Params, monkeypatch:
     fit(params, units=90)
     fit(automatic(data, privacy__noise_multiplier=2.0))
     assert len(fits()) == 3, "K and the noise are what it depends on"
-    monkeypatch.setattr(fitting, "DryRun", lambda *_, **__: pytest.fail("fitted again"))
+    monkeypatch.setattr(dry_run, "DryRun", lambda *_, **__: pytest.fail("fitted again"))
     assert fit(params) == first
     assert fit(automatic(data, privacy__draw=1, dynamics__train_anyway=True))[1] == first[1]
     assert json.loads((Path(".primorl/fits") / name).read_text())["answer"] == first[1].answer
@@ -280,7 +289,7 @@ def test_what_the_mechanism_does_not_depend_on_is_the_same_paid_work(data: Param
         statistics = project_settings()["privacy"]["statistics"] | {"starts": changes.pop("starts", False)}
         statistics["noise_multiplier"] = changes.pop("z", 14.0)
         params = automatic(data, privacy__statistics=statistics, **changes)
-        return model_identity(params, None, SimpleNamespace(identity="data"))  # type: ignore[arg-type]
+        return identity_of(params)
 
     of_noise, of_epsilon = {"privacy__noise_multiplier": 1.0}, {"privacy__noise_multiplier": None}
     of_epsilon |= {"privacy__target_epsilon": 1.0}
@@ -294,9 +303,7 @@ def test_work_that_was_paid_for_before_settings_were_fitted_is_the_same_work(dat
     raw = project_settings()
     raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 1.0}
     params = params_module.from_plain(raw)
-    same = SimpleNamespace(identity="data")
-    found = model_identity(params, setup_of(params), same)  # type: ignore[arg-type]
-    assert found == "94d69b1dde5a431f84cd4fc5fee2e8e11f51b1473a57f53f60553e5e2c0423cd"
+    assert identity_of(params) == "94d69b1dde5a431f84cd4fc5fee2e8e11f51b1473a57f53f60553e5e2c0423cd"
 
 
 def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +316,7 @@ def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.Mon
     setup = setup_of(fit(params)[0])
     other = dataclasses.replace(setup, plan=dataclasses.replace(setup.plan, rounds=setup.plan.rounds + 1))
     for first, error in ((setup, InterruptedError), (other, PipelineError)):
-        paid = model_identity(params, first, Partitions.open(PARTITIONS))
+        paid = model_identity(params, Partitions.open(PARTITIONS))
         granted.append(paid_training._agreed(paid, first))
         with pytest.raises(error):
             paid_training.work_for_first(params, MODEL_TRAINING, PARTITIONS)

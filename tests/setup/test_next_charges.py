@@ -3,7 +3,6 @@
 import re
 from contextlib import closing
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,11 +13,11 @@ from primorl.config.params import Params, plain
 from primorl.privacy.ledger.requests import Request
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
-from primorl.setup import cloning, next_charges
+from primorl.setup import clone_work, next_charges
 from primorl.setup.accounts import project_ledger
 from primorl.setup.next_charges import beside_model, check_all_fits
 from primorl.setup.partitions import Partitions
-from primorl.setup.training import training_setup
+from primorl.setup.planning import make_plan
 from tests.commands.test_plan import said
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
@@ -31,9 +30,9 @@ DELTA = 1e-3
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clone that is accounted in a moment."""
-    monkeypatch.setattr(cloning, "ROUNDS", 5)
-    monkeypatch.setattr(cloning, "SAMPLING_PROBABILITY", 1.0)
-    monkeypatch.setattr(cloning, "noise_for", lambda epsilon, delta: 6 / epsilon)
+    monkeypatch.setattr(clone_work, "ROUNDS", 5)
+    monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
+    monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 6 / epsilon)
 
 
 @pytest.fixture
@@ -56,7 +55,7 @@ def at(asking: Params, budget: float | None, epsilon: float, **privacy: Any) -> 
 
 def check(params: Params) -> None:
     partitions = Partitions.open(PARTITIONS)
-    check_all_fits(params, training_setup(params, partitions.manifest, partitions.public), partitions)
+    check_all_fits(params, make_plan(params, partitions.manifest), partitions)
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(asking: Params) -> None:
@@ -102,22 +101,25 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     clone_behaviour.body(params, RememberingRun())  # type: ignore[arg-type]
     partitions = Partitions.open(PARTITIONS)
     with closing(project_ledger(params)) as ledger:
-        for each in beside_model(params, None)[1:]:
+        for each in beside_model(params, None, partitions.manifest)[1:]:
             asked = Request(partitions.version, INFO.dataset, each.stage, each.stage, each.event, DELTA, None, None)
             ledger.commit(ledger.reserve(asked, None).id)
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
+    for stage in ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private"):
+        monkeypatch.setattr(next_charges, "changed_stages", lambda stage=stage: {stage})
+        found = planned(params, capsys)
+        assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), "others may be asked"
+    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"evaluate"})
     again = planned(replace(params, seed=7), capsys)
     assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other, capsys).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
-    near = SimpleNamespace(about=("model", "policy"))
     wide = replace(params, behaviour=replace(params.behaviour, hidden=(8,)))
     with monkeypatch.context() as patched:
-        patched.setattr(next_charges, "estimator", lambda *_, **__: near)
+        patched.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "policy"))
         assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
         assert planned(wide, capsys).endswith(f"clone_behaviour 0.35, {questions}"), "its policy is near another clone"
-    weighed = SimpleNamespace(about=("model", "clone"))
-    monkeypatch.setattr(next_charges, "estimator", lambda *_, **__: weighed)
+    monkeypatch.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "clone"))
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
     assert planned(other, capsys).endswith(f"clone_behaviour 0.3, {questions}"), "it asks with another clone's weights"

@@ -10,7 +10,8 @@ import yaml
 from primorl.config import params as params_module
 from primorl.config.params import Params, parse
 from primorl.config.suggestions import FITTED, leaves
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted

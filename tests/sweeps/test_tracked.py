@@ -27,7 +27,7 @@ def test_trials_are_nested_in_one_run_that_the_same_command_resumes(
     with stage_run("evaluate", project):
         pass
     client = MlflowClient(f"sqlite:///{Path.cwd() / 'mlflow.db'}")
-    (experiment,) = [found for found in client.search_experiments() if found.name == "primorl"]
+    (experiment,) = [found for found in client.search_experiments() if found.name == "small"]
     stage, trial, sweep = client.search_runs([experiment.experiment_id], order_by=["attributes.start_time DESC"])
     assert (sweep.info.run_name, sweep.info.status) == ("sweep tiny", "FINISHED")
     assert sweep.data.metrics == {"finished": 2, "best": -3.5}

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan

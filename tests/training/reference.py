@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import TERMINATION_GAIN, Architecture
+from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
 from primorl.training.local_update import LocalBatches
 from primorl.training.policy_network import PolicyNetwork
 from primorl.training.settings import LocalTraining

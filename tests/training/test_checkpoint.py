@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.privacy.ledger.checkpoint import Checkpoint, read_checkpoint, write_checkpoint
 from primorl.project.errors import PipelineError
 from primorl.training.public_evaluation import PublicEvaluation

@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training import dry_run as module
 from primorl.training import public_start
-from primorl.training.dry_run import LEAST_UNITS, DryRun
+from primorl.training.dry_run import DryRun
+from primorl.training.settings import LEAST_OF_A_DRY_RUN
 from primorl.training.setup import TrainingSetup
 from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, server_training, training_setup
@@ -159,5 +160,5 @@ def test_the_clip_leaves_nine_updates_in_ten_as_they_are(
 
 
 def test_too_few_units_are_refused(small: Architecture) -> None:
-    with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} public units, found {LEAST_UNITS - 1}"):
-        DryRun(with_flags(small, LEAST_UNITS - 1), flag=False)
+    with pytest.raises(ValueError, match=f"needs {LEAST_OF_A_DRY_RUN} public units, found {LEAST_OF_A_DRY_RUN - 1}"):
+        DryRun(with_flags(small, LEAST_OF_A_DRY_RUN - 1), flag=False)

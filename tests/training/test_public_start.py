@@ -5,11 +5,12 @@ import dataclasses
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training import public_start as module
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.public_start import LEAST_UNITS, Units, public_start, shuffled
+from primorl.training.public_start import Units, public_start, shuffled
+from primorl.training.settings import LEAST_UNITS
 from tests.plans import ensemble_plan
 from tests.units import Ragged, make_units, training_setup
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy
@@ -73,7 +73,8 @@ def participants(monkeypatch: pytest.MonkeyPatch, training: Rounds, weights: Any
     seen: list[list[int]] = []
 
     def summing(start: Any, batches: LocalBatches, *rest: Any) -> list[Tensor]:
-        seen[-1] += batches.inputs[0, :, 0, 0].int().tolist()
+        held = batches.weights[0].any(dim=1)  # a chunk is filled up with units without rows
+        seen[-1] += batches.inputs[0, held, 0, 0].int().tolist()
         return [torch.zeros_like(w, dtype=torch.float64) for w in start]
 
     monkeypatch.setattr(captured, "sum_of_updates", summing)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan

@@ -1,9 +1,12 @@
 """dp-accounting's accountants, with the events that this project composes and they do not know."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import dp_accounting
+import numpy as np
+import numpy.typing as npt
 from dp_accounting import dp_event, pld, rdp
 
 from primorl.privacy.accounting.groups import mixture_rdp
@@ -44,8 +47,22 @@ class RdpWithGroups(rdp.RdpAccountant):  # type: ignore[misc]
             own = pure_rdp(event.epsilon, self._orders)
         elif isinstance(event, dp_event.MixtureOfGaussiansDpEvent):
             own = mixture_rdp(event, self._orders)
+        elif do_compose and _is_sampled_gaussian(event):
+            own = _sampled_gaussian_rdp(event, tuple(self._orders))
         else:
             return super()._maybe_compose(event, count, do_compose)
         if do_compose:
             self._rdp += count * own
         return None
+
+
+def _is_sampled_gaussian(event: dp_event.DpEvent) -> bool:
+    return isinstance(event, dp_event.PoissonSampledDpEvent) and isinstance(event.event, dp_event.GaussianDpEvent)
+
+
+@lru_cache(maxsize=256)
+def _sampled_gaussian_rdp(event: dp_event.DpEvent, orders: tuple[float, ...]) -> npt.NDArray[np.float64]:
+    """dp-accounting's divergences of one round, which take milliseconds and are asked for again and again."""
+    found: npt.NDArray[np.float64] = np.asarray(rdp.RdpAccountant(orders).compose(event).rdp)
+    found.flags.writeable = False
+    return found

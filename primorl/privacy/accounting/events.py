@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from primorl.privacy.accounting.pure import PureDpEvent
 
-_MOST_PARTS = 16  # of a composed event
+_MOST_PARTS = 256  # of a composed event: all clones of a sweep, and no more than is composed in a moment
 
 
 def event_to_json(event: dp_event.DpEvent) -> dict[str, Any]:

@@ -22,6 +22,7 @@ GROUP_SIZES = (2, 4, 8)
 _PROFILE = (*(j / 10 for j in range(10)), 1.5, 2.0)  # shares of ε
 _SLOPES = 1000  # lines under which the trade-off curve is read
 _LEAST_DELTA = 1e-10
+_NO_BOUND = 700.0  # ε, above which e^ε is no float; such a point bounds nothing
 _LARGEST_PROFILE = 30.0  # ε; beyond, an attack may be certain and there is nothing to tell
 
 
@@ -92,6 +93,7 @@ def true_positive_rate(profile: Sequence[tuple[float, float]], rate: float) -> f
     bounds = (
         bound
         for epsilon, delta in profile
+        if epsilon < _NO_BOUND
         for bound in (delta + math.exp(epsilon) * rate, 1 - math.exp(-epsilon) * (1 - delta - rate))
     )
     return min(1.0, max(rate, min(bounds, default=1.0)))

@@ -26,6 +26,7 @@ _ROUGH = 0.05
 _WHOLE_ORDERS = [2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 512]
 
 
+@cache  # candidates of a fit, and the parts of a plan, ask for few of them, many times
 def solve_noise_multiplier(
     target_epsilon: float, delta: float, sampling_probability: float, rounds: int, queries: tuple[float, ...] = ()
 ) -> float:

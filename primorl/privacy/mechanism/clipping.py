@@ -1,13 +1,14 @@
 """Clips: bounds on what one unit may contribute. Each clip states the sensitivity of the sum it makes."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # slow to import: clipping needs no accountant, and what it costs needs no torch
+    from torch import Tensor
 
-if TYPE_CHECKING:  # the accountant is slow to import, and clipping needs none of it
     from primorl.privacy.accounting.epsilon import Relation
 
 # A row of up to so many numbers is summed in float32: in whatever order, its norm is off by 2^-15 of itself at most.
@@ -37,7 +38,7 @@ class Clip(Protocol):
     def pieces(self) -> tuple[int, ...]:
         """Shape of the equal pieces that one contribution consists of, for the audit; ``(1,)`` for one vector."""
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
 
     def clip_pieces(self, contributions: Tensor) -> Tensor:
@@ -74,7 +75,7 @@ class L2Clip:
         """C: L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum: C where one unit is zeroed out, 2C where one is replaced."""
         return _sensitivity(self.clipping_norm, relation)
 
@@ -95,6 +96,8 @@ class L2Clip:
         Raises:
             ValueError: if ``vectors`` has another shape or type. A row must be all that one unit contributes.
         """
+        import torch
+
         if vectors.dim() != 2 or vectors.dtype not in (torch.float32, torch.float64):
             raise ValueError(
                 f"vectors: found {vectors.dtype} of shape {tuple(vectors.shape)}; allowed is float32 or float64 "
@@ -160,7 +163,7 @@ class EnsembleClip:
         """C: L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets.
 
         C where one unit is zeroed out: its update becomes zero. 2C where one is replaced: one update
@@ -181,6 +184,8 @@ class EnsembleClip:
 
     def clip_pieces(self, contributions: Tensor) -> Tensor:
         """See `Clip.clip_pieces`; contributions are ``[P, L, N, n]``."""
+        import torch
+
         pairs = contributions.transpose(1, 2).flatten(0, 1)  # [P·N, L, n]: `finish` takes (unit, member) pairs
         layers = torch.stack(self.finish([pairs[:, layer].clone() for layer in range(self.layers)]))
         return layers.view(self.layers, len(contributions), self.members, -1).transpose(0, 1)
@@ -199,7 +204,7 @@ class EnsembleClip:
             ``[P, L]``, at most 1. NaN where the norm is NaN, 0 where it is infinite.
         """
         if math.isinf(self.clipping_norm):
-            return torch.ones_like(squares)
+            return squares.new_ones(squares.shape)
         norms = squares.sqrt() if self.mode == "per_layer" else squares.sum(1, keepdim=True).sqrt()
         return (self.bound * _MARGIN / norms).clamp(max=1.0).expand_as(squares)
 
@@ -212,6 +217,8 @@ class EnsembleClip:
         Args:
             updates: one float32 tensor ``[P, .., n]`` for each layer; together they hold P updates.
         """
+        import torch
+
         squares = torch.stack([_squares(update) for update in updates], dim=1)
         sound = squares.isfinite().all(dim=1, keepdim=True)
         factors = torch.where(sound, self.factors(squares), 0.0).to(torch.float32)
@@ -237,7 +244,7 @@ def _check_norm(clipping_norm: float) -> None:
         )
 
 
-def _sensitivity(clipping_norm: float, relation: "Relation") -> float:
+def _sensitivity(clipping_norm: float, relation: Relation) -> float:
     return clipping_norm if relation == "zero_out_one" else 2 * clipping_norm
 
 
@@ -248,6 +255,8 @@ def _stated(clipping_norm: float) -> float | None:
 
 def _squares(update: Tensor) -> Tensor:
     """``[P, .., n]`` to the squared norms of the P updates, float64."""
+    import torch
+
     dtype = None if update.shape[-1] <= _LONGEST_ROW else torch.float64
     rows: Tensor = torch.linalg.vector_norm(update, dim=-1, dtype=dtype).double().square_()
     if dtype is not None and update.dtype == torch.float32:  # short rows overflow by themselves

@@ -3,15 +3,18 @@
 Never logged, never saved, never seeded from a config: whoever knows the seed can subtract the noise.
 """
 
+from __future__ import annotations
+
 import math
 import os
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
-from torch import Tensor
+
+if TYPE_CHECKING:  # slow to import, and a plan that is only costed draws nothing
+    from torch import Tensor
 
 _ZEROS = bytes(1 << 16)
 _UNUSED_BITS = np.uint64(11)
@@ -75,5 +78,7 @@ def cells(words: NDArray[np.uint64]) -> Tensor:
 
     A quarter, for the largest k plus a half would round to 2⁵³, and times 2⁻⁵³ be a one.
     """
+    import torch
+
     np.right_shift(words, _UNUSED_BITS, out=words)
     return torch.from_numpy(words.view(np.float64)).copy_(torch.from_numpy(words.view(np.int64))).add_(0.25)

@@ -1,23 +1,26 @@
 """The plan: sampler, clip, noise and accounted event from one frozen object, so that they cannot disagree."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
-import torch
 from dp_accounting import dp_event
-from torch import Tensor
 
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
-from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
 from primorl.project.files import finite
+
+if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing
+    from torch import Tensor
 
 MOST_UNITS = 1 << 26
 """So many units' contributions are summed exactly (`Plan.grid`)."""
@@ -104,7 +107,7 @@ class Plan:
         if self.processes > 1 and self.entropy.seeded:
             raise ValueError("from one seed, units of several processes would share their coins")
 
-    def of_process(self, process: int, processes: int) -> "Plan":
+    def of_process(self, process: int, processes: int) -> Plan:
         """The same plan for one of several processes that make every round together."""
         return replace(self, process=process, processes=processes)
 
@@ -166,6 +169,10 @@ class Plan:
         Raises:
             ValueError: this is not the first process, which alone draws noise, once.
         """
+        import torch
+
+        from primorl.privacy.mechanism.noise import normals
+
         self._refuse_others()
         sizes = [part.numel() for part in total]
         if self.is_private:

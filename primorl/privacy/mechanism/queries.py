@@ -8,6 +8,8 @@ Contributions are whole numbers: multiples of 2⁻²⁰. Sums of integers are ex
 sensitivity is exact too.
 """
 
+from __future__ import annotations
+
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -15,16 +17,15 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-import torch
 from dp_accounting import dp_event
-from torch import Tensor
 
 from primorl.privacy.accounting import epsilon as accounting
 from primorl.privacy.mechanism.entropy import Entropy
-from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.statement import QueryStatement
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # torch is slow to import, and a query that is only costed sums nothing
+    from torch import Tensor
+
     from primorl.privacy.accounting.epsilon import Relation
 
 ONE = 1 << 20
@@ -65,7 +66,7 @@ class Contribution(Protocol):
     def sensitivity(self) -> float:
         """L2 sensitivity of the sum when one unit is zeroed out, in units of 1."""
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
 
 
@@ -87,7 +88,7 @@ class GaussianQuery:
     noise_multiplier: float
 
     @classmethod
-    def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> "GaussianQuery":
+    def of(cls, what: str, contribution: Contribution, noise_multiplier: float) -> GaussianQuery:
         """The query of a registered name, with the sensitivity that its contribution states.
 
         Raises:
@@ -120,7 +121,9 @@ class GaussianQuery:
         Returns:
             The same shape, float64, in units of 1.
         """
-        exact = total.to(torch.float64) / ONE
+        from primorl.privacy.mechanism.noise import normals
+
+        exact = total.double() / ONE
         if self.noise_multiplier == 0:
             return exact
         noise = normals(entropy, exact.numel()).view(exact.shape) * self.standard_deviation
@@ -161,7 +164,7 @@ class Fractions:
         """L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
         return math.sqrt(self.columns if relation == "zero_out_one" else 2 * self.columns)
 
@@ -175,6 +178,8 @@ class Fractions:
         Returns:
             int64 ``[columns, bins]``; sensitive.
         """
+        import torch
+
         units = len(bins)
         counted = own.unsqueeze(-1) & (bins >= 0) & (bins < self.bins)
         place = torch.arange(self.columns, device=bins.device) * self.bins
@@ -219,7 +224,7 @@ class Moments:
         """L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
         size, blocks = self.size, len(self.categories)
         if relation == "zero_out_one":
@@ -236,6 +241,8 @@ class Moments:
         Returns:
             int64 ``[numbers]``; sensitive.
         """
+        import torch
+
         held = vectors.to(torch.float64).nan_to_num(nan=0.0).clamp(-1, 1)
         first, second = torch.triu_indices(self.size, self.size, device=held.device)
         moments = torch.cat((held, held[:, first] * held[:, second]), dim=1)
@@ -272,7 +279,7 @@ class BoundedSum:
         """L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
-    def sensitivity_under(self, relation: "Relation") -> float:
+    def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
         return self.norm if relation == "zero_out_one" else 2 * self.norm
 
@@ -288,6 +295,8 @@ class BoundedSum:
         Raises:
             ValueError: if ``vectors`` has another shape, or the sum could overflow.
         """
+        import torch
+
         if vectors.dim() != 2 or vectors.shape[1] != self.size:
             raise ValueError(f"vectors: found shape {tuple(vectors.shape)}, allowed is [U, {self.size}]")
         if not 0 < self.norm * max(len(vectors), 1) * ONE < 2.0**62:

@@ -1,12 +1,16 @@
 """Which units join a round."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from primorl.privacy.mechanism.entropy import Entropy, integers
+
+if TYPE_CHECKING:  # slow to import, and a plan that is only costed samples nobody
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,8 @@ class PoissonSampler:
 
     def sample(self, units: int, entropy: Entropy) -> Tensor:
         """Indices of this round's cohort, int64 ``[U]``, ascending. Sensitive: never log it or its size."""
+        import torch
+
         if self.sampling_probability >= 1:
             return torch.arange(units)
         # Rounded down to a multiple of 2⁻⁶⁴: never above the accounted probability.

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from primorl.trajectories.storage.schema import trajectory_bytes, trajectory_starts, whole
+from primorl.trajectories.storage.schema import row_numbers, trajectory_bytes, trajectory_starts, whole
 
 DIGEST_BYTES = 16
 
@@ -53,7 +53,7 @@ class Membership:
         if table.num_rows == 0:
             return
         starts = trajectory_starts(table)
-        chosen = pa.array(starts)
+        chosen = row_numbers(starts)
         units, names = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
         self._digests += self._of_units(units, names)
         encoded = [name.encode() for name in names.to_pylist()]

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import DatasetInfo, run_starts, whole
+from primorl.trajectories.storage.schema import DatasetInfo, row_numbers, run_starts, whole
 
 Floats = npt.NDArray[np.float32]
 EVERY = slice(None)
@@ -23,21 +23,21 @@ class UnitOrder:
     def __init__(self) -> None:
         self._starts: list[npt.NDArray[np.int64]] = []
         self._rows = 0
-        self._last: str | None = None
+        self._last: pa.Array | None = None  # the id of the last unit so far, alone
         self._ascending = True
 
     def add(self, table: pa.Table) -> None:
         """Take in the next rows."""
         starts = run_starts(table["unit_id"])
-        names = whole(table["unit_id"]).take(pa.array(starts))
+        names = whole(table["unit_id"]).take(row_numbers(starts))
         if self._last is not None and len(names) > 0:
-            if names[0].as_py() == self._last:
+            if names.slice(0, 1).equals(self._last):
                 starts, names = starts[1:], names.slice(1)
-            names = pa.concat_arrays([pa.array([self._last], pa.string()), names])
+            names = pa.concat_arrays([self._last, names])
         if len(names) > 0:
             earlier = names.slice(0, len(names) - 1)
             self._ascending = self._ascending and not pc.any(pc.less_equal(names.slice(1), earlier)).as_py()
-            self._last = names[-1].as_py()
+            self._last = names.slice(len(names) - 1)
         self._starts.append(starts + self._rows)
         self._rows += table.num_rows
 

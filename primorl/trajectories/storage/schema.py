@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import finite
 
@@ -43,6 +44,7 @@ class Spaces:
             own, dimensions are called ``observation_0``, ``observation_1`` and so on.
         action_names: what each dimension, or each discrete action, is called [A]. Without names of their own,
             dimensions are called ``action_0`` and so on, and discrete actions ``0``, ``1`` and so on.
+        elapsed: the dimension that is the time since the row before; None: there is none.
 
     Raises:
         ValueError: if the number of names is not the number of dimensions.
@@ -56,6 +58,7 @@ class Spaces:
     one_hot: tuple[tuple[int, int], ...] = ()
     observation_names: tuple[str, ...] = ()
     action_names: tuple[str, ...] = ()
+    elapsed: ElapsedTime | None = None
 
     def __post_init__(self) -> None:
         S, A = len(self.observation_low), len(self.action_low)
@@ -90,11 +93,12 @@ class Spaces:
         return len(self.action_low)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain JSON, with null for an infinite bound."""
+        """Plain JSON, with null for an infinite bound; without an elapsed time it does not mention any."""
         bounds = {name: [finite(bound) for bound in getattr(self, name)] for name in _BOUNDS}
         names = {name: list(getattr(self, name)) for name in _NAMES}
         blocks = [list(block) for block in self.one_hot]
-        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": blocks} | names
+        elapsed = {} if self.elapsed is None else {"elapsed": asdict(self.elapsed)}
+        return bounds | {"discrete_actions": self.discrete_actions, "one_hot": blocks} | names | elapsed
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
@@ -107,7 +111,10 @@ class Spaces:
         }
         known |= {name: tuple(str(each) for each in content.get(name, ())) for name in _NAMES}
         one_hot = tuple((int(first), int(size)) for first, size in content["one_hot"])
-        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, **known)
+        elapsed = None
+        if timed := content.get("elapsed"):
+            elapsed = ElapsedTime(**timed | {"trajectory": tuple(timed.get("trajectory", ()))})
+        return cls(discrete_actions=bool(content["discrete_actions"]), one_hot=one_hot, elapsed=elapsed, **known)
 
 
 @dataclass(frozen=True)
@@ -203,11 +210,29 @@ def whole(column: pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
+def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
+    """A column of numbers or flags as a NumPy array, without a copy where Arrow allows.
+
+    Arrow's own ``to_numpy`` imports pandas, which takes longer than to read a small partition; so does ``pa.array``.
+    """
+    array = whole(column) if isinstance(column, pa.ChunkedArray) else column
+    if array.null_count:
+        return np.asarray(array.to_numpy(zero_copy_only=False))
+    if pa.types.is_boolean(array.type):
+        return np.from_dlpack(array.cast(pa.uint8())).view(np.bool_)
+    return np.from_dlpack(array)
+
+
+def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
+    """Rows to take of a column; see `numbers`."""
+    return pa.Array.from_buffers(pa.int64(), len(rows), [None, pa.py_buffer(np.ascontiguousarray(rows))])
+
+
 def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
     """The actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
     if not spaces.discrete_actions:
         return vectors(table["action"])
-    chosen = whole(table["action"]).to_numpy()
+    chosen = numbers(table["action"])
     onehot = np.zeros((len(chosen), spaces.action_size), dtype=np.float32)
     onehot[np.arange(len(chosen)), chosen] = 1
     return onehot
@@ -216,7 +241,7 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
 def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
     """A fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
     array = whole(column)
-    matrix: npt.NDArray[np.float32] = array.flatten().to_numpy(zero_copy_only=False).reshape(-1, array.type.list_size)
+    matrix: npt.NDArray[np.float32] = numbers(array.flatten()).reshape(-1, array.type.list_size)
     return matrix
 
 
@@ -234,8 +259,7 @@ def _changed(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
     """Whether each row's value differs from that of the row before, [rows]; True in row 0."""
     values = whole(column).cast(pa.string())
     changed = np.ones(len(values), dtype=bool)
-    differs = pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0)))
-    changed[1:] = differs.to_numpy(zero_copy_only=False)
+    changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
     return changed
 
 
@@ -263,7 +287,7 @@ def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator
     for name in ("observation", "action", "reward", "next_observation", "terminated", "truncated"):
         values = table[name]
         flat = pa.types.is_fixed_size_list(values.type)
-        columns.append(vectors(values) if flat else values.to_numpy()[:, None])
+        columns.append(vectors(values) if flat else numbers(values)[:, None])
     rows = np.empty((table.num_rows, sum(values.shape[1] for values in columns)), dtype="<f4")
     first = 0
     for values in columns:

@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.problem import Problem
 

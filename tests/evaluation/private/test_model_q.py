@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from primorl.dynamics.ensemble import Architecture
+from primorl.dynamics.architecture import Architecture
 from primorl.evaluation.private.model_q import ModelQ
 from tests.evaluation.private import tiny_mdp
 

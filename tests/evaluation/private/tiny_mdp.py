@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from primorl.dynamics.ensemble import Architecture, Bounds, GaussianEnsemble
+from primorl.dynamics.architecture import Architecture
+from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem

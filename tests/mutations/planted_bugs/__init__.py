@@ -17,6 +17,7 @@ from tests.mutations.planted_bugs.fitting import FITTING
 from tests.mutations.planted_bugs.language import LANGUAGE
 from tests.mutations.planted_bugs.mechanism import CLIP, DENOMINATOR, NOISE, SAMPLING
 from tests.mutations.planted_bugs.near_clone import NEAR_CLONE
+from tests.mutations.planted_bugs.new_project import NEW_PROJECT
 from tests.mutations.planted_bugs.online_stage import ONLINE_STAGE
 from tests.mutations.planted_bugs.online_tasks import ONLINE_TASKS
 from tests.mutations.planted_bugs.online_updates import ONLINE_UPDATES
@@ -26,10 +27,12 @@ from tests.mutations.planted_bugs.payments import PAYMENTS
 from tests.mutations.planted_bugs.public_checks import PUBLIC_CHECKS
 from tests.mutations.planted_bugs.recommendation import RECOMMENDATION
 from tests.mutations.planted_bugs.release import PROCESSES, RELEASE
+from tests.mutations.planted_bugs.report import REPORT
 from tests.mutations.planted_bugs.selection import SELECTION
 from tests.mutations.planted_bugs.sweeps import SWEEPS
 from tests.mutations.planted_bugs.trained_evaluation import TRAINED_EVALUATION
 from tests.mutations.planted_bugs.upgrades import UPGRADES
+from tests.mutations.planted_bugs.use import USE
 from tests.mutations.planted_bugs.weights import WEIGHTS
 from tests.mutations.planted_bugs.words import WORDS
 from tests.mutations.planted_bugs.zoo import ZOO
@@ -75,4 +78,7 @@ BUGS: tuple[Bug, ...] = (
     *ONLINE_TASKS,
     *PAPER,
     *COLLECTING,
+    *USE,
+    *NEW_PROJECT,
+    *REPORT,
 )

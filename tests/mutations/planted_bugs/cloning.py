@@ -3,6 +3,7 @@
 from tests.mutations.planted_bugs.bug import Bug
 
 _NETWORK, _SETUP = "primorl/training/policy_network.py", "primorl/setup/cloning.py"
+_WORK = "primorl/setup/clone_work.py"
 _KERNEL, _STAGE = "tests/training/test_policy_network.py", "tests/pipeline/test_clone_behaviour.py"
 
 CLONING = [
@@ -36,7 +37,7 @@ CLONING = [
     Bug(
         "cloning-identity-without-draw",
         "ledger",
-        _SETUP,
+        _WORK,
         '        "draw": params.privacy.draw,\n',
         "",
         "another draw of a clone that was asked for is not made",
@@ -45,7 +46,7 @@ CLONING = [
     Bug(
         "cloning-charged-for-a-constant",
         "ledger",
-        _SETUP,
+        _WORK,
         '        "draw": params.privacy.draw,\n',
         '        "draw": params.privacy.draw,\n        "rounds": ROUNDS,\n',
         "a version that clones otherwise charges the same people again",
@@ -55,7 +56,7 @@ CLONING = [
         "cloning-random-start",
         "data flow",
         _SETUP,
-        "return replace(setup, start=_public_start(setup, public)) if begun and start else setup",
+        "return replace(setup, start=_public_start(setup, public)) if begun else setup",
         "return setup",
         "a clone begins with random weights and takes the small steps that suit weights of the public split",
         (_STAGE,),

@@ -94,7 +94,7 @@ CLOSED = [
     Bug(
         "closed-public-units-by-number",
         "ledger",
-        "primorl/setup/accounts.py",
+        "primorl/setup/charged_units.py",
         "    if found.to_bytes() != version.public:\n",
         "    if False:\n",
         "the ledger is told that others are public than those that are published",

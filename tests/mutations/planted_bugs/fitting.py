@@ -81,7 +81,7 @@ FITTING = [
     Bug(
         "fitting-charged-again",
         "ledger",
-        "primorl/setup/model_training.py",
+        "primorl/setup/model_work.py",
         "    if params.unfitted & TRAINING_KEYS:\n        return _fitted_identity(params, partitions)\n",
         "",
         "another version of the fit charges the same people again",
@@ -117,7 +117,7 @@ FITTING = [
     Bug(
         "fitting-delta-is-other-work",
         "ledger",
-        "primorl/setup/model_training.py",
+        "primorl/setup/model_work.py",
         'of_noise = ("noise_multiplier",) if privacy.target_epsilon is None else ("target_epsilon", "delta")',
         'of_noise = ("noise_multiplier", "target_epsilon", "delta")',
         "the same mechanism is charged again, since its ε is read at another δ",
@@ -127,8 +127,8 @@ FITTING = [
         "fitting-few-public-units-unused",
         "data flow",
         _FITTING,
-        "if not LEAST_OF_A_START <= public.units < LEAST_UNITS",
-        "if not LEAST_UNITS <= public.units < LEAST_UNITS",
+        "if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN",
+        "if not LEAST_OF_A_DRY_RUN <= public.units < LEAST_OF_A_DRY_RUN",
         "people pay for a model from random weights that is worse than the one their public units make",
         (_FITTED,),
     ),

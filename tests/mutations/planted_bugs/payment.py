@@ -133,7 +133,7 @@ PAYMENT = [
     Bug(
         "charge-for-other-units",
         "ledger",
-        "primorl/setup/accounts.py",
+        "primorl/setup/charged_units.py",
         "if store.info != manifest.info or found.to_bytes() != version.members:",
         "if store.info != manifest.info:",
         "the rows that are read are not those of the units that were charged",
@@ -169,7 +169,7 @@ PAYMENT = [
     Bug(
         "charge-again-for-an-edit",
         "ledger",
-        "primorl/setup/model_training.py",
+        "primorl/setup/model_work.py",
         '        "draw": params.privacy.draw,\n',
         '        "draw": params.privacy.draw,\n        "engine": ENGINE_VERSION,\n',
         "an edit of the engine charges the same people again without being asked to",
@@ -181,7 +181,7 @@ PAYMENT = [
     Bug(
         "charge-identity-without-draw",
         "ledger",
-        "primorl/setup/model_training.py",
+        "primorl/setup/model_work.py",
         '        "draw": params.privacy.draw,\n',
         "",
         "another draw that was asked for is not made",

@@ -63,7 +63,7 @@ RECOMMENDATION = (
     Bug(
         "guarantee-without-the-clone",
         "release",
-        "primorl/release/card_answers.py",
+        "primorl/release/guaranteed.py",
         "    own = [*([] if clone is None else [clone]), ",
         "    own = [",
         "the ε on the card leaves out the clone that the policy was compared with, or is",

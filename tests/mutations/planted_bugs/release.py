@@ -213,7 +213,7 @@ PROCESSES = [
         "processes-unpaid",
         "processes",
         "primorl/setup/paid_training.py",
-        "        if _agreed(stage.identity(params, setup, partitions), setup) != granted:\n",
+        "        if _agreed(stage.identity(params, partitions), setup) != granted:\n",
         "        if not granted:\n",
         "others train another model than the ledger has granted",
         (_WORKERS,),

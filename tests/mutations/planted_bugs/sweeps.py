@@ -92,7 +92,7 @@ SWEEPS = [
         "sweep-on-other-partitions",
         "sweep",
         "primorl/sweeps/sweeping.py",
-        "        check_partition(sweep, params)\n",
+        "    check_partition(sweep, trial_params(trials[0]))  # all trials share it\n",
         "",
         "a sweep for other partitions runs, and its rows are taken for results",
         (_SWEEPING,),

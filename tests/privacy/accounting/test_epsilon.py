@@ -348,9 +348,9 @@ TOGETHER = {"type": "ComposedDpEvent", "events": [GAUSSIAN, COMPOSED]}
     ("content", "complaint"),
     [
         ({"type": "Rumour"}, "unknown event type 'Rumour', allowed: ['ComposedDpEvent', "),
-        (TOGETHER | {"events": GAUSSIAN}, "events: found 'dict'; a list of 1 to 16 events is needed"),
-        (TOGETHER | {"events": []}, "ComposedDpEvent.events: found 0; a list of 1 to 16 events is needed"),
-        (TOGETHER | {"events": [GAUSSIAN] * 17}, "events: found 17; a list of 1 to 16 events is needed"),
+        (TOGETHER | {"events": GAUSSIAN}, "events: found 'dict'; a list of 1 to 256 events is needed"),
+        (TOGETHER | {"events": []}, "ComposedDpEvent.events: found 0; a list of 1 to 256 events is needed"),
+        (TOGETHER | {"events": [GAUSSIAN] * 257}, "events: found 257; a list of 1 to 256 events is needed"),
         (TOGETHER | {"events": [GAUSSIAN, TOGETHER]}, "events: found 'ComposedDpEvent'; allowed: ['GaussianDpEvent', "),
         (TOGETHER | {"events": [GAUSSIAN | {"noise_multiplier": 0}]}, "noise_multiplier: found 0; a positive"),
         ({"type": ["GaussianDpEvent"]}, "unknown event type ['GaussianDpEvent'], allowed: "),

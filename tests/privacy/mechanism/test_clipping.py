@@ -155,7 +155,7 @@ def test_rounds_with_one_trajectory_exchanged(values: list[float], length: int, 
 
     Constant rows make the secret orders irrelevant. (tests/dynamics has rounds with one trajectory added.)
     """
-    from primorl.dynamics.ensemble import Architecture
+    from primorl.dynamics.architecture import Architecture
 
     shape = Architecture(3, 1, 3, (8, 8), -10.0, 0.5)
     others = [torch.full((n, 4), value) for n, value in ((3, 0.3), (2, -1.0), (1, 1e24))]

@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schema
@@ -184,6 +185,9 @@ def test_dimensions_have_names() -> None:
     assert Spaces.with_discrete_actions((0.0,), (1.0,), 3).action_names == ("0", "1", "2")
     named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
     assert Spaces.from_json(named.to_json()) == named
+    timed = replace(SPACES, elapsed=ElapsedTime(name="observation_2", unit="hours", most=4.0))
+    assert Spaces.from_json(timed.to_json()) == timed
+    assert "elapsed" not in SPACES.to_json()
     old = {name: value for name, value in SPACES.to_json().items() if not name.endswith("names")}
     assert Spaces.from_json(old) == SPACES
     with pytest.raises(ValueError, match="one for each dimension"):

@@ -281,9 +281,13 @@ def test_the_store_knows_nothing_of_training() -> None:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
     assert {name for name in imported if name and name.startswith("primorl.")} == {
+        "primorl.project.elapsed",
         "primorl.project.errors",
         "primorl.project.files",
-        *(f"primorl.trajectories.storage.{name}" for name in ("loading", "memory", "parquet", "schema", "sharded")),
+        *(
+            f"primorl.trajectories.storage.{name}"
+            for name in ("loading", "memory", "parquet", "rows", "schema", "sharded")
+        ),
     }
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from primorl.config.tabular import Categorical, CountedActions, TabularColumns
+from primorl.config.tabular import Categorical, CountedActions, Elapsed, TabularColumns
 from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY
 
 
@@ -12,14 +12,16 @@ class Field:
     """One thing that a row says, and the log's column that says it.
 
     ``id`` and ``order`` find a row's place. ``number`` and ``flag`` are what they are called, ``category`` is one of
-    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty.
+    ``categories``, ``whole`` is a whole number below ``count``. A ``label`` is any text; a missing one is empty. What
+    ``elapsed`` since the row before is read off no column.
     """
 
     name: str
     column: str
-    kind: Literal["id", "order", "number", "flag", "category", "whole", "label"]
+    kind: Literal["id", "order", "number", "flag", "category", "whole", "label", "elapsed"]
     categories: tuple[str, ...] = ()
     count: int = 0
+    elapsed: Elapsed | None = None
 
 
 def fields_of(columns: TabularColumns) -> list[Field]:
@@ -31,6 +33,9 @@ def fields_of(columns: TabularColumns) -> list[Field]:
     for prefix, named in (("observation", None), ("next_observation", after)):
         for index, entry in enumerate(columns.observation):
             if named is not None and index >= len(named):
+                continue
+            if isinstance(entry, Elapsed):
+                fields.append(Field(f"{prefix}.{index}", entry.elapsed, "elapsed", elapsed=entry))
                 continue
             own, categories = (entry.column, entry.categories) if isinstance(entry, Categorical) else (entry, ())
             column = own if named is None else named[index]

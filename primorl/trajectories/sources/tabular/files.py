@@ -57,19 +57,20 @@ class Log:
 
     Args:
         folder: where they are, at any depth.
-        fields: what to read of each row; other columns are left aside.
+        fields: what to read of each row; other columns are left aside, and so is a field that no column has.
         form: of those that are CSV.
         paths: the files; None: all in the folder.
 
     Attributes:
         paths: the files, in the order they are read.
+        ordered_by_time: whether the field ``order`` is of times, in microseconds, and not of numbers.
 
     Raises:
         PipelineError: if there is no readable file, or a column is missing, there twice or of a wrong type.
     """
 
     def __init__(self, folder: Path, fields: Sequence[Field], form: CsvFormat, paths: Sequence[Path] | None = None):
-        self._fields = fields
+        self._fields = fields = [field for field in fields if field.kind != "elapsed"]
         self._form = form
         self.paths = log_files(folder) if paths is None else list(paths)
         if not self.paths:
@@ -79,6 +80,8 @@ class Log:
             )
         self._types = [self._columns(path) for path in self.paths]
         self._canonical = {field.name: self._type(field) for field in fields}
+        order = {field.column for field in fields if field.kind == "order"}
+        self.ordered_by_time = any(pa.types.is_temporal(self._types[0][column]) for column in order)
 
     def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
         """Of the tables that ``batches`` gives: the fields, and each row's ``file`` and ``row`` from 0."""

@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.config.tabular import BoxActions, Categorical, CountedActions, TabularColumns
+from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed, TabularColumns
+from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.trajectories.sources.source import Reader
@@ -148,6 +149,7 @@ class TabularReader:
             per_unit=options.trajectory_ids == "per_unit",
             end=options.end,
             horizon=self._limit,
+            ordered_by_time=self._log.ordered_by_time,
             repair="sort the log, or set options.sorted: false to have it sorted here",
         )
         batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
@@ -182,19 +184,35 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
             f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
             f"{size} of options.columns.observation (a category is one)"
         )
+    ids = (columns.unit, columns.trajectory) if dataset.options.trajectory_ids == "per_unit" else (columns.trajectory,)
+    told_by = tuple(column for column in ids if column is not None)
+    times = [
+        (place, ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=told_by))
+        for place, entry in zip(starts, columns.observation, strict=False)
+        if isinstance(entry, Elapsed)
+    ]
+    elapsed = times[0][1] if times else None
+    for place, most in ((place, time.most) for place, time in times):
+        if isinstance(bounds, DeclaredBounds) and (bounds.low[place], bounds.high[place]) != (0, most):
+            raise PipelineError(
+                f"datasets/{name}.yaml: bounds.observation: found [{bounds.low[place]:g}, {bounds.high[place]:g}] for "
+                f"dimension {place + 1}, the elapsed time; allowed is [0, {most:g}], as `most` declares"
+            )
     count = _choices(action)
     seen, done = _observation_names(columns), _action_names(action)
     if dataset.environment is None:
         low, high = [-np.inf] * size, [np.inf] * size
         for first, number in one_hot:
             low[first : first + number], high[first : first + number] = [0.0] * number, [1.0] * number
+        for place, time in times:
+            low[place], high[place] = 0.0, time.most
         if isinstance(action, BoxActions):
             assert action.low is not None
             assert action.high is not None
             spaces = Spaces(tuple(low), tuple(high), action.low, action.high)
         else:
             spaces = Spaces.with_discrete_actions(tuple(low), tuple(high), count)
-        return replace(spaces, one_hot=one_hot, observation_names=seen, action_names=done), None
+        return replace(spaces, one_hot=one_hot, elapsed=elapsed, observation_names=seen, action_names=done), None
     spaces, horizon = declared(dataset.environment)
     if spaces.discrete_actions == isinstance(action, BoxActions):
         kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
@@ -212,15 +230,17 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
                 f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
                 f"environment declares {allowed}; correct the columns or `environment`"
             )
-    return replace(spaces, one_hot=one_hot, observation_names=seen, action_names=done), horizon
+    return replace(spaces, one_hot=one_hot, elapsed=elapsed, observation_names=seen, action_names=done), horizon
 
 
 def _observation_names(columns: TabularColumns) -> tuple[str, ...]:
-    """The column of each dimension; ``meal=snack`` for one category of a column."""
+    """The column of each dimension; ``meal=snack`` for one category of a column; what an elapsed time is called."""
     names: list[str] = []
     for entry in columns.observation:
         if isinstance(entry, Categorical):
             names += [f"{entry.column}={category}" for category in entry.categories]
+        elif isinstance(entry, Elapsed):
+            names.append(entry.elapsed)
         else:
             names.append(entry)
     return tuple(names)

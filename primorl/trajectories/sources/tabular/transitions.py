@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from primorl.trajectories.checks import unfit_probabilities
 from primorl.trajectories.consent import consent_schema
+from primorl.trajectories.sources.tabular.elapsed import elapsed_times
 from primorl.trajectories.sources.tabular.fields import Field
 from primorl.trajectories.sources.tabular.files import refuse_row
 from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, arrow_schema, id_text, whole
@@ -90,6 +91,7 @@ class Transitions:
         per_unit: whether trajectory ids are unique within a unit only.
         end: how the end of a trajectory is told: its flags, or cut at its last row, or at the horizon.
         horizon: steps of the longest trajectory; None: not declared.
+        ordered_by_time: whether the order is in microseconds; else it counts in the unit of an elapsed time.
         repair: what to do about rows out of order.
     """
 
@@ -103,6 +105,7 @@ class Transitions:
         per_unit: bool,
         end: Literal["flags", "horizon", "last_row"],
         horizon: int | None,
+        ordered_by_time: bool,
         repair: str,
     ):
         self._fields = fields
@@ -112,6 +115,7 @@ class Transitions:
         self._per_unit = per_unit
         self._end = end
         self._horizon = horizon
+        self._ordered_by_time = ordered_by_time
         self._repair = repair
         # Without a unit column, trajectories that are numbered anew for each person look like one.
         self._or_merged = (
@@ -138,12 +142,12 @@ class Transitions:
         self._check_keys(rows, starts, units, trajectories)
         terminated, truncated = self._ends(rows, starts, lasts)
 
-        observation = self._matrix(rows, "observation")
+        observation = self._matrix(rows, "observation", starts)
         self._check_finite(rows, observation, "observation")
         keep: Flags | None = None
         lengths = lasts - starts + 1
         if self._has_next:
-            after = self._matrix(rows, "next_observation")
+            after = self._matrix(rows, "next_observation", starts)
         else:
             after = np.empty_like(observation)
             after[:-1] = observation[1:]
@@ -280,12 +284,17 @@ class Transitions:
         truncated[lasts] |= ~terminated[lasts]
         return terminated, truncated
 
-    def _matrix(self, rows: pa.Table, prefix: str) -> Floats:
+    def _matrix(self, rows: pa.Table, prefix: str, starts: Places) -> Floats:
         fields = [field for field in self._fields if field.name.startswith(f"{prefix}.")]
         # One row a dimension, turned at the end: to write column by column takes three times as long.
         turned = np.zeros((self._spaces.observation_size, rows.num_rows), dtype=np.float32)
         dimension = 0
         for field in fields:
+            if field.elapsed is not None:
+                order, unit, most = rows["order"].to_numpy(), field.elapsed.unit, field.elapsed.most
+                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=self._ordered_by_time)
+                dimension += 1
+                continue
             values = rows[field.name]
             if field.categories:
                 turned[dimension + values.to_numpy(), np.arange(rows.num_rows)] = 1

@@ -1,0 +1,26 @@
+"""Stage ``report``: one page for people who decide about a policy, from released and public files alone."""
+
+import sys
+
+from pipeline.runner import run_stage
+from primorl.config.params import Params
+from primorl.project.files import replaced_file
+from primorl.project.paths import REPORT
+from primorl.report.facts import read_facts
+from primorl.report.page import page
+from primorl.tracking import StageRun
+
+
+def body(params: Params, run: StageRun) -> None:
+    """Write ``reports/report.html``."""
+    facts = read_facts(
+        uncertainty=params.policy.uncertainty,
+        mlflow=f"MLflow run {run.pipeline.run_id}.",
+        declared=params.chosen.card.stated,
+    )
+    with replaced_file(REPORT) as fresh:
+        fresh.write_text(page(facts), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    sys.exit(run_stage("report", "Write a report of the run: one page that needs no network.", body))

@@ -1,0 +1,149 @@
+"""A new project's files: copies of the repository's own, which the wheel holds.
+
+``setup.py`` reads `FILES` and `FOLDER` without importing the package, so this module imports nothing of the project at
+its top.
+"""
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+_DEFAULT = "datasets/pendulum-replay.yaml"  # the one that params.yaml names
+FILES = (
+    "dvc.yaml",
+    "params.yaml",
+    "datasets/defaults.yaml",
+    _DEFAULT,
+    "pipeline/*.py",
+    ".gitignore",
+    ".dvcignore",
+    ".dvc/config",
+    ".dvc/.gitignore",
+    "data/README.md",
+    "data/*/.gitignore",
+    "models/README.md",
+)
+"""Patterns from the repository's root."""
+FOLDER = "template"
+"""Where they are in the installed package."""
+OF_THE_VERSION = ("dvc.yaml", "pipeline/")
+"""Files that belong to the installed version; the others are the user's once they are there."""
+VERSION = Path("primorl.version")
+"""Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
+
+
+def template(version: str) -> Iterator[tuple[str, str]]:
+    """The path of each file in a project of the installed version, and its text.
+
+    Raises:
+        PipelineError: the installed package lacks the files.
+    """
+    from primorl.project.errors import PipelineError
+
+    package = Path(__file__).parents[1]
+    root = package / FOLDER if (package / FOLDER).is_dir() else package.parent
+    for pattern in FILES:
+        found = sorted(root.glob(pattern))
+        if not found:
+            raise PipelineError(
+                f"{root / pattern}: not there, so this installation is incomplete; install primorl anew"
+            )
+        for path in found:
+            name, text = path.relative_to(root).as_posix(), path.read_text(encoding="utf-8")
+            yield name, _of_installed(text) if name == "dvc.yaml" else text
+    yield str(VERSION), f"{version}\n"
+
+
+def _of_installed(pipeline: str) -> str:
+    """``dvc.yaml`` of a project that has no source code of primorl: its stages depend on `VERSION` instead."""
+    lines = []
+    for line in pipeline.splitlines(keepends=True):
+        if line.startswith("      - primorl/"):
+            continue
+        lines.append(line)
+        if line.startswith("      - pipeline/"):
+            lines.append(f"      - {VERSION}\n")
+    return "".join(lines)
+
+
+def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) -> None:
+    """Fill a new or empty folder with a project, and make it a git repository where git is installed.
+
+    DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
+    folder first, so that an error leaves nothing in it.
+
+    Args:
+        folder: need not exist.
+        version: the installed one.
+        entry: name and content of the dataset's file that params.yaml shall name; None: the template's.
+
+    Raises:
+        PipelineError: the installed package lacks the files, or git fails.
+    """
+    from primorl.project.files import scratch_directory
+
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    files = dict(template(version))
+    if entry is not None:
+        name, text = entry
+        files["params.yaml"] = re.sub(r"^dataset: \S+", f"dataset: {name}", files["params.yaml"], flags=re.MULTILINE)
+        del files[_DEFAULT]
+        files[f"datasets/{name}.yaml"] = text
+    with scratch_directory(folder) as scratch:
+        for path, text in files.items():
+            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
+            (scratch / path).write_text(text, encoding="utf-8")
+        _begin_repository(scratch)
+        folder.mkdir(exist_ok=True)
+        for made in scratch.iterdir():
+            made.replace(folder / made.name)
+
+
+def _begin_repository(folder: Path) -> None:
+    from primorl.project.errors import PipelineError
+
+    if shutil.which("git") is None:
+        with (folder / ".dvc/config").open("a", encoding="utf-8") as config:
+            config.write("    no_scm = true\n")
+    elif subprocess.run(["git", "init", "--quiet"], cwd=folder, check=False, capture_output=True).returncode != 0:
+        raise PipelineError(f"{folder}: `git init` fails there; run it yourself to see why, or repair git")
+
+
+def bring_up_to_date(folder: Path, version: str) -> list[str]:
+    """Write the files of the installed version into a project that `write_new` made; the user's own stay.
+
+    Returns:
+        The files that were others before.
+    """
+    from primorl.project.files import replaced_file
+
+    changed = []
+    for name, text in template(version):  # the version comes last: it speaks of all
+        path = folder / name
+        if not name.startswith((*OF_THE_VERSION, str(VERSION))):
+            continue
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            with replaced_file(path) as fresh:
+                fresh.write_text(text, encoding="utf-8")
+            changed.append(name)
+    return changed
+
+
+def check_version(folder: Path, version: str) -> None:
+    """Check that a project's stages are of the installed version; a clone of the repository has nothing to check.
+
+    Raises:
+        PipelineError: they are of another one.
+    """
+    from primorl.project.errors import PipelineError
+
+    if not (folder / VERSION).exists():
+        return
+    found = (folder / VERSION).read_text(encoding="utf-8").strip()
+    if found != version:
+        raise PipelineError(
+            f"{VERSION}: found {found[:40]!r}, and primorl {version} is installed; run `primorl init .` in "
+            f"the project's folder, which brings dvc.yaml and pipeline/ to {version}"
+        )

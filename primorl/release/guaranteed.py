@@ -1,0 +1,59 @@
+"""What a bundle or a report guarantees as a whole: model, clone and the private units' answers, one after another."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.figures import true_positive_rate
+from primorl.privacy.accounting.privacy_filter import cost, total
+
+_DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
+
+
+def whole(
+    statement: Mapping[str, Any], clone: Mapping[str, Any] | None, answers: Mapping[str, Any] | None, delta: float
+) -> Mapping[str, Any]:
+    """The guarantee against anyone who has all of a bundle: the keys of a statement that a card explains.
+
+    ε is the privacy filter's, so it holds however the questions were chosen after looking at the model. The attacks are
+    bounded by the filter's ε at several δ, which is a little more than the profile of fixed mechanisms would say.
+
+    Args:
+        statement: ``privacy.json`` of the model.
+        clone: the same of the clone of the behaviour, or see `primorl.release.card_answers.counted_clone`; None: none
+            was made.
+        answers: ``private-evaluation.json``; None: nothing was asked.
+        delta: δ of the ledger's statement.
+    """
+    own = [*([] if clone is None else [clone]), *({} if answers is None else answers["statements"]).values()]
+    if not own:
+        return statement
+    void = dict.fromkeys((*statement["void"], *(reason for each in own for reason in each["void"])))
+    combined = {
+        **statement,
+        "void": list(void),
+        "private": statement["private"] and all(each["private"] for each in own),
+    }
+    if not combined["private"]:
+        return combined | {"epsilon": None, "delta": None, "profile": [], "groups": [], "attacks": []}
+    spent = total([cost(event_from_json(each["event"])) for each in (statement, *own)])
+    epsilon = spent.epsilon(delta)
+    pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
+    profile = [(0.0, min(_at_zero(e, d) for e, d in pairs)), *sorted(pair for pair in pairs if pair[0] > 0)]
+    rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
+    return combined | {
+        "epsilon": epsilon,
+        "delta": delta,
+        "profile": [{"epsilon": e, "delta": d} for e, d in profile],
+        "groups": [],
+        "attacks": [
+            {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
+        ],
+    }
+
+
+def _at_zero(epsilon: float, delta: float) -> float:
+    """δ(0), the total variation, that (ε, δ) allows: (e^ε - 1 + 2δ) / (e^ε + 1), rounded up."""
+    half = epsilon / 2
+    return min(1.0, (math.tanh(half) + delta * (1 - math.tanh(half))) * (1 + 1e-12))

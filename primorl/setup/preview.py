@@ -1,0 +1,78 @@
+"""What the next `dvc repro` would charge, before it does. Charges nothing and reads no private row."""
+
+import math
+from contextlib import closing
+from dataclasses import dataclass
+
+from primorl.config.params import Params
+from primorl.privacy.accounting.rounding import at_most
+from primorl.privacy.ledger.account import Account
+from primorl.project.dvc import changed_stages
+from primorl.project.paths import MANIFEST, PARTITIONS
+from primorl.setup import accounts
+from primorl.setup.fitting import fitted
+from primorl.setup.next_charges import Next, beside_model, marked, said
+from primorl.setup.partitions import Partitions
+from primorl.setup.planning import check_choices, make_plan
+
+_NEAR = 0.8  # of a budget
+_MAKE_DATA = {"collect", "ingest", "partition"}
+_ONLINE = "the stage `online` charges the users who arrive, on an account of their own"
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What would be charged.
+
+    Attributes:
+        line: to be printed.
+        near: whether more than 80% of the budget would be spent afterwards.
+    """
+
+    line: str
+    near: bool
+
+
+def preview(params: Params) -> Preview | None:
+    """The most that the next run charges to the units that are partitioned.
+
+    None: they are not partitioned, or will be anew, which may make other units or another horizon of them.
+
+    Raises:
+        PipelineError: the settings do not fit the data, or `dvc status` fails.
+    """
+    changed = changed_stages()
+    if not MANIFEST.exists() or changed & _MAKE_DATA:
+        return None
+    partitions = Partitions.open(PARTITIONS)
+    if partitions.manifest.info.dataset != params.dataset:
+        return None
+    chosen, _ = fitted(params, partitions.manifest, partitions.rows)
+    check_choices(chosen, partitions.manifest, partitions.rows)
+    plan = make_plan(chosen, partitions.manifest)
+    spent = plan.spent()
+    ledger, account = accounts.begun_ledger(params), Account(())
+    if ledger is not None:
+        with closing(ledger):
+            account = ledger.account(partitions.version)
+    epsilon = None if spent is None else spent.epsilon_pld
+    wanted = [Next("train_model", epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
+    new = [each for each in marked(params, partitions, account, wanted) if not each.paid]
+    online = f"; {_ONLINE}" if params.online.asked and changed else ""
+    if not new:
+        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
+    if spent is None:
+        line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
+        return Preview(line, near=params.privacy.budget.epsilon is not None)
+    budget = params.privacy.budget
+    before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
+    most = "at most " if any(each.question is not None for each in new) else ""
+    line = f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
+    if budget.epsilon is None:
+        return Preview(f"{line}, without a budget{online}", near=False)
+    near = after > _NEAR * budget.epsilon
+    return Preview(f"{line}, of a budget of {at_most(budget.epsilon, 6)}{online}", near=near)
+
+
+def _shown(epsilon: float) -> str:
+    return at_most(epsilon, 4) if math.isfinite(epsilon) else "infinite"

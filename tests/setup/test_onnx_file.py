@@ -1,0 +1,114 @@
+"""The ONNX file computes what the policy computes, abstains where it does, and is written only after that was seen."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from primorl.policy.loaded import Policy
+from primorl.project.errors import PipelineError
+from primorl.setup import onnx_file
+from primorl.setup.onnx_file import export
+from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
+from tests.statements import OF_TRAINING
+
+onnx = pytest.importorskip("onnx", reason="the extra onnx is not installed")
+onnxruntime = pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
+
+
+def run(file: Path, rows: Any) -> Any:
+    session = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+    (output,) = session.run(None, {"observation": np.asarray(rows, np.float32)})
+    return output
+
+
+@pytest.fixture(params=["box", "discrete"])
+def policy(request: pytest.FixtureRequest, tmp_path: Path) -> Policy:
+    (tmp_path / "policy").mkdir()
+    return loaded(tmp_path / "policy", discrete=request.param == "discrete", **RANGE, **NAMES)
+
+
+def test_it_acts_as_the_policy(policy: Policy, tmp_path: Path) -> None:
+    file = tmp_path / "policy.onnx"
+    rows, difference = export(policy, OF_TRAINING, file)
+    assert rows > 1000
+    assert difference <= (0.001 if policy.discrete_actions else 1e-5)
+    generator = np.random.default_rng(5)
+    observed = np.column_stack([generator.uniform(-30, 30, (500, 2)), generator.uniform(4.6, 5.4, 500)])
+    found, expected = run(file, observed), policy.act_or_abstain(observed.astype(np.float32))[0]
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    assert run(file, ROWS[:1]).shape == ((1,) if policy.discrete_actions else (1, 2))
+
+
+def test_it_abstains_where_the_policy_does(policy: Policy, tmp_path: Path) -> None:
+    """At the very float32 beside the end of the range, and for what is no number."""
+    file = tmp_path / "policy.onnx"
+    export(policy, OF_TRAINING, file)
+    high = np.float32(policy.answerable_range[1][0])
+    edges = [high, np.nextafter(high, np.float32(np.inf)), -high, np.nextafter(-high, np.float32(-np.inf))]
+    rows = np.array([[value, 0.0, 5.0] for value in (*edges, np.nan, np.inf, -np.inf)], np.float32)
+    found, (_, abstained) = run(file, rows), policy.act_or_abstain(rows)
+    assert abstained.tolist() == [False, True, False, True, True, True, True]
+    none = found == -1 if policy.discrete_actions else np.isnan(found).all(axis=1)
+    assert none.tolist() == abstained.tolist()
+
+
+def test_the_statement_and_the_names_travel_with_it(policy: Policy, tmp_path: Path) -> None:
+    file = tmp_path / "policy.onnx"
+    export(policy, OF_TRAINING, file)
+    model = onnx.load(file)
+    stated = {entry.key: entry.value for entry in model.metadata_props}
+    assert (stated["epsilon"], stated["delta"], stated["unit"]) == ("1.19", "1e-05", "trajectory")
+    assert stated["dataset_fingerprint"] == OF_TRAINING.dataset_fingerprint
+    assert json.loads(stated["privacy_statement"]) == OF_TRAINING.to_json()
+    assert json.loads(stated["observation_names"]) == ["age", "dose", "weight"]
+    assert [(entry.domain, entry.version) for entry in model.opset_import] == [("", onnx_file.OPSET)]
+
+
+def test_a_graph_that_acts_otherwise_is_not_written(
+    policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: with one weight changed, or another range, the check must fail and the earlier file stay."""
+    file, right = tmp_path / "policy.onnx", onnx_file.graph
+    file.write_bytes(b"before")
+
+    def changed(name: str, change: Any) -> Any:
+        def graph(policy: Policy) -> Any:
+            model = right(policy)
+            for constant in model.graph.initializer:
+                if constant.name == name:
+                    value = onnx.numpy_helper.to_array(constant)
+                    constant.CopyFrom(onnx.numpy_helper.from_array(change(value).astype(np.float32), name))
+            return model
+
+        return graph
+
+    for name, change in (
+        ("weight_1", lambda value: value[::-1]),
+        ("mean", lambda value: value + 1),
+        ("lowest", lambda value: value - 100),
+    ):
+        monkeypatch.setattr(onnx_file, "graph", changed(name, change))
+        with pytest.raises(PipelineError, match=r"policy\.onnx: not written: its actions differ from the policy's by"):
+            export(policy, OF_TRAINING, file)
+    assert file.read_bytes() == b"before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["policy", "policy.onnx"]
+
+
+def test_without_a_public_range_every_finite_number_is_answered(tmp_path: Path) -> None:
+    policy = loaded(tmp_path)
+    export(policy, OF_TRAINING, tmp_path / "policy.onnx")
+    found = run(tmp_path / "policy.onnx", [[-1e9, 1e9, 0.0], [0.0, np.nan, 0.0]])
+    np.testing.assert_allclose(found[0], policy.act([-1e9, 1e9, 0.0]), rtol=1e-4)  # type: ignore[arg-type]
+    assert np.isnan(found[1]).all()
+
+
+def test_a_policy_that_draws_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "policy").mkdir()
+    drawn = loaded(tmp_path / "policy", discrete=True, drawn=True)
+    with pytest.raises(PipelineError, match=r"^export: found a policy that draws its actions[^\n]*$"):
+        export(drawn, OF_TRAINING, tmp_path / "policy.onnx")
+    assert not (tmp_path / "policy.onnx").exists()

@@ -1,0 +1,67 @@
+"""Files about the project: they can be read, they agree with the code, and nothing private enters an image."""
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import primorl
+
+ROOT = Path(__file__).resolve().parent.parent
+FORMS = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def test_the_citation_is_of_this_version() -> None:
+    citation = yaml.safe_load(text("CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys(), "what the format needs"
+    assert citation["version"] == primorl.__version__
+    assert citation["license"] == tomllib.loads(text("pyproject.toml"))["project"]["license"]
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form.stem != "config"], ids=lambda form: form.stem)
+def test_a_form_for_issues_is_whole(form: Path) -> None:
+    """GitHub leaves a form out in silence where a key is missing or an id returns; `true` as an id is no text."""
+    content: dict[str, Any] = yaml.safe_load(form.read_text(encoding="utf-8"))
+    assert {"name", "description", "body"} <= content.keys()
+    fields = [field for field in content["body"] if field["type"] != "markdown"]
+    ids = [field["id"] for field in fields]
+    assert all(isinstance(name, str) for name in ids)
+    assert len(set(ids)) == len(ids)
+    assert all(field["attributes"]["label"] for field in fields)
+
+
+def test_what_git_ignores_enters_no_image() -> None:
+    """Private rows, the ledger, the secret and DVC's cache would otherwise leave with the image."""
+    kept_out = text(".dockerignore").splitlines()
+    ignored = [line.strip("/") for line in text(".gitignore").splitlines() if line and not line.startswith("#")]
+    for path in [*ignored, ".git", ".dvc/cache", ".dvc/config.local", "data/withdrawals/*", "data/consent/*"]:
+        parts = Path(path).parts
+        above = {"/".join(parts[: n + 1]) for n in range(len(parts))} | {f"{parts[0]}/*", f"**/{parts[-1]}"}
+        caught = above & set(kept_out) or (path.endswith("_cache") and ".*_cache" in kept_out)
+        assert caught, path
+
+
+def test_the_container_runs_as_a_user_without_rights() -> None:
+    dockerfile = text("Dockerfile")
+    assert re.findall(r"^USER (\d+)", dockerfile, re.MULTILINE)[-1] != "0"
+    assert "COPY --chown=primorl:primorl pyproject.toml constraints.txt" in dockerfile
+    assert "-c constraints.txt" in text("Makefile"), "make setup installs the pinned versions"
+    container = json.loads(text(".devcontainer/devcontainer.json"))
+    assert f"AS {container['build']['target']}\n" in dockerfile
+
+
+def test_every_extra_of_a_how_to_exists() -> None:
+    extras = tomllib.loads(text("pyproject.toml"))["project"]["optional-dependencies"]
+    pages = [page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md")]
+    named = {name for page in pages for found in re.findall(r"primorl\[([\w,-]+)\]", page) for name in found.split(",")}
+    assert named <= extras.keys()
+    pinned = {line.partition("==")[0].lower().replace("_", "-") for line in text("constraints.txt").splitlines()}
+    assert {"zensical", "dvc-s3", "moto", "riskcal"} <= pinned

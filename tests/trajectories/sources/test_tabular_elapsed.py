@@ -1,0 +1,114 @@
+"""Irregular steps: the time since the row before is observed, within a declared bound, and never across an end."""
+
+import re
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from primorl.config.datasets import TabularDataset
+from primorl.project.elapsed import ElapsedTime
+from primorl.project.errors import PipelineError
+from primorl.trajectories.sources import source_of
+from tests.trajectories.sources.tabular_builders import Row, entry, rows, run, write
+
+SINCE = {"elapsed": "minutes_since", "unit": "minutes", "most": 60.0}
+BEGAN = datetime(2150, 1, 31, 23, 0)
+GAPS = [0.0, 0.5, 45.0, 0.0, 90.0, 60.0, 0.0, 1440.0]  # minutes since the row before, of `rows`
+BOUNDED = [0.0, 0.5, 45.0, 0.0, 60.0, 60.0, 0.0, 60.0]
+
+
+def timed(**changes: Any) -> TabularDataset:
+    return entry({"observation": ["x", SINCE | changes]})
+
+
+def charted(order: Any = lambda moment: moment) -> list[Row]:
+    """`rows` at irregular times; the visits of one user overlap in time, as two records of one person may."""
+    content, moment = rows(), BEGAN
+    for place, gap in enumerate(GAPS):
+        moment = BEGAN if place in (0, 3, 6) else moment + timedelta(minutes=gap)
+        content[place]["time"] = order(moment)
+    return content
+
+
+def seen() -> tuple[list[float], list[float]]:
+    made = run(timed()).to_pylist()
+    return [each["observation"][1] for each in made], [each["next_observation"][1] for each in made]
+
+
+@pytest.mark.parametrize("name", ["log/log.parquet", "log/log.csv"])
+def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path, name: str) -> None:
+    """0 where a trajectory begins, whatever came before it in the log; a longer gap counts as the declared most."""
+    write(charted(), name)
+    before, after = seen()
+    assert before == [BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)]
+    assert after == [BOUNDED[place] for place in (1, 2, 2, 4, 5, 7)]  # a terminated row's next one is its own
+
+
+def test_numbers_count_in_the_declared_unit(project: Path) -> None:
+    write(charted(lambda moment: (moment - BEGAN) / timedelta(minutes=1)))
+    assert seen()[0] == [BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("seconds", 60.0), ("hours", 1 / 60), ("days", 1 / 1440)])
+def test_times_are_converted(project: Path, unit: str, factor: float) -> None:
+    write(charted())
+    made = run(timed(unit=unit, most=1e9)).to_pylist()
+    expected = np.float32([GAPS[place] * factor for place in (1, 2, 2, 4, 5, 7)]).tolist()
+    assert [each["next_observation"][1] for each in made] == pytest.approx(expected)
+
+
+def test_where_rows_were_shuffled_the_time_is_the_same(project: Path) -> None:
+    """Twin: unsorted rows are refused where the entry says that they are sorted."""
+    content = charted()
+    write(content[::-1])
+    dataset = entry({"observation": ["x", SINCE]}, sorted=False)
+    assert [each["observation"][1] for each in run(dataset).to_pylist()] == [
+        BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)
+    ]
+    with pytest.raises(PipelineError, match="out of order"):
+        run(timed())
+
+
+def test_the_dimension_has_its_declared_name_and_bounds(project: Path) -> None:
+    write(charted())
+    spaces = source_of("log", timed()).open(Path("log")).spaces
+    assert spaces.observation_names == ("x", "minutes_since")
+    assert spaces.elapsed == ElapsedTime(name="minutes_since", unit="minutes", most=60.0, trajectory=("user", "visit"))
+    assert source_of("log", entry()).open(Path("log")).spaces.elapsed is None
+    assert (spaces.observation_low[1], spaces.observation_high[1]) == (0.0, 60.0)
+    assert np.isinf(spaces.observation_high[0])
+
+
+def test_bounds_of_the_model_are_those_of_the_time(project: Path) -> None:
+    """One fact is declared once: bounds that say something else are refused; the twin says the same."""
+    write(charted())
+    columns = {"observation": ["x", SINCE]}
+    for most, wrong in ((60.0, False), (30.0, True)):
+        bounds = {"observation": {"low": [0.0, 0.0], "high": [9.0, most]}, "reward": "public"}
+        dataset = entry(columns, bounds=bounds)
+        if not wrong:
+            run(dataset)
+            continue
+        expected = "datasets/log.yaml: bounds.observation: found [0, 30] for dimension 2, the elapsed time; allowed is"
+        with pytest.raises(PipelineError, match=re.escape(expected)):
+            run(dataset)
+
+
+@pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ({"observation": ["x", SINCE | {"most": 0}]}, "most"),
+        ({"observation": ["x", SINCE | {"unit": "weeks"}]}, "unit"),
+        ({"observation": ["x", {"elapsed": "t"}]}, "unit"),
+        ({"observation": ["x", SINCE | {"elapsed": "x"}]}, "one entry with elapsed"),
+        ({"observation": ["x", SINCE, SINCE | {"elapsed": "other"}]}, "one entry with elapsed"),
+        ({"observation": ["x", SINCE], "next_observation": ["x", "x"]}, "next_observation must be null"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(columns: dict[str, Any], expected: str) -> None:
+    with pytest.raises(ValidationError, match=expected):
+        entry(columns)
