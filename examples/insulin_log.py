@@ -1,4 +1,4 @@
-"""Write the log that the entry `csv-log` of params.yaml reads: invented patients on insulin, as a ward would log them.
+"""Write the log that the entry `datasets/csv-log.yaml` reads: invented patients on insulin, as a ward would log them.
 
 python examples/insulin_log.py [--patients 1000]
 python examples/insulin_log.py --judge models/policy    # what a stay truly earns, today and under that policy

@@ -28,7 +28,7 @@ Examples:
   primorl init project --csv visits.csv              asks what the columns mean
   primorl init project --csv visits.csv --unit patient --trajectory visit --step time \\
       --observation glucose --observation meal --action dose --reward reward \\
-      --categories meal=none,snack,meal --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
+      --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
   primorl init .                                     after an upgrade of primorl
 """
 

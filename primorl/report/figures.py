@@ -168,7 +168,8 @@ def _learning(facts: Facts) -> Figure | None:
     return Figure(
         "learning",
         "How the policy was learned",
-        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy.",
+        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy. The others "
+        "are averages over fewer episodes (`evaluation.epoch_episodes`), so they vary more.",
         _spec(data, "epoch", "value"),
         ("epoch", "value", "interval"),
         tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),

@@ -25,7 +25,7 @@ from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
-from primorl.setup.clone_work import check_actions, clone_event, clone_identity
+from primorl.setup.clone_work import clone_event, clone_identity
 from primorl.setup.fitting import check_verdict, fitted
 from primorl.setup.model_work import model_identity
 from primorl.setup.partitions import Partitions
@@ -65,7 +65,11 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
         params: every choice.
         epsilon: of the model.
         manifest: of the partitions; None: not known, see `primorl.setup.question_events.question_event`.
+
+    Raises:
+        PipelineError: no clone can be made of these actions, or no noise is enough.
     """
+    _check_clone(params, manifest)
     if params.dynamics.variant != "private":
         return []
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
@@ -113,7 +117,6 @@ def marked(
         if not candidates:
             found.append(each)
         elif each.question is None:
-            check_actions(params, partitions.manifest)
             paid_by["clone"] = known.get(clone_identity(params, partitions))
             found.append(replace(each, paid=paid_by["clone"] is not None))
         else:
@@ -133,14 +136,16 @@ def marked(
 
 
 def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
-    """Refuse to pay for a model where the clone and the questions that follow would not fit the budget any more.
+    """Refuse to pay for a model where the clone or the questions that follow could not be made or paid for any more.
 
     A model that is paid for is restored at no cost, and is not refused. A model that is charged alone is left to the
     ledger, whose advice counts nothing else.
 
     Raises:
         BudgetExceeded: the budget does not allow the model and all that is asked with it. Nothing was charged.
+        PipelineError: no clone can be made of these actions.
     """
+    _check_clone(params, partitions.manifest)
     budget = accounts.budget(params, partitions.manifest.private_units)
     if budget is None or params.dynamics.variant != "private":
         return
@@ -251,6 +256,11 @@ def said(charges: Sequence[Next], *, numbers: bool = True) -> str:
     """Names of charges, with their ε."""
     names = [each.stage + (f" ({each.epsilon:g})" if numbers and each.epsilon is not None else "") for each in charges]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def _check_clone(params: Params, manifest: Manifest | None) -> None:
+    if manifest is not None and clone_work.asked(params):
+        clone_work.check_actions(params, manifest)
 
 
 def _spent(params: Params, plan: Plan) -> float | None:

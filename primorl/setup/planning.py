@@ -16,7 +16,6 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.setup import clone_work
 from primorl.setup.declared import check_declared, check_partitions, needs_public, observation_bounds
 from primorl.training.settings import LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
@@ -134,8 +133,6 @@ def check_choices(params: Params, manifest: Manifest, public: UnitRows) -> None:
     _check_termination(params, manifest, public)
     _check_start_of_weights(params, public)
     observation_bounds(params, manifest, public)
-    if clone_work.asked(params):
-        clone_work.check_actions(params, manifest)
     delta, units = params.privacy.delta, manifest.private_units
     if params.dynamics.variant == "private" and delta >= 1 / units:
         print(

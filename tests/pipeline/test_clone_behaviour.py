@@ -22,8 +22,9 @@ from primorl.project.errors import PipelineError
 from primorl.setup import clone_work, cloning
 from primorl.setup.accounts import project_ledger
 from primorl.setup.losses import losses
+from primorl.setup.next_charges import check_all_fits
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import check_choices
+from primorl.setup.planning import make_plan
 from primorl.training import public_start
 from primorl.training.cloning import CloningSetup
 from primorl.training.engine_version import ENGINE_VERSION
@@ -316,6 +317,6 @@ def test_a_clone_that_cannot_be_made_is_refused_before_the_model_is_charged(
     monkeypatch.setattr(clone_work, "check_actions", refuse)
     partitions = Partitions.open(Path("data/partitions"))
     with pytest.raises(PipelineError, match="no clone of these actions"):
-        check_choices(asked, partitions.manifest, partitions.rows)
+        check_all_fits(asked, make_plan(asked, partitions.manifest), partitions)
     without = dataclasses.replace(asked, behaviour=dataclasses.replace(asked.behaviour, target_epsilon=None))
-    check_choices(without, partitions.manifest, partitions.rows)
+    check_all_fits(without, make_plan(without, partitions.manifest), partitions)

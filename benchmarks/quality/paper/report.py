@@ -274,8 +274,11 @@ def _mean(scores: Sequence[float]) -> str:
 def _epsilon(rows: Sequence[Row], name: str) -> str:
     """The largest of the rows', rounded up."""
     known = [row[name] for row in rows if row[name] is not None]
-    private = any(row["variant"] == "private" for row in rows)  # refused: no better than a constant
-    return at_most(max(known)) if known else (_NOTHING if private or not rows else "∞")
+    if known:
+        return at_most(max(known))
+    # a run that failed has neither variant nor ε
+    without = rows and all(row["variant"] not in (None, "", "private") for row in rows)
+    return "∞" if without else _NOTHING
 
 
 def _figure(value: float | None) -> str:
