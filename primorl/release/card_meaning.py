@@ -78,11 +78,12 @@ def _attack(attack: Mapping[str, Any]) -> Row:
 def _groups(statement: Mapping[str, Any], unit: str, units: str) -> list[str]:
     groups = statement.get("groups", ())
     if not groups:
-        return [f"Somebody behind several {units} is protected less; by how much is not stated here."]
+        return [f"Somebody who is in the data as several {units} is protected less; by how much is not stated here."]
     listed = ", ".join(f"{at_most(group['epsilon'])} for {group['units']}" for group in groups)
     own, declared = at_most(statement["epsilon"]), statement.get("trajectories_per_person")
     most = () if declared is None else (f"As declared, nobody has more than {declared:,} trajectories in the data.",)
     return [
-        f"Somebody behind several {units} is protected less: at the same δ, ε is {own} for one {unit}, {listed}.",
+        f"Somebody who is in the data as several {units} is protected less: at the same δ, ε is {own} for one {unit}, "
+        f"{listed}.",
         *most,
     ]

@@ -30,6 +30,8 @@ from primorl.trajectories.storage.store import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
+_LEVELS = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+_NEAR = 0.01  # of an action's range: the policy is at its bound
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,27 @@ class Rollouts:
     reward: tuple[float, ...]
     uncertainty: tuple[float, ...]
     measure: str
+
+
+@dataclass(frozen=True)
+class Actions:
+    """Actions in the public rows, and those of the policy in the same states.
+
+    Attributes:
+        names: of the action's dimensions, or of the discrete actions.
+        discrete: whether actions are discrete.
+        recorded: in the rows: of each dimension five levels (least, quartiles, greatest) from 0 at the lower bound to 1
+            at the upper; of each discrete action its share, one number.
+        chosen: the policy's, likewise.
+        at_bound: of each dimension the share of rows within 1% of the range of a bound, recorded and chosen; discrete
+            actions have none.
+    """
+
+    names: tuple[str, ...]
+    discrete: bool
+    recorded: tuple[tuple[float, ...], ...]
+    chosen: tuple[tuple[float, ...], ...]
+    at_bound: tuple[tuple[float, ...], tuple[float, ...]] = ((), ())
 
 
 @dataclass(frozen=True)
@@ -85,6 +108,7 @@ class Facts:
         model_error: of each target on the public split, in units of its variance; empty: nobody is public.
         rollouts: in the model; None: the policy was not trained in it.
         first_states: quartiles of the public first states, name by name; empty: nobody is public.
+        actions: of the public rows and of the policy; None: nobody is public, or an action has no finite bounds.
         spending: None: not asked for.
         others: results on the same dataset, best first: name, ε, value, who says so; None: not asked for.
         mlflow: where the run is found.
@@ -103,6 +127,7 @@ class Facts:
     first_states: Mapping[str, Sequence[float]]
     spending: Spending | None = None
     others: Sequence[tuple[str, float | None, float | None, str]] | None = None
+    actions: Actions | None = None
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
@@ -167,12 +192,13 @@ def read_facts(
     errors: dict[str, float] = {}
     starts = torch.zeros(0, ensemble.architecture.observation_size)
     quartiles: dict[str, Sequence[float]] = {}
-    names = _names(ModelConfig.read(MODEL))
+    names, config, actions = _names(ModelConfig.read(MODEL)), PolicyConfig.read(folder), None
     if public.units > 0:
-        errors = _errors(ensemble, *public.flat(), names)
+        inputs, targets = public.flat()
+        errors = _errors(ensemble, inputs, targets, names)
+        actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
         starts = public.first_observations()
-        levels = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
-        quartiles = dict(zip(names, starts.quantile(levels, dim=0).T.tolist(), strict=False))
+        quartiles = dict(zip(names, starts.quantile(_LEVELS, dim=0).T.tolist(), strict=False))
     rollouts = None
     if summary["variant"] != "mopo" and len(starts):
         model = PessimisticModel(ensemble, uncertainty=uncertainty, penalty=0.0)
@@ -187,10 +213,11 @@ def read_facts(
         model_error=errors,
         rollouts=rollouts,
         first_states=quartiles,
+        actions=actions,
         spending=spending,
         others=others,
         mlflow=mlflow,
-        policy=to_json(PolicyConfig.read(folder)),
+        policy=to_json(config),
         declared=declared or {},
         discount=answers.discount,
     )
@@ -210,6 +237,32 @@ def _errors(ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: 
     variance = wanted.var(0)
     error = (mean.mean(0) - wanted).square().mean(0) / variance.where(variance > 0, 1.0)
     return dict(zip(names, error.tolist(), strict=True))
+
+
+def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None) -> Actions | None:
+    """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in the same states."""
+    rows, S = inputs[:: -(-len(inputs) // _MOST_ROWS)], policy.observation_size
+    low, width = policy.action_low, policy.action_high - policy.action_low
+    if not (torch.isfinite(width) & (width > 0)).all():
+        return None
+    called = tuple(names or (f"action {i}" for i in range(policy.action_size)))
+    recorded, chosen = (rows[:, S:] - low) / width, (policy.act(rows[None, :, :S])[0] - low) / width
+    if policy.discrete_actions:
+        return Actions(called, True, _rows_of(recorded.mean(0)[:, None]), _rows_of(chosen.mean(0)[:, None]))
+    return Actions(called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen)))
+
+
+def _levels(actions: Tensor) -> tuple[tuple[float, ...], ...]:
+    return _rows_of(actions.quantile(_LEVELS, dim=0).T)
+
+
+def _ends(actions: Tensor) -> tuple[float, ...]:
+    """Share of rows at either bound, for each dimension."""
+    return tuple(((actions < _NEAR) | (actions > 1 - _NEAR)).double().mean(0).tolist())
+
+
+def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(tuple, matrix.tolist()))
 
 
 def _steps(summary: Mapping[str, Any], public: UnitStore) -> int:

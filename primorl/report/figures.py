@@ -1,19 +1,16 @@
 """The figures of a report as Plotly's specifications: plain dictionaries, each with the table of what it shows."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
 
 from primorl.evaluation.wording import plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
 from primorl.privacy.statement import Statement
 from primorl.release.card_meaning import curve
+from primorl.report.drawing import BLUE, GREEN, GREY, RED, Figure, box, layout, line
 from primorl.report.facts import Facts
 
-# Okabe and Ito's colours, which people with any colour vision can tell apart
-_BLUE, _RED, _GREEN, _GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 _POINTS = 12  # of ε against rounds
 WHOSE = {
     "behaviour": "today's practice",
@@ -22,27 +19,6 @@ WHOSE = {
     "random": "random actions",
     "zero_action": "no action",
 }
-
-
-@dataclass(frozen=True)
-class Figure:
-    """One figure.
-
-    Attributes:
-        name: of its element.
-        title: above it.
-        caption: what it shows, for those who cannot see it as well.
-        spec: `data` and `layout` of Plotly.
-        headers: of the table of what it shows.
-        rows: of the table.
-    """
-
-    name: str
-    title: str
-    caption: str
-    spec: dict[str, Any]
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
@@ -54,6 +30,7 @@ def figures(facts: Facts) -> dict[str, Figure]:
         _model_error,
         _rollouts,
         _first_states,
+        _actions,
         _rounds,
         _budget,
         _others,
@@ -68,9 +45,9 @@ def _attack(facts: Facts) -> Figure | None:
     x, y = zip(*points, strict=True)
     unit = facts.statement.unit
     data = [
-        _line(x, y, "best possible attack", _RED, hover="%{text}")
+        line(x, y, "best possible attack", RED, hover="%{text}")
         | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
-        _line((0, 1), (0, 1), "blind guessing", _GREY, dash="dash"),
+        line((0, 1), (0, 1), "blind guessing", GREY, dash="dash"),
     ]
     shown = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
     return Figure(
@@ -78,7 +55,7 @@ def _attack(facts: Facts) -> Figure | None:
         f"What an attack can find out about one {unit}",
         f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
         "the less is told by all that this page rests on. Nobody can be above the orange line, whatever they know.",
-        _spec(
+        layout(
             data,
             f"named, of {plural(unit)} not in the data",
             "found, of those in the data",
@@ -113,19 +90,19 @@ def _values(facts: Facts) -> Figure | None:
             "mode": "markers",
             "x": means,
             "y": names,
-            "marker": {"size": 10, "color": [_BLUE if "policy" in name else _GREY for name in names]},
+            "marker": {"size": 10, "color": [BLUE if "policy" in name else GREY for name in names]},
             "error_x": {
                 "type": "data",
                 "symmetric": False,
                 "array": [high - mean for mean, (_, high) in zip(means, ends, strict=True)],
                 "arrayminus": [mean - low for mean, (low, _) in zip(means, ends, strict=True)],
-                "color": _GREY,
+                "color": GREY,
             },
             "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
             "showlegend": False,
         }
     ]
-    spec = _spec(data, "mean return", "")
+    spec = layout(data, "mean return", "")
     spec["layout"] |= {"height": 140 + 45 * len(rows)}
     spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
     return Figure(
@@ -159,18 +136,18 @@ def _learning(facts: Facts) -> Figure | None:
         "hoverinfo": "skip",
         "name": "interval",
     }
-    data = [band, _line(epochs, values, f"value {where}", _BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}")]
+    data = [band, line(epochs, values, f"value {where}", BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}")]
     behaviour = facts.summary.get("public_return_mean")
     if behaviour is not None:
         data.append(
-            _line((epochs[0], epochs[-1]), (behaviour, behaviour), "today's practice, public", _GREY, dash="dash")
+            line((epochs[0], epochs[-1]), (behaviour, behaviour), "today's practice, public", GREY, dash="dash")
         )
     return Figure(
         "learning",
         "How the policy was learned",
-        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy. The others "
-        "are averages over fewer episodes (`evaluation.epoch_episodes`), so they vary more.",
-        _spec(data, "epoch", "value"),
+        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy. The "
+        "others are averages over fewer episodes (`evaluation.epoch_episodes`), so they vary more.",
+        layout(data, "epoch", "value"),
         ("epoch", "value", "interval"),
         tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),
     )
@@ -185,11 +162,11 @@ def _model_error(facts: Facts) -> Figure | None:
         "orientation": "h",
         "x": errors,
         "y": names,
-        "marker": {"color": _BLUE},
+        "marker": {"color": BLUE},
         "hovertemplate": "%{y}: %{x:.2%}<extra></extra>",
         "showlegend": False,
     }
-    spec = _spec([bars], "error, as a share of what varies", "")
+    spec = layout([bars], "error, as a share of what varies", "")
     spec["layout"]["xaxis"] |= {"type": "log", "tickformat": "~%"}
     spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
     spec["layout"] |= {"height": 140 + 26 * len(names)}
@@ -210,10 +187,10 @@ def _rollouts(facts: Facts) -> Figure | None:
         return None
     steps = list(range(1, len(found.reward) + 1))
     data = [
-        _line(steps, found.reward, "reward", _BLUE, hover="step %{x}: %{y:.4g}"),
-        _line(steps, found.uncertainty, "uncertainty", _RED, hover="step %{x}: %{y:.4g}") | {"yaxis": "y2"},
+        line(steps, found.reward, "reward", BLUE, hover="step %{x}: %{y:.4g}"),
+        line(steps, found.uncertainty, "uncertainty", RED, hover="step %{x}: %{y:.4g}") | {"yaxis": "y2"},
     ]
-    spec = _spec(data, "step", "reward")
+    spec = layout(data, "step", "reward")
     right = {"title": {"text": "uncertainty"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
     spec["layout"]["yaxis2"] = right | {"showgrid": False, "automargin": True}
     every = max(1, len(steps) // 10)
@@ -235,16 +212,7 @@ def _first_states(facts: Facts) -> Figure | None:
     if not facts.first_states:
         return None
     names, parts = list(facts.first_states), list(facts.first_states.values())
-    box = {
-        "type": "box",
-        "orientation": "h",
-        "y": names,
-        **{key: [part[at] for part in parts] for key, at in (("lowerfence", 0), ("q1", 1), ("median", 2), ("q3", 3))},
-        "upperfence": [part[4] for part in parts],
-        "marker": {"color": _BLUE},
-        "showlegend": False,
-    }
-    spec = _spec([box], "value, in the log's units", "")
+    spec = layout([box(names, parts, BLUE)], "value, in the log's units", "")
     spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
     spec["layout"] |= {"height": 140 + 34 * len(names)}
     return Figure(
@@ -254,6 +222,58 @@ def _first_states(facts: Facts) -> Figure | None:
         spec,
         ("measurement", "least", "quarter", "median", "three quarters", "greatest"),
         tuple((name, *(f"{value:.4g}" for value in part)) for name, part in facts.first_states.items()),
+    )
+
+
+def _actions(facts: Facts) -> Figure | None:
+    found = facts.actions
+    if found is None:
+        return None
+    sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
+    size = {"height": 170 + 44 * len(found.names), "margin": {"l": 60, "r": 20, "t": 40, "b": 60}}
+    size |= {"legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"}}
+    caption = "Actions in the rows of the public trajectories, and those of the policy in the same states"
+    if found.discrete:
+        bars = [
+            {
+                "type": "bar",
+                "orientation": "h",
+                "y": list(found.names),
+                "x": [share for (share,) in side],
+                "name": who,
+                "marker": {"color": color},
+                "hovertemplate": f"{who}, %{{y}}: %{{x:.1%}}<extra></extra>",
+            }
+            for who, color, side in sides
+        ]
+        spec = layout(bars, "share of the rows", "", percent=True)
+        spec["layout"]["xaxis"] |= {"tickformat": ".0%"}
+        spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed", "type": "category"}
+        shares = zip(found.names, found.recorded, found.chosen, strict=True)
+        return Figure(
+            "actions",
+            "What the policy would do differently",
+            f"{caption}: the share of each.",
+            spec | {"layout": spec["layout"] | size},
+            ("action", *(who for who, _, _ in sides)),
+            tuple((name, f"{today:.1%}", f"{chosen:.1%}") for name, (today,), (chosen,) in shares),
+        )
+    boxes = [box(found.names, side, color, name=who) for who, color, side in sides]
+    spec = layout(boxes, "share of the range between the bounds", "", percent=True)
+    spec["layout"] |= {"boxmode": "group", **size}
+    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed", "type": "category"}
+    return Figure(
+        "actions",
+        "What the policy would do differently",
+        f"{caption}: least, quartiles and greatest, from the lower bound (0%) to the upper (100%). Where the policy is "
+        "often at a bound, check that the bound is safe and that the model can be believed there.",
+        spec,
+        ("action", "whose", "least", "quarter", "median", "three quarters", "greatest", "at a bound"),
+        tuple(
+            (name, who, *(f"{level:.1%}" for level in side[at]), f"{found.at_bound[who_at][at]:.1%}")
+            for at, name in enumerate(found.names)
+            for who_at, (who, _, side) in enumerate(sides)
+        ),
     )
 
 
@@ -267,9 +287,9 @@ def _rounds(facts: Facts) -> Figure | None:
         "ε of the model by rounds",
         "What the training of the model had spent after so many rounds. All rounds are paid for beforehand, also where "
         "training ends early.",
-        _spec(
+        layout(
             [
-                _line(rounds, epsilons, "ε", _BLUE, mode="lines+markers", hover="%{text}")
+                line(rounds, epsilons, "ε", BLUE, mode="lines+markers", hover="%{text}")
                 | {"text": [f"{done} rounds: ε {at_most(epsilon)}" for done, epsilon in points]}
             ],
             "rounds",
@@ -300,15 +320,15 @@ def _budget(facts: Facts) -> Figure | None:
     totals = [total for _, _, total in spending.charges]
     hovers = [f"{stage}, {day}: ε {at_most(total)} in all" for stage, day, total in spending.charges]
     data = [
-        _line(numbers, drawn, "spent", _BLUE, mode="lines+markers")
-        | {"line": {"shape": "hv", "color": _BLUE}, "text": hovers, "hovertemplate": "%{text}<extra></extra>"}
+        line(numbers, drawn, "spent", BLUE, mode="lines+markers")
+        | {"line": {"shape": "hv", "color": BLUE}, "text": hovers, "hovertemplate": "%{text}<extra></extra>"}
     ]
     left = "There is no budget: privacy.budget.epsilon is null."
     if spending.budget is not None:
         most = spending.budget
-        data.append(_line((numbers[0], numbers[-1]), (most, most), "budget", _RED, dash="dash"))
+        data.append(line((numbers[0], numbers[-1]), (most, most), "budget", RED, dash="dash"))
         left = f"The budget is ε {at_most(most)}; {left_of(most, totals[-1])} is left."
-    spec = _spec(data, "charge", "ε in all")
+    spec = layout(data, "charge", "ε in all")
     spec["layout"]["xaxis"] |= {"tickformat": "d", "tick0": 1, "dtick": max(1, len(numbers) // 10)}
     spec["layout"]["yaxis"] |= {"rangemode": "tozero"}
     return Figure(
@@ -329,12 +349,12 @@ def _others(facts: Facts) -> Figure | None:
     if len(known) < 2:
         return None
     data = []
-    for who, color in (("simulator", _BLUE), ("private units", _GREEN), ("model", _GREY)):
+    for who, color in (("simulator", BLUE), ("private units", GREEN), ("model", GREY)):
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
             names, epsilons, values = zip(*own, strict=True)
             data.append(
-                _line(epsilons, values, f"by the {who}", color, mode="markers")
+                line(epsilons, values, f"by the {who}", color, mode="markers")
                 | {
                     "text": [f"{name}<br>ε {at_most(e)}" for name, e in zip(names, epsilons, strict=True)],
                     "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
@@ -342,7 +362,7 @@ def _others(facts: Facts) -> Figure | None:
             )
     if not data:
         return None
-    spec = _spec(data, "ε of the policy", "value")
+    spec = layout(data, "ε of the policy", "value")
     spec["layout"]["xaxis"] |= {"type": "log"}
     return Figure(
         "others",
@@ -356,38 +376,3 @@ def _others(facts: Facts) -> Figure | None:
             for name, epsilon, value, by in known
         ),
     )
-
-
-def _line(
-    x: Sequence[float],
-    y: Sequence[float | None],
-    name: str,
-    color: str,
-    *,
-    mode: str = "lines",
-    dash: str = "solid",
-    hover: str = "",
-) -> dict[str, Any]:
-    line: dict[str, Any] = {"type": "scatter", "mode": mode, "x": list(x), "y": list(y), "name": name}
-    line["line"] = {"color": color, "dash": dash}
-    line["marker"] = {"color": color, "size": 7}
-    return line | ({"hovertemplate": f"{hover}<extra></extra>"} if hover else {"hoverinfo": "name"})
-
-
-def _spec(data: list[dict[str, Any]], x: str, y: str, *, percent: bool = False) -> dict[str, Any]:
-    axis: dict[str, Any] = {"gridcolor": "#dddddd", "zerolinecolor": "#bbbbbb", "automargin": True}
-    if percent:
-        axis["tickformat"] = ".0%"
-    return {
-        "data": data,
-        "layout": {
-            "xaxis": {**axis, "title": {"text": x}},
-            "yaxis": {**axis, "title": {"text": y}},
-            "margin": {"l": 60, "r": 20, "t": 10, "b": 60},
-            "height": 340,
-            "legend": {"orientation": "h", "y": 1.12},
-            "font": {"family": "system-ui, sans-serif", "size": 13, "color": "#222222"},
-            "paper_bgcolor": "white",
-            "plot_bgcolor": "white",
-        },
-    }

@@ -4,11 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from pipeline import report
+from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
-from primorl.report.facts import read_facts
+from primorl.report.facts import compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import chosen, project, run
 from tests.pipeline.tiny_policy import write_model
@@ -42,6 +44,10 @@ def test_facts_are_of_the_public_split_and_the_curve() -> None:
     assert len(facts.rollouts.reward) == len(facts.rollouts.uncertainty) > 0
     for quartiles in facts.first_states.values():
         assert list(quartiles) == sorted(quartiles)
+    assert facts.actions is not None
+    assert all(
+        0 <= level <= 1 for side in (facts.actions.recorded, facts.actions.chosen) for each in side for level in each
+    )
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
             file.rename(f"gone-{private}")
@@ -73,3 +79,36 @@ def test_a_statement_that_says_another_epsilon_than_the_summary_is_refused() -> 
     path.write_text(json.dumps(summary | {"epsilon": summary["epsilon"] / 2}), encoding="utf-8")
     with pytest.raises(PipelineError, match=r"summary\.json: epsilon: not what models/policy/privacy\.json"):
         read_facts(uncertainty="max_aleatoric")
+
+
+def test_actions_are_shares_of_the_range_and_those_at_a_bound_are_counted() -> None:
+    """The policy of zeros is in the middle, whatever the rows say. Twin: its bias at +20 is the upper bound."""
+    rows = torch.tensor([[9.0, -2.0], [8.0, 0.0], [7.0, 2.0], [6.0, 6.0], [5.0, 6.0]])
+    middle = constant(0.0, low=-2.0, high=6.0)
+    found = compared_actions(middle, rows, ["dose"])
+    assert found is not None
+    assert (found.names, found.discrete) == (("dose",), False)
+    assert found.recorded == ((0.0, 0.25, 0.5, 1.0, 1.0),)
+    assert found.chosen == ((0.5,) * 5,)
+    assert found.at_bound == ((pytest.approx(0.6),), (0.0,))
+    highest = compared_actions(constant(20.0, low=-2.0, high=6.0), rows, None)
+    assert highest is not None
+    assert highest.names == ("action 0",)
+    assert highest.at_bound[1] == (1.0,)
+    assert compared_actions(constant(0.0, low=-2.0, high=torch.inf), rows, None) is None
+
+
+def test_discrete_actions_have_shares() -> None:
+    rows = torch.tensor([[9.0, 1.0, 0.0], [8.0, 1.0, 0.0], [7.0, 0.0, 1.0], [6.0, 1.0, 0.0]])
+    found = compared_actions(constant(0.0, 1.0, discrete=True), rows, ["none", "some"])
+    assert found is not None
+    assert found.recorded == ((0.75,), (0.25,))
+    assert found.chosen == ((0.0,), (1.0,))
+    assert found.at_bound == ((), ())
+
+
+def constant(*output: float, low: float = 0.0, high: float = 1.0, discrete: bool = False) -> DeterministicPolicy:
+    """The policy of one observed number whose network says the same everywhere."""
+    layers = (torch.zeros(1, len(output), 1), torch.tensor([[output]]))
+    ends = [torch.full((len(output),), end) for end in (low, high)]
+    return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete)

@@ -16,7 +16,7 @@ from primorl.privacy.accounting.rounding import percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
 from primorl.release.card_meaning import curve, success
 from primorl.release.guaranteed import whole
-from primorl.report.facts import Epoch, Facts, Rollouts, Spending
+from primorl.report.facts import Actions, Epoch, Facts, Rollouts, Spending
 from primorl.report.figures import figures
 from primorl.report.page import page
 from tests.statements import OF_TRAINING, PRIVATE
@@ -54,10 +54,12 @@ FACTS = Facts(
     model_error={"pressure": 0.25, "reward": 0.01},
     rollouts=Rollouts((-8.0, -2.0), (0.1, 0.2), "max_aleatoric"),
     first_states={"pressure": [0.0, 1.0, 2.0, 3.0, 4.0]},
+    actions=Actions(("dose",), False, ((0.0, 0.1, 0.2, 0.3, 0.9),), ((0.2, 0.5, 0.8, 1.0, 1.0),), ((0.05,), (0.4,))),
     spending=Spending((("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5),
     others=[("a", 1.19, -143.96, "simulator"), ("b", None, -90.0, "simulator"), ("c", 3.0, -120.0, "simulator")],
 )
-ALL = {"attack", "values", "learning", "model_error", "rollouts", "first_states", "rounds", "budget", "others"}
+ALL = {"attack", "values", "learning", "model_error", "rollouts", "first_states", "actions", "rounds", "budget"}
+ALL |= {"others"}
 
 
 def test_every_figure_has_a_table_with_the_same_numbers() -> None:
@@ -70,8 +72,17 @@ def test_every_figure_has_a_table_with_the_same_numbers() -> None:
         json.dumps(figure.spec, allow_nan=False)
     assert drawn["values"].rows[0] == ("the policy, in the simulator", "-144", "[-162.2, -125.7]")
     assert drawn["learning"].rows[-1] == ("2", "-144", "[-162.2, -125.7]")
+    assert drawn["actions"].rows[1] == ("dose", "the policy", "20.0%", "50.0%", "80.0%", "100.0%", "100.0%", "40.0%")
     assert drawn["budget"].spec["data"][0]["y"] == [1.2, 2.5]
     assert "1.5 is left" in drawn["budget"].caption
+
+
+def test_discrete_actions_are_compared_by_their_shares() -> None:
+    discrete = Actions(("none", "some"), True, ((0.75,), (0.25,)), ((0.125,), (0.875,)))
+    drawn = figures(replace(FACTS, actions=discrete))["actions"]
+    assert drawn.headers == ("action", "today, public", "the policy")
+    assert drawn.rows == (("none", "75.0%", "12.5%"), ("some", "25.0%", "87.5%"))
+    json.dumps(drawn.spec, allow_nan=False)
 
 
 def test_epsilon_by_rounds_ends_at_that_of_all_rounds() -> None:
@@ -90,6 +101,7 @@ def test_what_is_not_known_is_left_out() -> None:
         model_error={},
         rollouts=None,
         first_states={},
+        actions=None,
         spending=None,
         others=None,
         summary=no_guarantee(),
