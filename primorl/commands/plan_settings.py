@@ -269,12 +269,14 @@ def asked_for(settings: Settings) -> Asked:
 
 def _of_training(settings: Settings) -> Asked:
     """The mechanism that training would run, or the refusal that training would print."""
+    from primorl.setup.next_charges import check_clone
     from primorl.setup.planning import check_choices, make_plan
 
     params, manifest = settings.params, settings.manifest
     assert params is not None
     assert manifest is not None
     check_choices(params, manifest, settings.public)
+    check_clone(params, manifest)
     if settings.fit is None and params.unfitted:
         raise PipelineError(
             f"{PARAMS}: dataset: found {params.dataset}, to which settings are to be fitted, and {PARTITIONS} holds "

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -241,19 +242,21 @@ def _errors(ensemble: GaussianEnsemble, inputs: Tensor, targets: Tensor, names: 
 
 def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequence[str] | None) -> Actions | None:
     """Compare the actions of public rows, ``[R, S + A]`` in the log's units, with the policy's in the same states."""
-    rows, S = inputs[:: -(-len(inputs) // _MOST_ROWS)], policy.observation_size
+    S = policy.observation_size
     low, width = policy.action_low, policy.action_high - policy.action_low
     if not (torch.isfinite(width) & (width > 0)).all():
         return None
     called = tuple(names or (f"action {i}" for i in range(policy.action_size)))
-    recorded, chosen = (rows[:, S:] - low) / width, (policy.act(rows[None, :, :S])[0] - low) / width
+    done = torch.cat([policy.act(rows[None, :, :S])[0] for rows in torch.split(inputs, _MOST_ROWS)])
+    recorded, chosen = (inputs[:, S:] - low) / width, (done - low) / width
     if policy.discrete_actions:
         return Actions(called, True, _rows_of(recorded.mean(0)[:, None]), _rows_of(chosen.mean(0)[:, None]))
     return Actions(called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen)))
 
 
 def _levels(actions: Tensor) -> tuple[tuple[float, ...], ...]:
-    return _rows_of(actions.quantile(_LEVELS, dim=0).T)
+    # torch.quantile refuses more than 2**24 numbers
+    return _rows_of(torch.from_numpy(np.quantile(actions.numpy(), _LEVELS.numpy(), axis=0).T))
 
 
 def _ends(actions: Tensor) -> tuple[float, ...]:

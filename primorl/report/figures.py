@@ -146,7 +146,7 @@ def _learning(facts: Facts) -> Figure | None:
         "learning",
         "How the policy was learned",
         f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy. The "
-        "others are averages over fewer episodes (`evaluation.epoch_episodes`), so they vary more.",
+        "others are averages over `evaluation.epoch_episodes` episodes or rollouts; with few of them they vary more.",
         layout(data, "epoch", "value"),
         ("epoch", "value", "interval"),
         tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),
@@ -230,7 +230,7 @@ def _actions(facts: Facts) -> Figure | None:
     if found is None:
         return None
     sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
-    size = {"height": 170 + 44 * len(found.names), "margin": {"l": 60, "r": 20, "t": 40, "b": 60}}
+    size = {"height": 170 + 44 * min(len(found.names), 30), "margin": {"l": 60, "r": 20, "t": 40, "b": 60}}
     size |= {"legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"}}
     caption = "Actions in the rows of the public trajectories, and those of the policy in the same states"
     if found.discrete:
@@ -266,7 +266,7 @@ def _actions(facts: Facts) -> Figure | None:
         "actions",
         "What the policy would do differently",
         f"{caption}: least, quartiles and greatest, from the lower bound (0%) to the upper (100%). Where the policy is "
-        "often at a bound, check that the bound is safe and that the model can be believed there.",
+        "often at a bound (within 1% of the range), check that the bound is safe and the model can be believed there.",
         spec,
         ("action", "whose", "least", "quarter", "median", "three quarters", "greatest", "at a bound"),
         tuple(

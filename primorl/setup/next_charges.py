@@ -67,9 +67,8 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
         manifest: of the partitions; None: not known, see `primorl.setup.question_events.question_event`.
 
     Raises:
-        PipelineError: no clone can be made of these actions, or no noise is enough.
+        PipelineError: no noise is enough for the ε of one of them.
     """
-    _check_clone(params, manifest)
     if params.dynamics.variant != "private":
         return []
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
@@ -77,6 +76,16 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     for name, share in params.estimators(epsilon).items():
         found.append(Next(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name))
     return found
+
+
+def check_clone(params: Params, manifest: Manifest) -> None:
+    """Refuse a clone that is asked for and cannot be made.
+
+    Raises:
+        PipelineError: see `primorl.setup.clone_work.check_actions`.
+    """
+    if clone_work.asked(params):
+        clone_work.check_actions(params, manifest)
 
 
 def same_questions() -> bool:
@@ -138,24 +147,26 @@ def marked(
 def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     """Refuse to pay for a model where the clone or the questions that follow could not be made or paid for any more.
 
-    A model that is paid for is restored at no cost, and is not refused. A model that is charged alone is left to the
-    ledger, whose advice counts nothing else.
+    A model that is paid for is restored at no cost, and is not refused for the budget. A model that is charged alone is
+    left to the ledger, whose advice counts nothing else.
 
     Raises:
         BudgetExceeded: the budget does not allow the model and all that is asked with it. Nothing was charged.
-        PipelineError: no clone can be made of these actions.
+        PipelineError: no clone can be made of these actions, or no noise is enough for the ε of a clone or a question.
     """
-    _check_clone(params, partitions.manifest)
-    budget = accounts.budget(params, partitions.manifest.private_units)
-    if budget is None or params.dynamics.variant != "private":
+    manifest = partitions.manifest
+    check_clone(params, manifest)
+    if params.dynamics.variant != "private":
+        return
+    wanted = [Next(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
+    budget = accounts.budget(params, manifest.private_units)
+    if budget is None:
         return
     ledger = accounts.begun_ledger(params)
     account = Account(())
     if ledger is not None:
         with closing(ledger):
             account = ledger.account(partitions.version)
-    manifest = partitions.manifest
-    wanted = [Next(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
     model, *others = marked(params, partitions, account, wanted, questions_stay=lambda: False)
     beside = [each for each in others if not each.paid]
     if model.paid or not beside:
@@ -256,11 +267,6 @@ def said(charges: Sequence[Next], *, numbers: bool = True) -> str:
     """Names of charges, with their ε."""
     names = [each.stage + (f" ({each.epsilon:g})" if numbers and each.epsilon is not None else "") for each in charges]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _check_clone(params: Params, manifest: Manifest | None) -> None:
-    if manifest is not None and clone_work.asked(params):
-        clone_work.check_actions(params, manifest)
 
 
 def _spent(params: Params, plan: Plan) -> float | None:

@@ -11,7 +11,7 @@ from primorl.project.dvc import changed_stages
 from primorl.project.paths import MANIFEST, PARTITIONS
 from primorl.setup import accounts
 from primorl.setup.fitting import fitted
-from primorl.setup.next_charges import Next, beside_model, marked, said
+from primorl.setup.next_charges import Next, beside_model, check_clone, marked, said
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import check_choices, make_plan
 
@@ -49,6 +49,7 @@ def preview(params: Params) -> Preview | None:
         return None
     chosen, _ = fitted(params, partitions.manifest, partitions.rows)
     check_choices(chosen, partitions.manifest, partitions.rows)
+    check_clone(chosen, partitions.manifest)
     plan = make_plan(chosen, partitions.manifest)
     spent = plan.spent()
     ledger, account = accounts.begun_ledger(params), Account(())

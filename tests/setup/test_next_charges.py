@@ -123,3 +123,17 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     monkeypatch.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "clone"))
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
     assert planned(other, capsys).endswith(f"clone_behaviour 0.3, {questions}"), "it asks with another clone's weights"
+
+
+def test_an_epsilon_that_no_noise_reaches_is_refused_before_the_model_also_without_a_budget(
+    asking: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: with a noise that is found, nothing is refused."""
+    check(at(asking, None, 2.0))
+
+    def refuse(epsilon: float, delta: float) -> float:
+        raise PipelineError("no noise is enough")
+
+    monkeypatch.setattr(clone_work, "noise_for", refuse)
+    with pytest.raises(PipelineError, match="no noise is enough"):
+        check(at(asking, None, 2.0))

@@ -276,7 +276,7 @@ def _epsilon(rows: Sequence[Row], name: str) -> str:
     known = [row[name] for row in rows if row[name] is not None]
     if known:
         return at_most(max(known))
-    # a run that failed has neither variant nor ε
+    # a failed run has no ε, and a variant only if its settings name one
     without = rows and all(row["variant"] not in (None, "", "private") for row in rows)
     return "∞" if without else _NOTHING
 
