@@ -175,20 +175,6 @@ def budget(params: Params, units: int) -> Budget | None:
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
 
 
-def check_evaluation(params: Params, manifest: Manifest) -> None:
-    """Refuse estimators of private evaluation that do not fit the data: before the model is paid for, not after.
-
-    Raises:
-        PipelineError: names the first of them.
-    """
-    for name in ("importance", "doubly_robust"):
-        if name in params.evaluation.private.estimators and not manifest.info.spaces.discrete_actions:
-            raise PipelineError(
-                f"params.yaml: evaluation.private.estimators.{name}: needs discrete actions, and those of "
-                f"{manifest.info.dataset} are a box; take lstd or fqe"
-            )
-
-
 def checkpoints() -> Path:
     """Folder of the checkpoints of paid work."""
     return home() / CHECKPOINTS

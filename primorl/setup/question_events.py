@@ -9,7 +9,7 @@ from dp_accounting import dp_event
 
 from primorl.config.blocks import EstimatorName
 from primorl.config.params import Params
-from primorl.setup.questions import gaussian_mean
+from primorl.setup.questions import check_question, gaussian_mean
 from primorl.trajectories.storage.manifest import Manifest
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def question_event(params: Params, name: EstimatorName, epsilon: float, manifest
     Raises:
         PipelineError: the estimator does not fit the data, or no noise is enough for its ε.
     """
+    if manifest is not None:
+        check_question(name, manifest.info)
     if manifest is None or name in _ONE_RELEASE:
         return dp_event.GaussianDpEvent(1 / gaussian_mean(epsilon, params.privacy.delta))
     from primorl.setup.estimators import estimator

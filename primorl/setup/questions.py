@@ -5,9 +5,11 @@ from typing import Literal
 
 from primorl.config.blocks import EstimatorName
 from primorl.privacy.accounting.privacy_filter import gaussian_epsilon
+from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.schema import DatasetInfo
 
 STAGE = "evaluate_private"
+_WEIGHTED: frozenset[EstimatorName] = frozenset({"importance", "doubly_robust"})
 _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviour": (), "model_check": ("model",)}
 
 
@@ -20,8 +22,25 @@ def about(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> tuple[Lite
         cloned: whether there is a clone of the behaviour, with discrete actions.
     """
     found = _ABOUT.get(name, ("model", "policy"))
-    weighted = name in ("importance", "doubly_robust") and cloned and not info.behaviour_probabilities
+    weighted = name in _WEIGHTED and cloned and not info.behaviour_probabilities
     return (*found, "clone") if weighted else found
+
+
+def check_question(name: EstimatorName, info: DatasetInfo) -> None:
+    """Refuse an estimator that does not fit the data.
+
+    Args:
+        name: as params.yaml has it.
+        info: public facts of the dataset.
+
+    Raises:
+        PipelineError: if the estimator weights logged actions, and actions are not discrete.
+    """
+    if name in _WEIGHTED and not info.spaces.discrete_actions:
+        raise PipelineError(
+            f"params.yaml: evaluation.private.estimators.{name}: needs discrete actions, and those of {info.dataset} "
+            "are a box; take lstd or fqe"
+        )
 
 
 def gaussian_mean(epsilon: float, delta: float) -> float:
