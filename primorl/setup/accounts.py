@@ -17,6 +17,7 @@ from primorl.project.files import home
 from primorl.project.git import git_commit
 from primorl.project.paths import CHECKPOINTS, LEDGER, LEDGER_HEAD, SECRET
 from primorl.setup.losses import refuse_losses
+from primorl.setup.questions import check_question
 from primorl.tracking import StageRun
 from primorl.trajectories.identity.fingerprint import project_secret, secret_check
 from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, population_digest
@@ -173,6 +174,16 @@ def budget(params: Params, units: int) -> Budget | None:
             f"1/{units}, one over the number of units: at it everything would seem to cost nothing"
         )
     return None if declared.epsilon is None else Budget(declared.epsilon, declared.delta)
+
+
+def check_evaluation(params: Params, manifest: Manifest) -> None:
+    """Refuse estimators of private evaluation that do not fit the data: before the model is paid for, not after.
+
+    Raises:
+        PipelineError: names the first of them.
+    """
+    for name in params.evaluation.private.estimators:
+        check_question(name, manifest.info)
 
 
 def checkpoints() -> Path:

@@ -24,7 +24,6 @@ from primorl.setup import accounts, charged_units
 from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
 from primorl.setup.launcher import join, joined
 from primorl.setup.partitions import Partitions
-from primorl.setup.questions import check_question
 from primorl.setup.reporting import TrainingReport
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
@@ -109,9 +108,7 @@ def paid_training(
     baseline = pooled is not None
     if setup.plan.is_private and not baseline:
         check_setup(setup)
-    # The next charges check this too, but only beside a private model.
-    for name in params.evaluation.private.estimators:
-        check_question(name, partitions.manifest.info)
+    accounts.check_evaluation(params, partitions.manifest)
     check_writable([stage.output, home() / CHECKPOINTS / "charge"], _COPIES * 4 * setup.architecture.parameters)
     request = accounts.request(
         params,
