@@ -20,7 +20,7 @@ from primorl.project.reporting import exit_status
 from primorl.project.restoration import hint, restore_outputs
 from primorl.project.template import check_version
 from primorl.tracking import StageRun, stage_run
-from primorl.tracking.usage import log_usage
+from primorl.tracking.usage import Usage
 
 Body = Callable[[Params, StageRun], None]
 
@@ -54,7 +54,7 @@ def _run(name: str, body: Body) -> None:
         sweep_leftovers(root)
     checked = params.load(PARAMS)
     check_writable([*_outputs(name), home() / CHECKPOINTS / name], _BYTES_NEEDED)
-    started = time.perf_counter()
+    started, usage = time.perf_counter(), Usage(name)
     suggested = checked.suggestions_line()
     if suggested is not None:
         print(f"{name}: {suggested}", file=sys.stderr)
@@ -63,7 +63,7 @@ def _run(name: str, body: Body) -> None:
         if run.first:
             run.pipeline.params(checked.choices())
         body(checked, run)
-        log_usage(run, name)
+        usage.log(run)
     write_json(seconds_of(name), {"seconds": round(time.perf_counter() - started, 3)})
 
 
