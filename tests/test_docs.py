@@ -111,6 +111,8 @@ def test_messages_are_shown_as_they_read(tmp_path: Path) -> None:
         '    raise PipelineError(text + "allowed is a number")\n'
         "def other(self, names):\n"
         '    raise Lost(f"{self.path}: found {", ".join(names)}; run `dvc repro`")\n'
+        "def count(place, row):\n"
+        '    raise PipelineError(f"{place}: row {row + 1} is empty")\n'
         "def join(lines):\n"
         '    raise PipelineError("; ".join(lines))\n'
         '    raise ValueError("nobody reads this text")\n'.replace('", "', "', '")
@@ -118,6 +120,7 @@ def test_messages_are_shown_as_they_read(tmp_path: Path) -> None:
     assert [message.text for message in errors.messages(tmp_path)] == [
         "params.yaml: seed: found {found}, allowed is a number",
         "{path}: found {names}; run `dvc repro`",
+        "{place}: row {row} is empty",
     ]
     page = errors.page(tmp_path)
     assert "## `params.yaml`" in page
