@@ -21,7 +21,7 @@ from primorl.report.figures import figures
 from primorl.report.page import page
 from tests.statements import OF_TRAINING, PRIVATE
 
-CHROMIUM = shutil.which("chromium")
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
 STATEMENT = replace(
     OF_TRAINING, profile=PROFILE, attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),)
@@ -220,7 +220,7 @@ def test_nothing_is_fetched() -> None:
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", own)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_a_browser_draws_every_figure_without_errors_or_network(tmp_path: Path) -> None:
     """On a wide screen, on a telephone and in print; numbers are those of the summary."""
     playwright = pytest.importorskip("playwright.sync_api")
