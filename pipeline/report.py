@@ -20,6 +20,7 @@ def body(params: Params, run: StageRun) -> None:
     )
     with replaced_file(REPORT) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
+    run.pipeline.artifact(REPORT)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,8 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     tags = {PIPELINE_TAG: mark, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
     tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
     tags |= {key: os.environ[key] for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV") if os.environ.get(key)}
-    return str(client.create_run(experiment, tags=tags, run_name=experiment_name or _name(params)).info.run_id), True
+    name = _name(params) + (f" ({experiment_name})" if experiment_name else "")
+    return str(client.create_run(experiment, tags=tags, run_name=name).info.run_id), True
 
 
 def _enclosing_process() -> psutil.Process:

@@ -77,7 +77,7 @@ def _result(run: "Run") -> Result:
     end: Any = run.info.end_time or run.info.start_time
     return Result(
         run=run.info.run_id,
-        name=run.info.run_name or run.info.run_id,
+        name=run.data.tags.get("DVC_EXP_NAME") or run.info.run_name or run.info.run_id,
         epsilon=metrics.get("epsilon"),
         spent=metrics.get("epsilon_spent_on_dataset"),
         value=value,

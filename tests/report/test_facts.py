@@ -23,8 +23,10 @@ __all__ = ["project"]
 def test_the_page_says_what_the_summary_says() -> None:
     write_model(PRIVATE)
     run(chosen())
-    report.body(chosen(), FakeRun())
+    logged = FakeRun()
+    report.body(chosen(), logged)
     summary, text = read_json(Path("metrics/summary.json")), Path("reports/report.html").read_text(encoding="utf-8")
+    assert logged.pipeline.artifacts == {"report.html": text.encode()}
     assert "ε = 1.19" in text
     assert f"{summary['return_mean']:.4g}" in text
     assert f"{summary['public_return_mean']:.4g}" in text
