@@ -71,7 +71,7 @@ def test_on_the_site_links_stay_inside_and_lists_are_lists() -> None:
 
 
 def test_nothing_on_the_site_comes_from_the_network() -> None:
-    """No font is fetched, and no script: the one that makes the search work from the disk is here. `make docs` looks."""
+    """Neither a font nor a script: the one that makes the search work from the disk is here. `make docs` looks, too."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     (script,) = re.findall(r"^  polyfills: \[(.*?)\]", text, re.MULTILINE)
     assert (ROOT / "docs" / script).exists()
