@@ -67,7 +67,7 @@ def _run(
 
 
 def spending(chosen: "Params") -> "Spending | None":
-    """The ledger's history of the units that are here; None: nothing was charged."""
+    """The ledger's history of the units that are here; None: nothing was charged to them."""
     from contextlib import closing
 
     from primorl.project.paths import MANIFEST, PARTITIONS
@@ -81,6 +81,9 @@ def spending(chosen: "Params") -> "Spending | None":
     manifest = Manifest.load(MANIFEST)
     with closing(opened) as ledger:
         account = ledger.account(dataset_version(manifest, PARTITIONS))
+    if not account.entries:
+        return None
     limit, delta = budget(chosen, manifest.private_units), chosen.privacy.budget.delta
     charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
-    return Spending(charges, None if limit is None else limit.epsilon, delta)
+    costs = {entry.charge.id: entry.cost for entry in account.entries}
+    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

@@ -54,7 +54,7 @@ def _attack(facts: Facts) -> Figure | None:
         "attack",
         f"What an attack can find out about one {unit}",
         f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
-        "the less is told by all that this page rests on. Nobody can be above the orange line, whatever they know.",
+        f"the less an attack learns from {facts.counted}. No attack on them can be above the orange line.",
         layout(
             data,
             f"named, of {plural(unit)} not in the data",
@@ -345,10 +345,7 @@ def _budget(facts: Facts) -> Figure | None:
 
 
 def _others(facts: Facts) -> Figure | None:
-    known = [each for each in facts.others or () if each[2] is not None]
-    if len(known) < 2:
-        return None
-    data = []
+    known, data = facts.compared, []
     for who, color in (("simulator", BLUE), ("private units", GREEN), ("model", GREY)):
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
@@ -368,11 +365,30 @@ def _others(facts: Facts) -> Figure | None:
         "others",
         "Other results on the same data",
         "Value against ε of every result that MLflow knows of. Whoever picks one of them has seen all of them: what "
-        "counts then is the ε of all together.",
+        f"counts then is the ε of all together. {_together(facts)}",
         spec,
         ("result", "ε", "value", "by"),
         tuple(
             (name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by)
             for name, epsilon, value, by in known
         ),
+    )
+
+
+def _together(facts: Facts) -> str:
+    """What all results cost, and whether the bound at the top of the page counts them."""
+    units = plural(facts.statement.unit)
+    if facts.spending is None or not facts.spending.charges:
+        return (
+            "It is not known here: there is no ledger with charges on these data. The bound at the top of the page "
+            f"counts {facts.counted}, and nothing else."
+        )
+    *_, epsilon = facts.spending.charges[-1]
+    spent = f"ε = {at_most(epsilon)} at δ = {at_most(facts.spending.delta)}"
+    bound = (
+        "the bound at the top of the page counts them all" if facts.sound else "no bound holds for all that is shown"
+    )
+    return (
+        f"All charges on these {units} in the ledger come to {spent}, and {bound}. A result that another ledger paid "
+        "for comes on top."
     )

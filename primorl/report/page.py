@@ -31,7 +31,9 @@ def page(facts: Facts) -> str:
         unit=statement.unit,
         tiles=_tiles(facts),
         verdict_on_model=summary.get("model_verdict"),
-        meaning=meaning(facts.released, plural(statement.unit), "all that this page rests on"),
+        counted=facts.counted,
+        unbounded=_unbounded(facts),
+        meaning=meaning(facts.released, plural(statement.unit), facts.counted),
         assumptions=statement.public_assumptions,
         practice=practice(summary, summary.get("private_evaluation", ()), facts.discount),
         people=(responsible(facts.declared, summary["dataset"]), *(columns(facts.policy) if facts.policy else ())),
@@ -41,6 +43,16 @@ def page(facts: Facts) -> str:
         library=Markup(_library()),
         version=primorl.__version__,
         mlflow=facts.mlflow,
+    )
+
+
+def _unbounded(facts: Facts) -> str | None:
+    """Why no bound stands in the header of a run that has a guarantee; None: there is one, or the run has none."""
+    if not facts.statement.private or facts.released["private"]:
+        return None
+    return (
+        f"This is what the policy alone guarantees. No bound holds for {facts.counted} together: a result without a "
+        "guarantee is among them or is shown below."
     )
 
 
