@@ -14,11 +14,13 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
+from primorl.evaluation.survival import PublicTrajectories
 from primorl.evaluation.wording import plural
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -29,25 +31,16 @@ from primorl.project.paths import BEHAVIOUR, CURVES, MODEL, MOPO, POLICY, PRIVAT
 from primorl.project.records import to_json
 from primorl.release.guaranteed import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.report.agreement import Epoch, refuse_another_curve, refuse_another_dataset, refuse_other_rows
 from primorl.trajectories.storage.store import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
-_LEVELS = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NEAR = 0.01  # of an action's range: the policy is at its bound
 
 Other = tuple[str, float | None, float | None, str]
 """A result that MLflow knows of: name, ε (None: no guarantee), value, who says so."""
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """The value of the policy after an epoch, and its interval."""
-
-    number: int
-    value: float
-    low: float
-    high: float
 
 
 @dataclass(frozen=True)
@@ -161,6 +154,7 @@ class Facts:
 
 def read_facts(
     *,
+    dataset: str,
     uncertainty: str,
     spending: Spending | None = None,
     others: Sequence[Other] | None = None,
@@ -170,6 +164,7 @@ def read_facts(
     """Read the run's files in the working directory.
 
     Args:
+        dataset: `dataset` of params.yaml.
         uncertainty: `policy.uncertainty`.
         spending: see `Facts`.
         others: see `Facts`.
@@ -177,9 +172,11 @@ def read_facts(
         declared: see `Facts`.
 
     Raises:
-        PipelineError: a file is missing or broken, or the results are of another model or policy; one line.
+        PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
+            public rows or the curve are of another run; one line.
     """
     found, cpu = Summary.read(SUMMARY), torch.device("cpu")
+    refuse_another_dataset(found, dataset)
     folder = MOPO if found.variant == "mopo" else POLICY
     if (stale := found.other_files(MODEL, folder)) is not None:
         raise PipelineError(f"{SUMMARY}: {stale}")
@@ -208,7 +205,9 @@ def read_facts(
         released = _with_others(released, own, spending, others)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
     summary = found.to_json()
-    public = UnitStore.open(PUBLIC)
+    public, points = UnitStore.open(PUBLIC), _curve(CURVES)
+    refuse_other_rows({folder: statement, MODEL: training}, public.units)
+    refuse_another_curve(found, points)
     ensemble = GaussianEnsemble.load(MODEL, cpu)
     errors: dict[str, float] = {}
     starts = torch.zeros(0, ensemble.architecture.observation_size)
@@ -219,10 +218,10 @@ def read_facts(
         errors = _errors(ensemble, inputs, targets, names)
         actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
         starts = public.first_observations()
-        quartiles = dict(zip(names, starts.quantile(_LEVELS, dim=0).T.tolist(), strict=False))
+        quartiles = dict(zip(names, _levels(starts), strict=False))
     rollouts = None
     if summary["variant"] != "mopo" and len(starts):
-        model = PessimisticModel(ensemble, uncertainty=uncertainty, penalty=0.0)
+        model = PessimisticModel(with_ends(ensemble, config.ends), uncertainty=uncertainty, penalty=0.0)
         steps = _steps(summary, public)
         rollouts = Rollouts(*_rollouts(model, DeterministicPolicy.load(POLICY), starts, steps), uncertainty)
     return Facts(
@@ -231,7 +230,7 @@ def read_facts(
         training=training,
         released=released,
         counted=counted,
-        curve=_curve(CURVES),
+        curve=points,
         model_error=errors,
         rollouts=rollouts,
         first_states=quartiles,
@@ -300,9 +299,10 @@ def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequenc
     return Actions(called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen)))
 
 
-def _levels(actions: Tensor) -> tuple[tuple[float, ...], ...]:
+def _levels(values: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Least, quartiles and greatest of each column of ``[R, C]``."""
     # torch.quantile refuses more than 2**24 numbers
-    return _rows_of(torch.from_numpy(np.quantile(actions.numpy(), _LEVELS.numpy(), axis=0).T))
+    return _rows_of(torch.from_numpy(np.quantile(values.numpy(), _LEVELS, axis=0).T))
 
 
 def _ends(actions: Tensor) -> tuple[float, ...]:
@@ -316,7 +316,7 @@ def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
 
 def _steps(summary: Mapping[str, Any], public: UnitStore) -> int:
     """Steps of a rollout: those of a value in the model, else the longest public trajectory, at most 200."""
-    longest = int(public.lengths(torch.arange(public.units)).max())
+    longest = int(PublicTrajectories.of(public).length.max())
     return min(summary.get("model_value_horizon") or longest, 200)
 
 
@@ -341,10 +341,11 @@ def _rollouts(
 
 
 def _curve(path: Path) -> list[Epoch]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    kind = "model" if rows and rows[0]["return_mean"] == "" else "return"
-    mean = "model_value" if kind == "model" else "return_mean"
-    return [
-        Epoch(int(row["epoch"]), *(float(row[name]) for name in (mean, f"{kind}_low", f"{kind}_high"))) for row in rows
-    ]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        kind = "model" if rows and rows[0]["return_mean"] == "" else "return"
+        names = ("model_value" if kind == "model" else "return_mean", f"{kind}_low", f"{kind}_high")
+        return [Epoch(int(row["epoch"]), *(float(row[name]) for name in names)) for row in rows]
+    except (OSError, KeyError, TypeError, ValueError) as broken:
+        raise PipelineError(f"{path}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`") from None
