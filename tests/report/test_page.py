@@ -96,6 +96,44 @@ def test_epsilon_by_rounds_ends_at_that_of_all_rounds() -> None:
     assert line["y"] == sorted(line["y"])
 
 
+def test_few_rounds_are_shown_once_each() -> None:
+    """Twin: of many rounds there are twelve points."""
+    few = figures(replace(FACTS, training=replace(STATEMENT, rounds=3)))["rounds"]
+    assert [row[0] for row in few.rows] == ["1", "2", "3"]
+    assert len(figures(FACTS)["rounds"].rows) == 12
+
+
+def test_a_number_that_is_not_finite_is_no_point() -> None:
+    """The page is written all the same. Twin: finite ones are shown."""
+    broken = replace(
+        FACTS,
+        summary={key: value for key, value in SUMMARY.items() if key != "model_verdict"},
+        model_error={"pulse": 0.5, "pressure": math.nan, "reward": math.inf},
+        rollouts=Rollouts((-8.0, math.nan), (math.inf, 0.2), "max_aleatoric"),
+    )
+    text = page(broken)
+    assert "0.0% explained" in text
+    assert figures(broken)["model_error"].rows == (("pulse", "50.00%"), ("pressure", "none"), ("reward", "none"))
+    assert figures(broken)["rollouts"].rows == (("1", "-8", "none"), ("2", "none", "0.2"))
+    assert '"x": [0.5, null, null]' in text
+    assert figures(FACTS)["model_error"].rows[0] == ("pressure", "25.00%")
+
+
+def test_answers_say_by_what_they_are_discounted() -> None:
+    """In the figure and in the tile. Twin: undiscounted ones say nothing of it, and no more do measured returns."""
+    answer = {"estimator": "lstd", "what": "mean return", "ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
+    answers = [answer | {"of": "behaviour", "value": -3.5}, answer | {"of": "policy", "value": -3.25}]
+    asked = replace(FACTS, summary=SUMMARY | {"private_evaluation": answers, "return_mean": None}, discount=0.95)
+    drawn = figures(asked)["values"]
+    assert drawn.rows[0][0] == "today's practice, by lstd (ε 0.2), discounted by γ = 0.95"
+    assert "does not compare" in drawn.caption
+    assert [name for name, _, _ in drawn.rows if "γ" not in name] == ["today's practice, 53 public"]
+    text = page(asked)
+    assert "by lstd, discounted by γ = 0.95; today&#39;s practice: -3.5 ± 0.5, discounted by γ = 0.95" in text
+    assert "γ" not in page(replace(asked, discount=1.0)).replace(_library(), "")
+    assert "does not compare" not in figures(replace(FACTS, discount=0.95))["values"].caption
+
+
 def test_what_is_not_known_is_left_out() -> None:
     """Without a public split, a curve, a ledger and a guarantee there are no figures of them, and no figure invents."""
     bare = replace(
