@@ -15,6 +15,7 @@ def body(params: Params, run: StageRun) -> None:
     """Write ``reports/report.html``."""
     facts = read_facts(
         uncertainty=params.policy.uncertainty,
+        penalty=params.policy.penalty,
         mlflow=f"MLflow run {run.pipeline.run_id}.",
         declared=params.chosen.card.stated,
     )

@@ -55,6 +55,7 @@ def _run(
     where = uri.partition("@")[2] or uri.partition("://")[2] if uri.startswith("http") else f"`{shown}` shows MLflow"
     facts = read_facts(
         uncertainty=chosen.policy.uncertainty,
+        penalty=chosen.policy.penalty,
         spending=spending(chosen),
         others=others,
         mlflow=f"{where}.",

@@ -17,7 +17,7 @@ from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
@@ -53,11 +53,13 @@ class Rollouts:
         reward: without the penalty.
         uncertainty: u; the penalty is λ times this.
         measure: name of u.
+        penalised: the reward less the penalty; None: λ is not known.
     """
 
     reward: tuple[float, ...]
     uncertainty: tuple[float, ...]
     measure: str
+    penalised: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,10 @@ class Facts:
         released: keys of a statement of all that the page rests on: model, clone, policy and answers.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance; empty: nobody is public.
+        checks: answers of the private units on how wrong the model is; empty: they were not asked.
         rollouts: in the model; None: the policy was not trained in it.
         first_states: quartiles of the public first states, name by name; empty: nobody is public.
+        first_shares: of the public first states that are of a category, for each name that is a category.
         actions: of the public rows and of the policy; None: nobody is public, or an action has no finite bounds.
         spending: None: not asked for.
         others: results on the same dataset, best first: name, ε, value, who says so; None: not asked for.
@@ -129,6 +133,8 @@ class Facts:
     spending: Spending | None = None
     others: Sequence[tuple[str, float | None, float | None, str]] | None = None
     actions: Actions | None = None
+    checks: Sequence[Answer] = ()
+    first_shares: Mapping[str, float] = field(default_factory=dict)
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
@@ -148,6 +154,7 @@ class Facts:
 def read_facts(
     *,
     uncertainty: str,
+    penalty: float | None = None,
     spending: Spending | None = None,
     others: Sequence[tuple[str, float | None, float | None, str]] | None = None,
     mlflow: str = "",
@@ -157,6 +164,7 @@ def read_facts(
 
     Args:
         uncertainty: `policy.uncertainty`.
+        penalty: `policy.penalty`, λ; None: not known.
         spending: see `Facts`.
         others: see `Facts`.
         mlflow: see `Facts`.
@@ -193,6 +201,7 @@ def read_facts(
     errors: dict[str, float] = {}
     starts = torch.zeros(0, ensemble.architecture.observation_size)
     quartiles: dict[str, Sequence[float]] = {}
+    shares: dict[str, float] = {}
     names, config, actions = _names(ModelConfig.read(MODEL)), PolicyConfig.read(folder), None
     if public.units > 0:
         inputs, targets = public.flat()
@@ -200,11 +209,15 @@ def read_facts(
         actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
         starts = public.first_observations()
         quartiles = dict(zip(names, starts.quantile(_LEVELS, dim=0).T.tolist(), strict=False))
+        shares = {names[at]: float(starts[:, at].mean()) for at in _categories(public)}
     rollouts = None
     if summary["variant"] != "mopo" and len(starts):
-        model = PessimisticModel(ensemble, uncertainty=uncertainty, penalty=0.0)
-        steps = _steps(summary, public)
-        rollouts = Rollouts(*_rollouts(model, DeterministicPolicy.load(POLICY), starts, steps), uncertainty)
+        policy, steps = DeterministicPolicy.load(POLICY), _steps(summary, public)
+        (reward, doubt), (penalised, _) = (
+            _rollouts(PessimisticModel(ensemble, uncertainty=uncertainty, penalty=each), policy, starts, steps)
+            for each in (0.0, penalty or 0.0)
+        )
+        rollouts = Rollouts(reward, doubt, uncertainty, None if penalty is None else penalised)
     return Facts(
         summary=summary,
         statement=statement,
@@ -212,8 +225,10 @@ def read_facts(
         released=whole(training.to_json(), None if clone is None else clone.to_json(), asked, training.delta or 0.0),
         curve=_curve(CURVES),
         model_error=errors,
+        checks=tuple(each for each in answers.estimates if each.of == "model"),
         rollouts=rollouts,
         first_states=quartiles,
+        first_shares=shares,
         actions=actions,
         spending=spending,
         others=others,
@@ -262,6 +277,11 @@ def _levels(actions: Tensor) -> tuple[tuple[float, ...], ...]:
 def _ends(actions: Tensor) -> tuple[float, ...]:
     """Share of rows at either bound, for each dimension."""
     return tuple(((actions < _NEAR) | (actions > 1 - _NEAR)).double().mean(0).tolist())
+
+
+def _categories(public: UnitStore) -> list[int]:
+    """Dimensions of the observation that are 1 in one category and 0 in the others."""
+    return [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
 
 
 def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
