@@ -33,6 +33,11 @@ class Figure:
     rows: tuple[tuple[str, ...], ...]
 
 
+def shown(number: float, form: str) -> str:
+    """A number for a table, or "none" where it is not finite: no point of the figure shows it either."""
+    return format(number, form) if math.isfinite(number) else "none"
+
+
 def line(
     x: Sequence[float],
     y: Sequence[float | None],
@@ -154,8 +159,8 @@ def log_axis(values: Sequence[float]) -> dict[str, Any]:
     Args:
         values: what is not above 0 or not finite has no place on it.
     """
-    shown = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
-    low, high = math.log10(min(shown)), math.log10(max(shown))
+    drawn = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
+    low, high = math.log10(min(drawn)), math.log10(max(drawn))
     room = max(0.1, (high - low) * 0.05)
     low, high = low - room, high + room
     decades = range(math.floor(low), math.ceil(high) + 1)

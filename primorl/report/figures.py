@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from primorl.evaluation.wording import plural, source
+from primorl.evaluation.wording import WHOSE, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
 from primorl.privacy.statement import Statement
@@ -28,13 +28,6 @@ from primorl.report.model_figures import checks, model_error, rollouts
 from primorl.report.public_figures import actions, first_states
 
 _POINTS = 12  # of ε against rounds
-WHOSE = {  # in the order of the rows
-    "behaviour": "today's practice",
-    "clone": "clone of today's practice",
-    "policy": "the policy",
-    "random": "random actions",
-    "zero_action": "no action",
-}
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
@@ -66,12 +59,12 @@ def _attack(facts: Facts) -> Figure | None:
         | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
         line((0, 1), (0, 1), "blind guessing", GREY, dash="dash"),
     ]
-    shown = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
+    listed = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
     return Figure(
         "attack",
         f"What an attack can find out about one {unit}",
         f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
-        "the less is told by all that this page rests on. Nobody can be above the orange line, whatever they know.",
+        f"the less an attack learns from {facts.counted}. No attack on them can be above the orange line.",
         layout(
             data,
             f"named, of {plural(unit)} not in it",
@@ -79,22 +72,24 @@ def _attack(facts: Facts) -> Figure | None:
             percent=True,
         ),
         ("wrongly named", "found, at most"),
-        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in shown),
+        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in listed),
     )
 
 
 def _values(facts: Facts) -> Figure | None:
+    marked = discounted(facts.discount)
     summary = facts.summary
     rows = [
-        (f"{WHOSE[each['of']]}, by {source(each)}", each["value"], each["ci95"], each["of"], False)
+        (f"{WHOSE[each['of']]}, by {source(each)}{marked}", each["value"], each["ci95"], each["of"], False)
         for each in summary.get("private_evaluation", ())
-        if each["of"] in WHOSE and each["estimator"] != "model"
+        if each["estimator"] != "model"
     ]
     rows += [
-        (f"{WHOSE[each['of']]}, in the model", each["value"], _range(each), each["of"], True)
+        (f"{WHOSE[each['of']]}, in the model{marked}", each["value"], _range(each), each["of"], True)
         for each in summary.get("private_evaluation", ())
-        if each["of"] in WHOSE and each["estimator"] == "model" and each["of"] != "policy"  # below, with its range
+        if each["estimator"] == "model" and each["of"] != "policy"  # below, with its range
     ]
+    answered = bool(rows)
     if summary["return_mean"] is not None:
         rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], "policy", False))
     elif summary.get("model_value") is not None:
@@ -105,7 +100,7 @@ def _values(facts: Facts) -> Figure | None:
     if not rows:
         return None
     rows.sort(key=lambda row: list(WHOSE).index(row[3]))
-    labels = [name.replace(", ", ",<br>", 1) for name, *_ in rows]
+    labels = [name.replace(", ", ",<br>") for name, *_ in rows]
     data: list[dict[str, Any]] = []
     for by_model, legend in ((False, "with its 95% interval"), (True, "in the model, range over its members")):
         for policy, color in ((False, GREY), (True, BLUE)):
@@ -118,12 +113,13 @@ def _values(facts: Facts) -> Figure | None:
                 said = {"legendgroup": legend, "showlegend": not any(each["name"] == legend for each in data)}
                 data.append(spread(own, legend, color, hollow=by_model, interval=not by_model) | said)
     spec = layout(data, "mean return", "")
-    spec["layout"] |= named_rows(labels, each=45)
+    spec["layout"] |= named_rows(labels, each=55 if answered and marked else 45)
     return Figure(
         "values",
         "What people get today, and under the policy",
         "Mean return of each: a full circle with its 95% interval, or a ring where the released model computed it, "
-        "with the range over the members of the ensemble, which is no interval. The policy is blue.",
+        "with the range over the members of the ensemble, which is no interval. The policy is blue."
+        f"{' What is discounted does not compare with what is not.' if answered and marked else ''}",
         spec,
         ("whose", "mean return", "interval or range"),
         tuple((name, f"{mean:.4g}", _ends(ends, free)) for name, mean, ends, _, free in rows),
@@ -205,8 +201,7 @@ def _epsilon_by_round(statement: Statement) -> Iterator[tuple[int, float]]:
     if not statement.sound or q is None or z is None or T is None or statement.delta is None:
         return
     queries = tuple(query.noise_multiplier for query in statement.queries)
-    for step in range(1, _POINTS + 1):
-        done = max(1, round(T * step / _POINTS))
+    for done in sorted({max(1, round(T * step / _POINTS)) for step in range(1, _POINTS + 1)}):
         yield done, Training(q, z, done, queries).spent(statement.delta).epsilon_pld
 
 
@@ -245,10 +240,7 @@ def _budget(facts: Facts) -> Figure | None:
 
 
 def _others(facts: Facts) -> Figure | None:
-    known = [each for each in facts.others or () if each[2] is not None]
-    if len(known) < 2:
-        return None
-    data = []
+    known, data = facts.compared, []
     for who, color in (("simulator", BLUE), ("private units", GREEN), ("model", GREY)):
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
@@ -268,11 +260,30 @@ def _others(facts: Facts) -> Figure | None:
         "others",
         "Other results on the same data",
         "Value against ε of every result that MLflow knows of. Whoever picks one of them has seen all of them: what "
-        "counts then is the ε of all together.",
+        f"counts then is the ε of all together. {_together(facts)}",
         spec,
         ("result", "ε", "value", "by"),
         tuple(
             (name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by)
             for name, epsilon, value, by in known
         ),
+    )
+
+
+def _together(facts: Facts) -> str:
+    """What all results cost, and whether the bound at the top of the page counts them."""
+    units = plural(facts.statement.unit)
+    if facts.spending is None or not facts.spending.charges:
+        return (
+            "It is not known here: there is no ledger with charges on these data. The bound at the top of the page "
+            f"counts {facts.counted}, and nothing else."
+        )
+    *_, epsilon = facts.spending.charges[-1]
+    spent = f"ε = {at_most(epsilon)} at δ = {at_most(facts.spending.delta)}"
+    bound = (
+        "the bound at the top of the page counts them all" if facts.sound else "no bound holds for all that is shown"
+    )
+    return (
+        f"All charges on these {units} in the ledger come to {spent}, and {bound}. A result that another ledger paid "
+        "for comes on top."
     )

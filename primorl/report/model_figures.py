@@ -10,6 +10,7 @@ from primorl.report.drawing import (
     line,
     log_axis,
     named_rows,
+    shown,
     spread,
     whole_axis,
     wrapped,
@@ -44,7 +45,7 @@ def model_error(facts: Facts) -> Figure | None:
         f"At the dashed line, 100%, the model knows no more than the average.{least}",
         spec,
         ("what", "error"),
-        tuple((name, f"{error:.2%}") for name, error in facts.model_error.items()),
+        tuple((name, shown(error, ".2%")) for name, error in facts.model_error.items()),
     )
 
 
@@ -126,5 +127,5 @@ def rollouts(facts: Facts) -> Figure | None:
         f"The uncertainty is {found.measure}.{taken} Where it grows, the model has less to go by.",
         spec,
         columns,
-        tuple((str(row[0]), *(f"{value:.4g}" for value in row[1 : len(columns)])) for row in rows),
+        tuple((str(row[0]), *(shown(value, ".4g") for value in row[1 : len(columns)])) for row in rows),
     )
