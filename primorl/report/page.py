@@ -45,6 +45,7 @@ def page(facts: Facts) -> str:
         numbers=_numbers(facts),
         library=Markup(_library()),
         version=primorl.__version__,
+        alone=facts.spending is None and facts.others is None,
         mlflow=facts.mlflow,
     )
 
@@ -66,7 +67,7 @@ def _unbounded(facts: Facts) -> str | None:
     if not facts.statement.private or facts.released["private"]:
         return None
     return (
-        f"This is what the policy alone guarantees. No bound holds for {facts.counted} together: a result without a "
+        f"This is the guarantee of the policy alone. No bound holds for {facts.counted} together: a result without a "
         "guarantee is among them or is shown below."
     )
 

@@ -132,6 +132,7 @@ def test_a_run_of_another_dataset_than_the_chosen_one_is_refused() -> None:
         ),
         ("public_units", 4, r"partitions/public: found 3 units, and data/partitions/manifest\.json says 4"),
     ],
+    ids=["data", "split"],
 )
 def test_public_rows_of_other_data_are_refused(key: str, value: object, refusal: str) -> None:
     """The ε of one version must not stand beside the rows of another. Twin: as partitioned they are read."""

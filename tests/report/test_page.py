@@ -341,6 +341,8 @@ def test_beside_other_results_stands_what_all_charges_come_to() -> None:
     unknown = figures(replace(FACTS, spending=None))["others"].caption
     assert "It is not known here" in unknown
     assert "counts this run&#39;s model and policy, and nothing else" in page(replace(FACTS, spending=None))
+    assert "public files, the ledger and MLflow." in page(FACTS)
+    assert "public files alone." in page(replace(FACTS, spending=None, others=None))
 
 
 def test_a_part_that_is_void_or_without_a_guarantee_is_not_hidden_by_a_sound_policy() -> None:
