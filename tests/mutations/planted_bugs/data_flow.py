@@ -170,4 +170,22 @@ DATA_FLOW = [
         "ids of people who withdrew stay in the dataset",
         ("tests/trajectories/test_consent.py",),
     ),
+    Bug(
+        "flow-memory-of-a-trial-logged",
+        "data flow",
+        "primorl/tracking/usage.py",
+        "        if Usage._has_read_private:\n",
+        "        if False:\n",
+        "MLflow gets the most memory of a process that read private rows",
+        ("tests/tracking/test_usage.py",),
+    ),
+    Bug(
+        "flow-memory-of-the-process-before-counts",
+        "data flow",
+        "primorl/tracking/usage.py",
+        "    return None if found is None else int(found[1]) / 2**10\n",
+        "    return None if found is None else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10\n",
+        "the most memory of a stage counts that of the process which started it",
+        ("tests/tracking/test_usage.py",),
+    ),
 ]
