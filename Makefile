@@ -4,6 +4,8 @@ SHELL := bash
 .DELETE_ON_ERROR:
 
 export MLFLOW_DISABLE_TELEMETRY := true
+# Many containers set it. Every process of the tests and stages would then compile all sources again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # The first of these that runs and is 3.11 or 3.12 (a version manager's stand-in may exist and still refuse to run).
 SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12))
@@ -41,9 +43,10 @@ test: $(SETUP) ## run the test suite
 bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
 	.venv/bin/python -m benchmarks.speed
 
-docs: $(SETUP) ## build the documentation into site/; fails on a broken link
+docs: $(SETUP) ## build the documentation into site/; fails on a broken link, and on a page that fetches anything
 	.venv/bin/python -m docs.tools.site
 	.venv/bin/zensical build --clean --strict
+	@! grep -rlE '<(script|link|img)[^>]+(src|href)="?(https?:)?//' site --include='*.html'
 
 lint: $(SETUP) ## check style and formatting
 	.venv/bin/ruff check .

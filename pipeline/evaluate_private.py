@@ -70,6 +70,7 @@ def body(params: Params, run: StageRun) -> None:
         run.metric(f"private.{answer.of}.{answer.estimator}", answer.value)
     for file in (PRIVATE_EVALUATION, EVALUATION_FIGURE):
         run.artifact(file)
+        run.pipeline.artifact(file)
     if record.total is not None and record.total.epsilon is not None:
         run.metric("epsilon_in_all", record.total.epsilon)
 

@@ -13,13 +13,16 @@ from primorl.tracking import StageRun
 
 def body(params: Params, run: StageRun) -> None:
     """Write ``reports/report.html``."""
+    mlflow_run = run.pipeline.run_id  # empty where the store was lost
     facts = read_facts(
+        dataset=params.dataset,
         uncertainty=params.policy.uncertainty,
-        mlflow=f"MLflow run {run.pipeline.run_id}.",
+        mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "",
         declared=params.chosen.card.stated,
     )
     with replaced_file(REPORT) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
+    run.pipeline.artifact(REPORT)
 
 
 if __name__ == "__main__":

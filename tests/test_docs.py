@@ -71,8 +71,10 @@ def test_on_the_site_links_stay_inside_and_lists_are_lists() -> None:
 
 
 def test_nothing_on_the_site_comes_from_the_network() -> None:
-    """No font is fetched, and no page names a script or style of its own."""
+    """Neither a font nor a script: the one that makes the search work from the disk is here. `make docs` looks, too."""
     text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    (script,) = re.findall(r"^  polyfills: \[(.*?)\]", text, re.MULTILINE)
+    assert (ROOT / "docs" / script).exists()
     assert re.search(r"^  font: false", text, re.MULTILINE)
     assert "https:" not in text
     assert not re.search("extra_(javascript|css)", text)
@@ -109,6 +111,8 @@ def test_messages_are_shown_as_they_read(tmp_path: Path) -> None:
         '    raise PipelineError(text + "allowed is a number")\n'
         "def other(self, names):\n"
         '    raise Lost(f"{self.path}: found {", ".join(names)}; run `dvc repro`")\n'
+        "def count(place, row):\n"
+        '    raise PipelineError(f"{place}: row {row + 1} is empty")\n'
         "def join(lines):\n"
         '    raise PipelineError("; ".join(lines))\n'
         '    raise ValueError("nobody reads this text")\n'.replace('", "', "', '")
@@ -116,6 +120,7 @@ def test_messages_are_shown_as_they_read(tmp_path: Path) -> None:
     assert [message.text for message in errors.messages(tmp_path)] == [
         "params.yaml: seed: found {found}, allowed is a number",
         "{path}: found {names}; run `dvc repro`",
+        "{place}: row {row} is empty",
     ]
     page = errors.page(tmp_path)
     assert "## `params.yaml`" in page

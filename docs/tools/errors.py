@@ -136,6 +136,8 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr], local: Mapping[str, ast
             return str(node.value)
         case ast.JoinedStr():
             return "".join(_text(part, known, {}) for part in node.values)
+        case ast.FormattedValue(value=ast.BinOp(op=ast.Add()) as total) if not _has_text(total):  # a number
+            return f"{{{_name(total)}}}"
         case ast.FormattedValue():
             return _text(node.value, known, {})
         case ast.BinOp(op=ast.Add()):
@@ -152,9 +154,15 @@ def _text(node: ast.expr, known: Mapping[str, ast.expr], local: Mapping[str, ast
     return f"{{{_name(node)}}}"
 
 
+def _has_text(node: ast.expr) -> bool:
+    return any(isinstance(part, ast.Constant) and isinstance(part.value, str) for part in ast.walk(node))
+
+
 def _name(node: ast.expr) -> str:
     """A short name for the value of an expression."""
     match node:
+        case ast.BinOp(left=left):
+            return _name(left)
         case ast.Name():
             return node.id.strip("_").lower()
         case ast.Attribute(attr="__name__", value=inner) | ast.Subscript(value=inner):

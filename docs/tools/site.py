@@ -30,10 +30,10 @@ def main() -> None:
     for page, place in pages().items():
         (STAGED / place).parent.mkdir(parents=True, exist_ok=True)
         (STAGED / place).write_text(for_site(page), encoding="utf-8")
-    for figure in (ROOT / "docs").rglob("*.png"):
-        copy = STAGED / figure.relative_to(ROOT / "docs")
+    for file in (file for ending in ("*.png", "*.js") for file in (ROOT / "docs").rglob(ending)):
+        copy = STAGED / file.relative_to(ROOT / "docs")
         copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(figure, copy)
+        shutil.copyfile(file, copy)
 
 
 def pages() -> dict[Path, str]:

@@ -141,7 +141,15 @@ def draw(path: Path, points: Sequence[Point], title: str) -> None:
     _ticks(left.yaxis, (1, 2, 5))
     left.set(xlabel="sampling probability q", ylabel="noise per coordinate of a mean update,\nz / (qK), in units of C")
     right.set(xlabel="expected local trainings, qKT")
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    figure.legend(
+        *left.get_legend_handles_labels(),
+        loc="outside lower center",
+        ncols=3,
+        frameon=False,
+        fontsize=9,
+        title="coloured: the noise of measured runs whose weights began at random",
+        title_fontsize=9,
+    )
     figure.suptitle(title, fontsize=11)
     figure.savefig(path, format="png", metadata={"Software": None})
 
@@ -165,8 +173,8 @@ def _bands(axes: "Axes") -> None:
     low, high = axes.get_ylim()
     low, high = min(low, BORNE / 2), max(high, BORNE_BY_SOME * 1.5)
     axes.set_ylim(low, high)
-    axes.axhspan(low, BORNE, color="C2", alpha=0.15, linewidth=0, label=f"up to {BORNE:g}: all measured runs learned")
-    some = f"up to {BORNE_BY_SOME:g}: some did, and none above"
+    axes.axhspan(low, BORNE, color="C2", alpha=0.15, linewidth=0, label=f"up to {BORNE:g}: all learned")
+    some = f"up to {BORNE_BY_SOME:g}: some learned, and none above"
     axes.axhspan(BORNE, BORNE_BY_SOME, color="C1", alpha=0.15, linewidth=0, label=some)
 
 

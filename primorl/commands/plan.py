@@ -355,8 +355,8 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
         )
     target, delta, rounds = (settings.needed(name) for name in ("target_epsilon", "delta", "rounds"))
     probability = settings.given("sampling_probability")
-    if probability is None and settings.params is not None:
-        probability = settings.params.privacy.sampling_probability
+    if probability is None and (known := _as_run(settings)) is not None:
+        probability = known.privacy.sampling_probability
     grid = frontier.around(units, probability, rounds)
     with progress_bar(len(grid[0]) * len(grid[1]), "frontier", "point") as bar:
         points = frontier.frontier(
@@ -381,10 +381,18 @@ def _show_frontier(settings: Settings, *, as_json: bool, figure: Path | None) ->
         frontier.draw(figure, points, title)
 
 
+def _as_run(settings: Settings) -> "Params | None":
+    """The project's choices, fitted to the data that are here; None: there are none, or what is fitted has no data."""
+    if settings.fit is not None:
+        return settings.fit[0]
+    return None if settings.params is None or settings.params.unfitted else settings.params
+
+
 def _transitions(settings: Settings) -> int | None:
     """The most transitions that one local training reads."""
-    if settings.params is None or settings.manifest is None:
+    known = _as_run(settings)
+    if known is None or settings.manifest is None:
         return None
-    dynamics, horizon = settings.params.dynamics, settings.manifest.info.horizon
+    dynamics, horizon = known.dynamics, settings.manifest.info.horizon
     most = [number for number in (dynamics.max_transitions_per_unit, horizon) if number is not None]
     return min(most) * dynamics.local_epochs if most else None

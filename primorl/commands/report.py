@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from primorl.commands.folders import given_path
 from primorl.project.paths import LATEST_REPORT
 
 if TYPE_CHECKING:
@@ -31,7 +32,10 @@ def register(app: typer.Typer) -> None:
 
 
 def _run(
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The page to write.")] = LATEST_REPORT,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", parser=given_path, help="The page to write.  [default: reports/latest.html]"),
+    ] = None,
 ) -> None:
     from primorl.config import params
     from primorl.project.errors import PipelineError
@@ -39,35 +43,49 @@ def _run(
     from primorl.report.facts import read_facts
     from primorl.report.page import page
     from primorl.tracking.search import results
-    from primorl.tracking.store import store_uri
 
-    chosen = params.load()
-    if out.suffix != ".html":
-        raise PipelineError(f"{out}: found the ending {out.suffix!r}; allowed is .html")
+    chosen, target = params.load(), out or LATEST_REPORT
+    if target.suffix != ".html":
+        raise PipelineError(f"--out: found {str(target)!r}; allowed is a name that ends in .html")
     try:
         found = results(chosen, most_epsilon=None, sweeps=True)
     except PipelineError as missing:  # the files may have come from a remote
         print(f"note: without other results: {missing}", file=sys.stderr)
         found = []
     others = [(each.name, each.epsilon, each.value, each.by) for each in found]
-    uri = store_uri(chosen)
-    shown = "make ui" if Path("Makefile").exists() else "mlflow ui --backend-store-uri sqlite:///mlflow.db"
-    where = uri.partition("@")[2] or uri.partition("://")[2] if uri.startswith("http") else f"`{shown}` shows MLflow"
     facts = read_facts(
+        dataset=chosen.dataset,
         uncertainty=chosen.policy.uncertainty,
         spending=spending(chosen),
         others=others,
-        mlflow=f"{where}.",
+        mlflow=_where(chosen),
         declared=chosen.chosen.card.stated,
     )
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with replaced_file(out) as fresh:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with replaced_file(target) as fresh:
         fresh.write_text(page(facts), encoding="utf-8")
-    print(out)
+    print(target)
+
+
+def _where(chosen: "Params") -> str:
+    """Where the runs are found, as a sentence that holds no credentials."""
+    from urllib.parse import urlsplit
+
+    from primorl.tracking.store import without_credentials
+
+    uri = chosen.tracking.uri or "sqlite:///mlflow.db"
+    name = without_credentials(uri)
+    if urlsplit(uri).hostname is not None:
+        return f"MLflow's store is {name}."
+    if Path("Makefile").exists():
+        return "`make ui` shows MLflow."
+    if uri.startswith("sqlite"):
+        return f"`mlflow ui --backend-store-uri {name}` shows MLflow."
+    return "MLflow's store is the one that tracking.uri in params.yaml names."
 
 
 def spending(chosen: "Params") -> "Spending | None":
-    """The ledger's history of the units that are here; None: nothing was charged."""
+    """The ledger's history of the units that are here; None: nothing was charged to them."""
     from contextlib import closing
 
     from primorl.project.paths import MANIFEST, PARTITIONS
@@ -81,6 +99,9 @@ def spending(chosen: "Params") -> "Spending | None":
     manifest = Manifest.load(MANIFEST)
     with closing(opened) as ledger:
         account = ledger.account(dataset_version(manifest, PARTITIONS))
+    if not account.entries:
+        return None
     limit, delta = budget(chosen, manifest.private_units), chosen.privacy.budget.delta
     charges = tuple((charge.stage, charge.time[:10], total) for charge, total in account.running(delta))
-    return Spending(charges, None if limit is None else limit.epsilon, delta)
+    costs = {entry.charge.id: entry.cost for entry in account.entries}
+    return Spending(charges, None if limit is None else limit.epsilon, delta, costs)

@@ -4,7 +4,7 @@ from typing import Any
 
 from primorl.evaluation.wording import ADVICE, account, guarantee, source, value
 
-_WHOSE = {
+_WHOSE = {  # of eight characters at most: the column is no wider
     "behaviour": "today",
     "clone": "clone",
     "policy": "policy",

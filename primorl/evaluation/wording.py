@@ -11,6 +11,15 @@ ADVICE = {
     "more_data": "More data needed: neither the policy nor the clone is recommended",
 }
 """What a recommendation says, in a few words."""
+WHOSE = {
+    "behaviour": "today's practice",
+    "clone": "clone of today's practice",
+    "policy": "the policy",
+    "random": "random actions",
+    "zero_action": "zero actions",
+    "model": "how wrong the model is",
+}
+"""Whose an answer is, by `Answer.of`, in the order in which answers are listed."""
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
@@ -72,6 +81,11 @@ def source(answer: Mapping[str, Any]) -> str:
     """Who says an answer and what it cost, such as "lstd (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
     return f"{answer['estimator']} ({price})"
+
+
+def discounted(discount: float) -> str:
+    """What is said of the private units' answers, such as ", discounted by γ = 0.95"; empty where γ is 1."""
+    return "" if discount == 1 else f", discounted by γ = {discount:g}"
 
 
 def plural(unit: str) -> str:

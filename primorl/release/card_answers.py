@@ -5,21 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from primorl.evaluation.private.results import MEAN_RETURN
-from primorl.evaluation.wording import source
+from primorl.evaluation.wording import WHOSE, source
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.together import joint_event
 from primorl.release.card import Row, Section
 from primorl.setup.clone_work import STAGE as CLONING
-
-_WHOSE = {
-    "behaviour": "today",
-    "clone": "under the clone of today's practice",
-    "policy": "under the policy",
-    "random": "random actions",
-    "zero_action": "zero action",
-    "model": "how wrong the model is",
-}
 
 
 def counted_clone(clone: Mapping[str, Any] | None, ledger: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -72,7 +63,7 @@ def answered(answers: Mapping[str, Any], units: str) -> Section:
     ]
     if answers["verdict"] is not None:
         points.append(f"Check of the model: {answers['verdict']}")
-    ordered = sorted(answers["estimates"], key=lambda answer: list(_WHOSE).index(answer["of"]))
+    ordered = sorted(answers["estimates"], key=lambda answer: list(WHOSE).index(answer["of"]))
     by_bias: dict[str, list[str]] = {}
     for answer in ordered:
         by_bias.setdefault(answer["bias"], []).append(source(answer))
@@ -131,6 +122,6 @@ def _answer(answer: Mapping[str, Any]) -> Row:
         low, high = answer["ci95"]
         interval = f"95% interval {low:.4g} to {high:.4g}, which covers {answer['covers']}"
     return (
-        f"{_WHOSE[answer['of']]}, by {source(answer)}",
+        f"{WHOSE[answer['of']]}, by {source(answer)}",
         f"{what}{answer['value']:.4g}; {interval}",
     )

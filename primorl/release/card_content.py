@@ -5,7 +5,6 @@ ledger's statement; ``declared.json`` has the texts of people.
 """
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,10 +13,8 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.release.card import EXACT_EPSILON, Card, Row, Section
 from primorl.release.card_answers import answered, counted_clone, expert_rows, included, together
 from primorl.release.card_meaning import curve, meaning, profile_row, success
-from primorl.release.card_people import columns, practice, responsible
+from primorl.release.card_people import columns, practice, responsible, unnamed
 from primorl.release.guaranteed import whole
-
-_GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
 
 
 def make_card(
@@ -136,7 +133,7 @@ def _model(policy: Mapping[str, Any]) -> str:
 
 def _named(what: str, names: Sequence[str] | None) -> tuple[str, ...]:
     """A point with the names of columns or actions; none where the data do not name them."""
-    if not names or all(map(_GENERATED_NAME.fullmatch, names)):
+    if not names or unnamed(names):
         return ()
     return (f"{what}: {', '.join(names)}.",)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from primorl.evaluation.private.results import MEAN_RETURN
-from primorl.evaluation.wording import source
+from primorl.evaluation.wording import discounted, source
 from primorl.release.card import Row, Section
 
 TEXTS = {"owner": "owner", "purpose": "purpose", "contact": "contact", "licence": "licence of the data"}
@@ -42,7 +42,7 @@ def columns(policy: Mapping[str, Any]) -> tuple[Section, ...]:
         policy: ``config.json`` of the policy.
     """
     seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
-    if all(map(_GENERATED_NAME.fullmatch, (*seen, *done))):
+    if unnamed((*seen, *done)):
         return ()
     lows, highs = (policy.get(f"observation_{side}") or [None] * len(seen) for side in ("low", "high"))
     rows = [(name, _observed(low, high)) for name, low, high in zip(seen, lows, highs, strict=False)]
@@ -51,6 +51,11 @@ def columns(policy: Mapping[str, Any]) -> tuple[Section, ...]:
         rows = [*rows[:_MOST_COLUMNS], (f"and {len(rows) - _MOST_COLUMNS} more", "see config.json of the policy")]
     point = "The columns of the log, in the order in which the policy takes them. Ranges are declared public."
     return (Section("Columns", (point,), tuple(rows)),)
+
+
+def unnamed(names: Sequence[str]) -> bool:
+    """Whether all names were generated, such as ``3`` or ``observation_3``: the data do not name their columns."""
+    return all(map(_GENERATED_NAME.fullmatch, names))
 
 
 def _observed(low: float | None, high: float | None) -> str:
@@ -76,7 +81,7 @@ def practice(
     today, policy = [*_public(summary)], [*_tried(summary)]
     today += [("today's practice", each) for each in asked if each["of"] == "behaviour"]
     policy += [("the policy", each) for each in asked if each["of"] == "policy" and not cloned]
-    rows = [_row(name, found) for name, found in (*today, *policy)]
+    rows = [_row(name, found, discount) for name, found in (*today, *policy)]
     return Section("Beside today's practice", tuple(_read(summary, today, policy, discount)), tuple(rows))
 
 
@@ -96,12 +101,12 @@ def _tried(summary: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]
         yield named, {"value": summary["model_value"], "range": summary["model_value_range"]}
 
 
-def _row(name: str, found: Mapping[str, Any]) -> Row:
+def _row(name: str, found: Mapping[str, Any], discount: float) -> Row:
     said = f"{found['value']:.4g}"
     if (ends := found.get("range") or found.get("ci95")) is not None:
         kind = "from" if "range" in found else "95% interval"
         said += f", {kind} {ends[0]:.4g} to {ends[1]:.4g}"
-    return (f"{name}, by {source(found)}" if "estimator" in found else name), said
+    return (f"{name}, by {source(found)}{discounted(discount)}" if "estimator" in found else name), said
 
 
 def _read(
@@ -136,7 +141,9 @@ def _read(
     now, then = today[-1][1].get("ci95"), policy[0][1].get("ci95") if policy else None
     if summary["return_mean"] is None or now is None or then is None:
         return
-    if then[0] > now[1]:
+    if discount != 1 and ("estimator" in today[-1][1]) != ("estimator" in policy[0][1]):
+        yield "One of the two intervals is discounted and the other is not: they do not compare."
+    elif then[0] > now[1]:
         yield "The policy's interval lies above today's."
     elif then[1] < now[0]:
         yield "The policy's interval lies below today's."

@@ -1,12 +1,12 @@
 """What a bundle or a report guarantees as a whole: model, clone and the private units' answers, one after another."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from primorl.privacy.accounting.events import event_from_json
 from primorl.privacy.accounting.figures import true_positive_rate
-from primorl.privacy.accounting.privacy_filter import cost, total
+from primorl.privacy.accounting.privacy_filter import Cost, cost, total
 
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
 
@@ -36,13 +36,36 @@ def whole(
         "private": statement["private"] and all(each["private"] for each in own),
     }
     if not combined["private"]:
-        return combined | {"epsilon": None, "delta": None, "profile": [], "groups": [], "attacks": []}
-    spent = total([cost(event_from_json(each["event"])) for each in (statement, *own)])
+        return _unbounded(combined)
+    return _of_cost(combined, total([cost(event_from_json(each["event"])) for each in (statement, *own)]), delta)
+
+
+def with_account(
+    released: Mapping[str, Any], own: Sequence[Mapping[str, Any]], charged: Mapping[str, Cost], delta: float
+) -> Mapping[str, Any]:
+    """The guarantee against anyone who has the results of all charges on the same units, beside what `whole` counts.
+
+    Args:
+        released: what `whole` returned.
+        own: the statements that it counted. One that the ledger does not have is counted as well.
+        charged: the cost of every charge of the account, by its id.
+        delta: δ of all.
+    """
+    if not released["private"] or charged.keys() <= {each["charge"] for each in own}:
+        return released
+    elsewhere = [cost(event_from_json(each["event"])) for each in own if each["charge"] not in charged]
+    spent = total([*charged.values(), *elsewhere])
+    return _of_cost(released, spent, delta) if math.isfinite(spent.epsilon(delta)) else _unbounded(released)
+
+
+def _of_cost(statement: Mapping[str, Any], spent: Cost, delta: float) -> Mapping[str, Any]:
+    """A statement with the figures of what the filter counted, at several δ from ``delta`` on."""
     epsilon = spent.epsilon(delta)
     pairs = [(spent.epsilon(d), d) for d in (delta, *(d for d in _DELTAS if d > delta))]
     profile = [(0.0, min(_at_zero(e, d) for e, d in pairs)), *sorted(pair for pair in pairs if pair[0] > 0)]
     rates = [attack["false_positive_rate"] for attack in statement.get("attacks", ())]
-    return combined | {
+    return {
+        **statement,
         "epsilon": epsilon,
         "delta": delta,
         "profile": [{"epsilon": e, "delta": d} for e, d in profile],
@@ -51,6 +74,12 @@ def whole(
             {"false_positive_rate": rate, "true_positive_rate": true_positive_rate(profile, rate)} for rate in rates
         ],
     }
+
+
+def _unbounded(statement: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A statement of which nothing is guaranteed any more."""
+    nothing: dict[str, Any] = {"epsilon": None, "delta": None, "profile": [], "groups": [], "attacks": []}
+    return {**statement, "private": False} | nothing
 
 
 def _at_zero(epsilon: float, delta: float) -> float:

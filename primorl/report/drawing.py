@@ -1,5 +1,6 @@
 """What figures of a report are made of: Plotly's specifications as plain dictionaries, and their colours."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,11 @@ class Figure:
     spec: dict[str, Any]
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+def shown(number: float, form: str) -> str:
+    """A number for a table, or "none" where it is not finite: no point of the figure shows it either."""
+    return format(number, form) if math.isfinite(number) else "none"
 
 
 def line(

@@ -14,35 +14,33 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
+from primorl.evaluation.survival import PublicTrajectories
+from primorl.evaluation.wording import plural
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, CURVES, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
 from primorl.project.records import to_json
-from primorl.release.guaranteed import whole
+from primorl.release.guaranteed import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
+from primorl.report.agreement import Epoch, refuse_another_curve, refuse_another_dataset, refuse_other_rows
 from primorl.trajectories.storage.store import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
 _SEED = 0
-_LEVELS = torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0])
+_LEVELS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _NEAR = 0.01  # of an action's range: the policy is at its bound
 
-
-@dataclass(frozen=True)
-class Epoch:
-    """The value of the policy after an epoch, and its interval."""
-
-    number: int
-    value: float
-    low: float
-    high: float
+Other = tuple[str, float | None, float | None, str]
+"""A result that MLflow knows of: name, ε (None: no guarantee), value, who says so."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +87,13 @@ class Spending:
         charges: stage, day, and ε of all charges up to and with it.
         budget: the most ε; None: there is no bound.
         delta: δ of all.
+        costs: of each charge in the privacy filter's currencies, by its id.
     """
 
     charges: tuple[tuple[str, str, float], ...]
     budget: float | None
     delta: float
+    costs: Mapping[str, Cost]
 
 
 @dataclass(frozen=True)
@@ -104,14 +104,15 @@ class Facts:
         summary: content of ``metrics/summary.json``.
         statement: of the policy.
         training: statement of the model, whose rounds it has.
-        released: keys of a statement of all that the page rests on: model, clone, policy and answers.
+        released: keys of a statement of what `counted` says.
+        counted: what the bounds on attacks count, in words: this run's results, or all that the ledger has.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance; empty: nobody is public.
         rollouts: in the model; None: the policy was not trained in it.
         first_states: quartiles of the public first states, name by name; empty: nobody is public.
         actions: of the public rows and of the policy; None: nobody is public, or an action has no finite bounds.
         spending: None: not asked for.
-        others: results on the same dataset, best first: name, ε, value, who says so; None: not asked for.
+        others: results on the same dataset, best first; None: not asked for.
         mlflow: where the run is found.
         policy: content of ``config.json`` of the policy.
         declared: what people declared for the card, by key; empty: nothing.
@@ -122,12 +123,13 @@ class Facts:
     statement: Statement
     training: Statement
     released: Mapping[str, Any]
+    counted: str
     curve: Sequence[Epoch]
     model_error: Mapping[str, float]
     rollouts: Rollouts | None
     first_states: Mapping[str, Sequence[float]]
     spending: Spending | None = None
-    others: Sequence[tuple[str, float | None, float | None, str]] | None = None
+    others: Sequence[Other] | None = None
     actions: Actions | None = None
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
@@ -136,26 +138,33 @@ class Facts:
 
     @property
     def void(self) -> tuple[str, ...]:
-        """Reasons not to rely on any part of what the page rests on."""
+        """Reasons not to rely on what the page counts, or on a part of it."""
         return tuple(dict.fromkeys((*self.statement.void, *self.summary["void"], *self.released["void"])))
 
     @property
     def sound(self) -> bool:
-        """Whether everything that the page rests on has a guarantee, and no part of it is void."""
+        """Whether everything that the page counts has a guarantee, and no part of it is void."""
         return self.statement.private and bool(self.released["private"]) and not self.void
+
+    @property
+    def compared(self) -> Sequence[Other]:
+        """Those of ``others`` that the page shows."""
+        return _compared(self.others)
 
 
 def read_facts(
     *,
+    dataset: str,
     uncertainty: str,
     spending: Spending | None = None,
-    others: Sequence[tuple[str, float | None, float | None, str]] | None = None,
+    others: Sequence[Other] | None = None,
     mlflow: str = "",
     declared: Mapping[str, str] | None = None,
 ) -> Facts:
     """Read the run's files in the working directory.
 
     Args:
+        dataset: `dataset` of params.yaml.
         uncertainty: `policy.uncertainty`.
         spending: see `Facts`.
         others: see `Facts`.
@@ -163,9 +172,11 @@ def read_facts(
         declared: see `Facts`.
 
     Raises:
-        PipelineError: a file is missing or broken, or the results are of another model or policy; one line.
+        PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
+            public rows or the curve are of another run; one line.
     """
     found, cpu = Summary.read(SUMMARY), torch.device("cpu")
+    refuse_another_dataset(found, dataset)
     folder = MOPO if found.variant == "mopo" else POLICY
     if (stale := found.other_files(MODEL, folder)) is not None:
         raise PipelineError(f"{SUMMARY}: {stale}")
@@ -183,12 +194,20 @@ def read_facts(
         parts = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
         near = PolicyConfig.read(folder).clone_error is not None
         check_with_parts(folder, statement, parts, near_clone=near)
-    for own in answers.statements.values():
-        if own.private:
-            check_epsilon(PRIVATE_EVALUATION, own)
+    for each in answers.statements.values():
+        if each.private:
+            check_epsilon(PRIVATE_EVALUATION, each)
     asked = to_json(answers) if answers.asked else None
+    own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
+    released = whole(training.to_json(), None if clone is None else clone.to_json(), asked, training.delta or 0.0)
+    counted = f"this run's {_listed(clone=clone is not None, answers=answers.asked)}"
+    if spending is not None:
+        released = _with_others(released, own, spending, others)
+        counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
     summary = found.to_json()
-    public = UnitStore.open(PUBLIC)
+    public, points = UnitStore.open(PUBLIC), _curve(CURVES)
+    refuse_other_rows({folder: statement, MODEL: training}, public.units)
+    refuse_another_curve(found, points)
     ensemble = GaussianEnsemble.load(MODEL, cpu)
     errors: dict[str, float] = {}
     starts = torch.zeros(0, ensemble.architecture.observation_size)
@@ -199,18 +218,19 @@ def read_facts(
         errors = _errors(ensemble, inputs, targets, names)
         actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
         starts = public.first_observations()
-        quartiles = dict(zip(names, starts.quantile(_LEVELS, dim=0).T.tolist(), strict=False))
+        quartiles = dict(zip(names, _levels(starts), strict=False))
     rollouts = None
     if summary["variant"] != "mopo" and len(starts):
-        model = PessimisticModel(ensemble, uncertainty=uncertainty, penalty=0.0)
+        model = PessimisticModel(with_ends(ensemble, config.ends), uncertainty=uncertainty, penalty=0.0)
         steps = _steps(summary, public)
         rollouts = Rollouts(*_rollouts(model, DeterministicPolicy.load(POLICY), starts, steps), uncertainty)
     return Facts(
         summary=summary,
         statement=statement,
         training=training,
-        released=whole(training.to_json(), None if clone is None else clone.to_json(), asked, training.delta or 0.0),
-        curve=_curve(CURVES),
+        released=released,
+        counted=counted,
+        curve=points,
         model_error=errors,
         rollouts=rollouts,
         first_states=quartiles,
@@ -222,6 +242,31 @@ def read_facts(
         declared=declared or {},
         discount=answers.discount,
     )
+
+
+def _with_others(
+    released: Mapping[str, Any], own: Sequence[Statement], spending: Spending, others: Sequence[Other] | None
+) -> Mapping[str, Any]:
+    """The guarantee of a page that also shows other results: of everything that was charged on the same units.
+
+    A value without an ε is shown as well, and of it nothing is guaranteed, whatever its charge says.
+    """
+    bare = any(epsilon is None for _, epsilon, _, _ in _compared(others))
+    unbounded = {"private": False, "profile": [], "attacks": []} if bare else {}
+    together = with_account(released, [each.to_json() for each in own], spending.costs, spending.delta)
+    return {**together, **unbounded}
+
+
+def _compared(others: Sequence[Other] | None) -> Sequence[Other]:
+    """The results that are shown: all that have a value, where there are two or more."""
+    known = [each for each in others or () if each[2] is not None]
+    return known if len(known) > 1 else ()
+
+
+def _listed(*, clone: bool, answers: bool) -> str:
+    """What a run released, as the end of a sentence."""
+    parts = ["model", *(["clone"] if clone else []), "policy", *(["answers"] if answers else [])]
+    return f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def _names(model: ModelConfig) -> list[str]:
@@ -254,9 +299,10 @@ def compared_actions(policy: DeterministicPolicy, inputs: Tensor, names: Sequenc
     return Actions(called, False, _levels(recorded), _levels(chosen), at_bound=(_ends(recorded), _ends(chosen)))
 
 
-def _levels(actions: Tensor) -> tuple[tuple[float, ...], ...]:
+def _levels(values: Tensor) -> tuple[tuple[float, ...], ...]:
+    """Least, quartiles and greatest of each column of ``[R, C]``."""
     # torch.quantile refuses more than 2**24 numbers
-    return _rows_of(torch.from_numpy(np.quantile(actions.numpy(), _LEVELS.numpy(), axis=0).T))
+    return _rows_of(torch.from_numpy(np.quantile(values.numpy(), _LEVELS, axis=0).T))
 
 
 def _ends(actions: Tensor) -> tuple[float, ...]:
@@ -270,7 +316,7 @@ def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
 
 def _steps(summary: Mapping[str, Any], public: UnitStore) -> int:
     """Steps of a rollout: those of a value in the model, else the longest public trajectory, at most 200."""
-    longest = int(public.lengths(torch.arange(public.units)).max())
+    longest = int(PublicTrajectories.of(public).length.max())
     return min(summary.get("model_value_horizon") or longest, 200)
 
 
@@ -295,10 +341,11 @@ def _rollouts(
 
 
 def _curve(path: Path) -> list[Epoch]:
-    with path.open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
-    kind = "model" if rows and rows[0]["return_mean"] == "" else "return"
-    mean = "model_value" if kind == "model" else "return_mean"
-    return [
-        Epoch(int(row["epoch"]), *(float(row[name]) for name in (mean, f"{kind}_low", f"{kind}_high"))) for row in rows
-    ]
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            rows = list(csv.DictReader(file))
+        kind = "model" if rows and rows[0]["return_mean"] == "" else "return"
+        names = ("model_value" if kind == "model" else "return_mean", f"{kind}_low", f"{kind}_high")
+        return [Epoch(int(row["epoch"]), *(float(row[name]) for name in names)) for row in rows]
+    except (OSError, KeyError, TypeError, ValueError) as broken:
+        raise PipelineError(f"{path}: not a curve ({type(broken).__name__}); run `dvc repro evaluate`") from None

@@ -3,22 +3,15 @@
 import math
 from collections.abc import Callable, Iterator
 
-from primorl.evaluation.wording import plural, source
+from primorl.evaluation.wording import WHOSE, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
 from primorl.privacy.statement import Statement
 from primorl.release.card_meaning import curve
-from primorl.report.drawing import BLUE, GREEN, GREY, RED, Figure, box, layout, line
+from primorl.report.drawing import BLUE, GREEN, GREY, RED, Figure, box, layout, line, shown
 from primorl.report.facts import Facts
 
 _POINTS = 12  # of ε against rounds
-WHOSE = {
-    "behaviour": "today's practice",
-    "clone": "clone of today's practice",
-    "policy": "the policy",
-    "random": "random actions",
-    "zero_action": "no action",
-}
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
@@ -49,12 +42,12 @@ def _attack(facts: Facts) -> Figure | None:
         | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
         line((0, 1), (0, 1), "blind guessing", GREY, dash="dash"),
     ]
-    shown = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
+    listed = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
     return Figure(
         "attack",
         f"What an attack can find out about one {unit}",
         f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
-        "the less is told by all that this page rests on. Nobody can be above the orange line, whatever they know.",
+        f"the less an attack learns from {facts.counted}. No attack on them can be above the orange line.",
         layout(
             data,
             f"named, of {plural(unit)} not in the data",
@@ -62,16 +55,18 @@ def _attack(facts: Facts) -> Figure | None:
             percent=True,
         ),
         ("wrongly named", "found, at most"),
-        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in shown),
+        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in listed),
     )
 
 
 def _values(facts: Facts) -> Figure | None:
+    marked = discounted(facts.discount)
     rows = [
-        (f"{WHOSE[each['of']]}, by {source(each)}", each["value"], each["ci95"])
+        (f"{WHOSE[each['of']]}, by {source(each)}{marked}", each["value"], each["ci95"])
         for each in facts.summary.get("private_evaluation", ())
-        if each["of"] in WHOSE and (each["of"], each["estimator"]) != ("policy", "model")  # below, with its range
+        if (each["of"], each["estimator"]) != ("policy", "model")  # below, with its range
     ]
+    answered = bool(rows)
     summary = facts.summary
     if summary["return_mean"] is not None:
         rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"]))
@@ -109,7 +104,7 @@ def _values(facts: Facts) -> Figure | None:
         "values",
         "What people get today, and under the policy",
         "Mean return of each, with its 95% interval where there is one; in the model the range over the members of the "
-        "ensemble.",
+        f"ensemble.{' What is discounted does not compare with what is not.' if answered and marked else ''}",
         spec,
         ("whose", "mean return", "interval"),
         tuple(
@@ -177,7 +172,7 @@ def _model_error(facts: Facts) -> Figure | None:
         "no more than the average.",
         spec,
         ("what", "error"),
-        tuple((name, f"{error:.2%}") for name, error in facts.model_error.items()),
+        tuple((name, shown(error, ".2%")) for name, error in facts.model_error.items()),
     )
 
 
@@ -202,7 +197,7 @@ def _rollouts(facts: Facts) -> Figure | None:
         spec,
         ("step", "reward", "uncertainty"),
         tuple(
-            (str(step), f"{reward:.4g}", f"{doubt:.4g}")
+            (str(step), shown(reward, ".4g"), shown(doubt, ".4g"))
             for step, reward, doubt in list(zip(steps, found.reward, found.uncertainty, strict=True))[::every]
         ),
     )
@@ -305,8 +300,7 @@ def _epsilon_by_round(statement: Statement) -> Iterator[tuple[int, float]]:
     if not statement.sound or q is None or z is None or T is None or statement.delta is None:
         return
     queries = tuple(query.noise_multiplier for query in statement.queries)
-    for step in range(1, _POINTS + 1):
-        done = max(1, round(T * step / _POINTS))
+    for done in sorted({max(1, round(T * step / _POINTS)) for step in range(1, _POINTS + 1)}):
         yield done, Training(q, z, done, queries).spent(statement.delta).epsilon_pld
 
 
@@ -345,10 +339,7 @@ def _budget(facts: Facts) -> Figure | None:
 
 
 def _others(facts: Facts) -> Figure | None:
-    known = [each for each in facts.others or () if each[2] is not None]
-    if len(known) < 2:
-        return None
-    data = []
+    known, data = facts.compared, []
     for who, color in (("simulator", BLUE), ("private units", GREEN), ("model", GREY)):
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
@@ -368,11 +359,30 @@ def _others(facts: Facts) -> Figure | None:
         "others",
         "Other results on the same data",
         "Value against ε of every result that MLflow knows of. Whoever picks one of them has seen all of them: what "
-        "counts then is the ε of all together.",
+        f"counts then is the ε of all together. {_together(facts)}",
         spec,
         ("result", "ε", "value", "by"),
         tuple(
             (name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by)
             for name, epsilon, value, by in known
         ),
+    )
+
+
+def _together(facts: Facts) -> str:
+    """What all results cost, and whether the bound at the top of the page counts them."""
+    units = plural(facts.statement.unit)
+    if facts.spending is None or not facts.spending.charges:
+        return (
+            "It is not known here: there is no ledger with charges on these data. The bound at the top of the page "
+            f"counts {facts.counted}, and nothing else."
+        )
+    *_, epsilon = facts.spending.charges[-1]
+    spent = f"ε = {at_most(epsilon)} at δ = {at_most(facts.spending.delta)}"
+    bound = (
+        "the bound at the top of the page counts them all" if facts.sound else "no bound holds for all that is shown"
+    )
+    return (
+        f"All charges on these {units} in the ledger come to {spent}, and {bound}. A result that another ledger paid "
+        "for comes on top."
     )

@@ -1,6 +1,7 @@
 """The page itself: facts and figures in one HTML file that fetches nothing."""
 
 import json
+import math
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -9,8 +10,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 import primorl
-from primorl.evaluation.wording import ADVICE, account, guarantee, plural, value, worth
+from primorl.evaluation.wording import ADVICE, account, discounted, guarantee, plural, value, worth
 from primorl.privacy.accounting.rounding import at_least, at_most
+from primorl.project.files import finite
 from primorl.release.card_meaning import meaning, success
 from primorl.release.card_people import columns, practice, responsible
 from primorl.report.facts import Facts
@@ -31,7 +33,9 @@ def page(facts: Facts) -> str:
         unit=statement.unit,
         tiles=_tiles(facts),
         verdict_on_model=summary.get("model_verdict"),
-        meaning=meaning(facts.released, plural(statement.unit), "all that this page rests on"),
+        counted=facts.counted,
+        unbounded=_unbounded(facts),
+        meaning=meaning(facts.released, plural(statement.unit), facts.counted),
         assumptions=statement.public_assumptions,
         practice=practice(summary, summary.get("private_evaluation", ()), facts.discount),
         people=(responsible(facts.declared, summary["dataset"]), *(columns(facts.policy) if facts.policy else ())),
@@ -40,7 +44,18 @@ def page(facts: Facts) -> str:
         numbers=_numbers(facts),
         library=Markup(_library()),
         version=primorl.__version__,
+        alone=facts.spending is None and facts.others is None,
         mlflow=facts.mlflow,
+    )
+
+
+def _unbounded(facts: Facts) -> str | None:
+    """Why no bound stands in the header of a run that has a guarantee; None: there is one, or the run has none."""
+    if not facts.statement.private or facts.released["private"]:
+        return None
+    return (
+        f"This is the guarantee of the policy alone. No bound holds for {facts.counted} together: a result without a "
+        "guarantee is among them or is shown below."
     )
 
 
@@ -61,7 +76,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
             ("What is the policy worth?", value(summary["return_mean"], summary["return_ci95"]), _today(facts))
         )
     elif (asked := worth(summary.get("private_evaluation") or ())) is not None:
-        said = f"by {asked['estimator']}; {_today(facts)}"
+        said = f"by {asked['estimator']}{discounted(facts.discount)}; {_today(facts)}"
         tiles.append(("What is the policy worth?", value(asked["value"], asked["ci95"]), said))
     elif summary.get("model_value") is not None:
         said = f"in the released model, not measured in the world; {_today(facts)}"
@@ -75,7 +90,7 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
         tiles.append(("Can the model be believed?", verdict, "by the private units"))
     else:
         errors = facts.model_error
-        worst = max(errors, key=lambda name: errors[name], default=None)
+        worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None)
         said = "Not known" if worst is None else f"{max(0.0, 1 - errors[worst]):.1%} explained"
         where = "nobody is public" if worst is None else f"of what varies in {worst}, the worst, on public data"
         tiles.append(("Can the model be believed?", said, where))
@@ -86,7 +101,7 @@ def _today(facts: Facts) -> str:
     summary = facts.summary
     practice = [each for each in summary.get("private_evaluation", ()) if each["of"] == "behaviour"]
     if practice:
-        return f"today's practice: {value(practice[0]['value'], practice[0]['ci95'])}"
+        return f"today's practice: {value(practice[0]['value'], practice[0]['ci95'])}{discounted(facts.discount)}"
     if summary.get("public_return_mean") is not None:
         mean = value(summary["public_return_mean"], summary["public_return_ci95"])
         return f"today's practice: {mean}, {summary['public_trajectories']} public trajectories"
@@ -112,8 +127,16 @@ def _numbers(facts: Facts) -> list[tuple[str, str]]:
 
 
 def _script(specs: dict[str, dict[str, Any]]) -> str:
-    """JSON that cannot end the script it stands in."""
-    return json.dumps(specs, allow_nan=False).replace("<", "\\u003c")
+    """JSON that cannot end the script it stands in. A number that is not finite is no point: JSON has none."""
+    return json.dumps(_finite(specs), allow_nan=False).replace("<", "\\u003c")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return finite(value) if isinstance(value, float) else value
 
 
 @cache

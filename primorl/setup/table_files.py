@@ -87,7 +87,7 @@ class CsvTable:
         delimiter: what separates fields: the one that `header_of` finds.
     """
 
-    unit = "B"
+    unit = "byte"
 
     def __init__(self, path: Path):
         self.path = path

@@ -96,7 +96,7 @@ def _result(run: "Run") -> Result:
     end: Any = run.info.end_time or run.info.start_time
     return Result(
         run=run.info.run_id,
-        name=run.info.run_name or run.info.run_id,
+        name=run.data.tags.get("DVC_EXP_NAME") or run.info.run_name or run.info.run_id,
         epsilon=epsilon,
         delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
         unit=given.get("unit"),

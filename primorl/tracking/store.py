@@ -171,7 +171,7 @@ def check_store(params: Params) -> str:
         PipelineError: it does not answer, or not as an MLflow store does.
     """
     uri = store_uri(params)
-    name = _without_credentials(uri)
+    name = without_credentials(uri)
     kind, separator, place = uri.partition(":")
     try:
         if kind.partition("+")[0] in _DATABASES:
@@ -204,7 +204,7 @@ def open_store(params: Params, begin: "Callable[[MlflowClient, str], T]") -> tup
         PipelineError: the store cannot be used; the message names it without its credentials.
     """
     uri = store_uri(params)
-    store = Store(None, _without_credentials(uri))
+    store = Store(None, without_credentials(uri))
     try:
         with one_at_a_time():
             client = _connect(uri)
@@ -236,7 +236,7 @@ def connected(uri: str) -> "Iterator[MlflowClient]":
         yield _connect(uri)
     except _store_errors() as broken:
         raise PipelineError(
-            f"tracking.uri: the MLflow store {_without_credentials(uri)} cannot be read ({type(broken).__name__}); "
+            f"tracking.uri: the MLflow store {without_credentials(uri)} cannot be read ({type(broken).__name__}); "
             "check that it is up and lets you in"
         ) from None
 
@@ -258,7 +258,7 @@ def _timed_out(error: BaseException) -> bool:
     return False
 
 
-def _without_credentials(uri: str) -> str:
+def without_credentials(uri: str) -> str:
     """The store's name in messages: a SQLite file, or the host alone."""
     if uri.startswith("sqlite"):
         return uri.partition("?")[0]

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, Self
 
 
@@ -10,8 +11,14 @@ class PipelineRun:
 
     run_id = "0123"
 
+    def __init__(self) -> None:
+        self.artifacts: dict[str, bytes] = {}
+
     def params(self, values: Mapping[str, Any]) -> None:
         """Forget them."""
+
+    def artifact(self, path: Path) -> None:
+        self.artifacts[path.name] = path.read_bytes()
 
 
 class FakeRun:

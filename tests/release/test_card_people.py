@@ -87,9 +87,22 @@ def test_without_a_simulator_a_value_in_the_model_is_compared_with_nothing() -> 
     assert "interval lies" not in said
     of_policy = TODAY | {"estimator": "lstd", "of": "policy", "value": -2.5, "ci95": [-3.0, -2.0]}
     asked = text(practice(IN_MODEL, [TODAY, of_policy], 0.95))
-    assert "the policy, by lstd (ε 0.2): -2.5, 95% interval -3 to -2" in asked
+    assert "the policy, by lstd (ε 0.2), discounted by γ = 0.95: -2.5, 95% interval -3 to -2" in asked
     assert "discounted by γ = 0.95 a step" in asked
     assert "no comparison is shown" not in asked
+
+
+def test_a_discounted_interval_is_not_compared_with_one_that_is_not() -> None:
+    """Nor is a figure left without its γ. Twins: the same answers undiscounted, and discounted ones on no side."""
+    measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
+    said = text(practice(measured, [TODAY], 0.95))
+    assert "today's practice, by behaviour (ε 0.2), discounted by γ = 0.95: -3.5" in said
+    assert "they do not compare" in said
+    assert "interval lies" not in said
+    for compared in (practice(measured, [TODAY]), practice(measured | PUBLIC, [], 0.95)):
+        assert "The policy's interval lies above today's." in text(compared)
+        assert "γ" not in text(compared)
+        assert "do not compare" not in text(compared)
 
 
 def test_of_a_clone_no_answer_about_the_other_policy_is_quoted() -> None:

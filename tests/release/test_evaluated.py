@@ -72,8 +72,11 @@ def test_it_holds_the_answers_and_states_what_all_of_it_costs(asked: Path, capsy
     (headline,) = re.findall(r"\*\*ε = ([\d.]+), δ = 0.001 per trajectory, private evaluation included\*\*", card)
     assert together <= float(headline)
     assert f"it included: ε = {headline} at δ = 0.001 in 3 runs" in card
-    assert "| today, by behaviour (ε 0.159) | \\-12.25; 95% interval -13.75 to -10.75, which covers sampling" in card
-    assert "| under the policy, by model (free) | \\-9.5; no interval" in card
+    assert (
+        "| today's practice, by behaviour (ε 0.159) | \\-12.25; 95% interval -13.75 to -10.75, which covers sampling"
+        in card
+    )
+    assert "| the policy, by model (free) | \\-9.5; no interval" in card
     assert "Check of the model: the model can be believed up to 5 steps ahead" in card
     capsys.readouterr()
     assert cli.main(["release", "--check", str(out)]) == 0

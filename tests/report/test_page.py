@@ -12,16 +12,18 @@ import pytest
 
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
 from primorl.privacy.accounting.rounding import percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
 from primorl.release.card_meaning import curve, success
-from primorl.release.guaranteed import whole
+from primorl.release.guaranteed import whole, with_account
 from primorl.report.facts import Actions, Epoch, Facts, Rollouts, Spending
 from primorl.report.figures import figures
 from primorl.report.page import page
 from tests.statements import OF_TRAINING, PRIVATE
 
-CHROMIUM = shutil.which("chromium")
+OF_EVENT = Training(0.1, 4.083, 150).event
+CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
 PROFILE = (ProfilePoint(epsilon=0.0, delta=0.3), ProfilePoint(epsilon=1.19, delta=1e-5))
 STATEMENT = replace(
     OF_TRAINING, profile=PROFILE, attacks=(AttackPoint(false_positive_rate=0.01, true_positive_rate=0.03),)
@@ -50,12 +52,13 @@ FACTS = Facts(
     statement=STATEMENT,
     training=STATEMENT,
     released=STATEMENT.to_json(),
+    counted="this run's model and policy",
     curve=[Epoch(1, -900.0, -950.0, -850.0), Epoch(2, -143.96, -162.2, -125.7)],
     model_error={"pressure": 0.25, "reward": 0.01},
     rollouts=Rollouts((-8.0, -2.0), (0.1, 0.2), "max_aleatoric"),
     first_states={"pressure": [0.0, 1.0, 2.0, 3.0, 4.0]},
     actions=Actions(("dose",), False, ((0.0, 0.1, 0.2, 0.3, 0.9),), ((0.2, 0.5, 0.8, 1.0, 1.0),), ((0.05,), (0.4,))),
-    spending=Spending((("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5),
+    spending=Spending((("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", 2.5)), 4.0, 1e-5, {}),
     others=[("a", 1.19, -143.96, "simulator"), ("b", None, -90.0, "simulator"), ("c", 3.0, -120.0, "simulator")],
 )
 ALL = {"attack", "values", "learning", "model_error", "rollouts", "first_states", "actions", "rounds", "budget"}
@@ -91,6 +94,44 @@ def test_epsilon_by_rounds_ends_at_that_of_all_rounds() -> None:
     assert (line["x"][-1], line["y"][-1]) == (150, pytest.approx(whole))
     assert all(math.isfinite(value) for value in line["y"])
     assert line["y"] == sorted(line["y"])
+
+
+def test_few_rounds_are_shown_once_each() -> None:
+    """Twin: of many rounds there are twelve points."""
+    few = figures(replace(FACTS, training=replace(STATEMENT, rounds=3)))["rounds"]
+    assert [row[0] for row in few.rows] == ["1", "2", "3"]
+    assert len(figures(FACTS)["rounds"].rows) == 12
+
+
+def test_a_number_that_is_not_finite_is_no_point() -> None:
+    """The page is written all the same. Twin: finite ones are shown."""
+    broken = replace(
+        FACTS,
+        summary={key: value for key, value in SUMMARY.items() if key != "model_verdict"},
+        model_error={"pulse": 0.5, "pressure": math.nan, "reward": math.inf},
+        rollouts=Rollouts((-8.0, math.nan), (math.inf, 0.2), "max_aleatoric"),
+    )
+    text = page(broken)
+    assert "0.0% explained" in text
+    assert figures(broken)["model_error"].rows == (("pulse", "50.00%"), ("pressure", "none"), ("reward", "none"))
+    assert figures(broken)["rollouts"].rows == (("1", "-8", "none"), ("2", "none", "0.2"))
+    assert '"x": [0.5, null, null]' in text
+    assert figures(FACTS)["model_error"].rows[0] == ("pressure", "25.00%")
+
+
+def test_answers_say_by_what_they_are_discounted() -> None:
+    """In the figure and in the tile. Twin: undiscounted ones say nothing of it, and no more do measured returns."""
+    answer = {"estimator": "lstd", "what": "mean return", "ci95": [-4.0, -3.0], "epsilon": 0.2, "delta": 1e-5}
+    answers = [answer | {"of": "behaviour", "value": -3.5}, answer | {"of": "policy", "value": -3.25}]
+    asked = replace(FACTS, summary=SUMMARY | {"private_evaluation": answers, "return_mean": None}, discount=0.95)
+    drawn = figures(asked)["values"]
+    assert drawn.rows[0][0] == "today's practice, by lstd (ε 0.2), discounted by γ = 0.95"
+    assert "does not compare" in drawn.caption
+    assert [name for name, _, _ in drawn.rows if "γ" not in name] == ["today's practice, 53 public"]
+    text = page(asked)
+    assert "by lstd, discounted by γ = 0.95; today&#39;s practice: -3.5 ± 0.5, discounted by γ = 0.95" in text
+    assert "γ" not in page(replace(asked, discount=1.0)).replace(_library(), "")
+    assert "does not compare" not in figures(replace(FACTS, discount=0.95))["values"].caption
 
 
 def test_what_is_not_known_is_left_out() -> None:
@@ -151,6 +192,46 @@ def test_what_an_attack_can_find_out_is_of_all_that_the_page_rests_on() -> None:
     assert both["10%"] == percent_at_most(dict(curve(together))[0.1])
 
 
+def test_an_attack_on_a_page_with_other_results_has_all_charges_of_the_ledger() -> None:
+    """Twin: where the ledger has the run's own charge alone, the run's own bound stays."""
+    own, alone = OF_TRAINING.to_json(), success(OF_TRAINING.to_json())
+    assert alone is not None
+    mine, other = {"5f0c1d2e": cost(OF_EVENT)}, {"0ther": cost(Training(0.5, 2.0, 150).event)}
+    assert with_account(own, [own], mine, 1e-5) == own
+    account = with_account(own, [own], mine | other, 1e-5)
+    assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
+    assert (success(account) or 0.0) > alone
+    assert with_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
+    text = page(replace(FACTS, released=account, counted="all of it"))
+    assert f"Whoever has all of it is right in at most {success(account):.4g}%." in text
+    assert f"{alone:.4g}%" not in text
+
+
+def test_other_results_without_a_bound_leave_none_to_the_page() -> None:
+    """The policy keeps its own guarantee in the header. Twin: a bounded account leaves the page sound."""
+    own = STATEMENT.to_json()
+    unbounded = with_account(own, [own], {"0ther": UNBOUNDED}, 1e-5)
+    text = page(replace(FACTS, released=unbounded, counted="all of it"))
+    assert 'class="void"' in text
+    assert "ε = 1.19, δ = 1e-05 per trajectory" in text
+    assert "No bound holds for all of it together" in text
+    assert "Blind guessing is right in" not in text
+    assert 'id="attack"' not in text
+    assert "No bound holds for" not in page(FACTS)
+
+
+def test_beside_other_results_stands_what_all_charges_come_to() -> None:
+    """Twin: without a ledger it stands there that nobody knows it, and what the bound counts."""
+    assert "in the ledger come to ε = 2.5 at δ = 1e-05, and the bound at the top of the page counts them all" in (
+        figures(FACTS)["others"].caption
+    )
+    unknown = figures(replace(FACTS, spending=None))["others"].caption
+    assert "It is not known here" in unknown
+    assert "counts this run&#39;s model and policy, and nothing else" in page(replace(FACTS, spending=None))
+    assert "public files, the ledger and MLflow." in page(FACTS)
+    assert "public files alone." in page(replace(FACTS, spending=None, others=None))
+
+
 def test_a_part_that_is_void_or_without_a_guarantee_is_not_hidden_by_a_sound_policy() -> None:
     """The clone, or an answer. Twin: with sound parts the page is sound."""
     void = page(replace(FACTS, released=STATEMENT.to_json() | {"void": ["the clone has no secret"]}))
@@ -165,7 +246,7 @@ def test_a_part_that_is_void_or_without_a_guarantee_is_not_hidden_by_a_sound_pol
 
 def test_an_infinite_epsilon_in_the_ledger_is_no_point_and_stands_in_the_table() -> None:
     charges = (("train_model", "2026-01-02", 1.2), ("train_model", "2026-01-03", math.inf))
-    spent = figures(replace(FACTS, spending=Spending(charges, 4.0, 1e-5)))["budget"]
+    spent = figures(replace(FACTS, spending=Spending(charges, 4.0, 1e-5, {})))["budget"]
     assert spent.spec["data"][0]["y"] == [1.2, None]
     assert [row[-1] for row in spent.rows] == ["1.2", "∞"]
     json.dumps(spent.spec, allow_nan=False)
@@ -220,7 +301,7 @@ def test_nothing_is_fetched() -> None:
     assert not re.findall(r"(?:src|href)=|https?://|@import|url\(", own)
 
 
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here")
 def test_a_browser_draws_every_figure_without_errors_or_network(tmp_path: Path) -> None:
     """On a wide screen, on a telephone and in print; numbers are those of the summary."""
     playwright = pytest.importorskip("playwright.sync_api")

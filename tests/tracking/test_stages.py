@@ -191,7 +191,8 @@ def test_experiments_in_dvcs_temporary_copies_log_to_the_project(
         run.artifact(copy / "note.txt")
 
     (pipeline,), (stage,) = runs(project)
-    assert pipeline.info.run_name == pipeline.data.tags["DVC_EXP_NAME"] == "hazel-newt"
+    assert pipeline.info.run_name == f"{tracking._name(chosen)} (hazel-newt)"
+    assert pipeline.data.tags["DVC_EXP_NAME"] == "hazel-newt"
     assert pipeline.data.tags["DVC_EXP_BASELINE_REV"] == "c0ffee"
     assert (project / "mlruns" / stage.info.run_id / "artifacts" / "note.txt").exists()
     assert [entry.name for entry in copy.iterdir()] == ["note.txt"]

@@ -5,19 +5,13 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.evaluation.wording import WHOSE
 from primorl.privacy.accounting.rounding import at_most
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLOURS = {"behaviour": "C7", "clone": "C2", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
-_WHOSE = {
-    "behaviour": "today",
-    "clone": "today's clone",
-    "policy": "policy",
-    "random": "random actions",
-    "zero_action": "zero action",
-}
 
 
 def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
@@ -75,7 +69,7 @@ def _forest(axes: "Axes", values: tuple[Answer, ...]) -> None:
         )
         if answer.of == "behaviour":
             axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)])
+    axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)], fontsize=9)
     axes.set_ylim(-0.6, len(values) - 0.4)
     axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
     axes.grid(axis="x", alpha=0.3)
@@ -84,7 +78,7 @@ def _forest(axes: "Axes", values: tuple[Answer, ...]) -> None:
 
 def _label(answer: Answer) -> str:
     price = "free" if answer.epsilon is None else f"ε {at_most(answer.epsilon)}"
-    return f"{_WHOSE.get(answer.of, answer.of)}, {answer.estimator} ({price})"
+    return f"{WHOSE[answer.of]}, {answer.estimator} ({price})"
 
 
 def _histogram(axes: "Axes", record: PrivateEvaluation) -> None:
