@@ -35,6 +35,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         """Answer one request."""
         status, answer = self._answer()
+        self._send(status, answer)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Answer in JSON where a request is no HTTP, or has another method."""
+        self.close_connection = True
+        self._send(HTTPStatus(code), {"error": "found no POST request; allowed is POST /act"})
+
+    def _send(self, status: HTTPStatus, answer: dict[str, Any]) -> None:
         body = json.dumps(answer).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")

@@ -17,6 +17,7 @@ def body(params: Params, run: StageRun) -> None:
     facts = read_facts(
         dataset=params.dataset,
         uncertainty=params.policy.uncertainty,
+        penalty=params.policy.penalty,
         mlflow=f"MLflow run {mlflow_run}." if mlflow_run else "",
         declared=params.chosen.card.stated,
     )

@@ -241,24 +241,30 @@ def _flat(batch: TdBatch) -> TdBatch:
 
 def draw(rows: list[dict[str, Any]], name: str, methods: tuple[str, ...], epsilons: tuple[float, ...]) -> None:
     """The mean over runs and one standard deviation, a panel for each environment."""
-    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    figure = Figure(figsize=(10, 4.5), dpi=120, layout="constrained")
     for axes, environment in zip(figure.subplots(1, len(ENVIRONMENTS)), ENVIRONMENTS, strict=True):
-        for color, row in enumerate(row for row in rows if row["environment"] == environment):
+        shown = [
+            row
+            for row in rows
+            if row["environment"] == environment
+            and row["method"] in methods
+            and (row["epsilon"] is None or row["epsilon"] in epsilons)
+        ]
+        for color, row in enumerate(shown):
             epsilon, method = row["epsilon"], row["method"]
-            if method not in methods or (epsilon is not None and epsilon not in epsilons):
-                continue
             curves = torch.tensor(row["objective"])
             mean, deviation = curves.mean(0), curves.std(0)
             label = NAMES[method] + ("" if epsilon is None else f", ε = {epsilon:g}")
             dashed = "--" if method == "dptd_transition" else "-"
             epochs = [EVERY * point for point in range(len(mean))]
-            (drawn,) = axes.plot(epochs, mean, dashed, label=label, color=f"C{color % 10}", linewidth=1.2)
+            (drawn,) = axes.plot(epochs, mean, dashed, label=label, color=f"C{color}", linewidth=1.2)
             low, high = mean - deviation, mean + deviation
             axes.fill_between(epochs, low, high, color=drawn.get_color(), alpha=0.15, linewidth=0)
         axes.set(title=environment, xlabel="epoch (5 trajectories)")
-        axes.set_yscale("symlog", linthresh=1e-3)
+        axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0), useMathText=True)
+        axes.grid(alpha=0.3)
         axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(frameon=False, fontsize=8)
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.axes[0].set_ylabel("L(θ, ω)")
     FIGURES.mkdir(parents=True, exist_ok=True)
     figure.savefig(FIGURES / f"{name}.png", metadata={"Software": None})

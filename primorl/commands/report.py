@@ -56,6 +56,7 @@ def _run(
     facts = read_facts(
         dataset=chosen.dataset,
         uncertainty=chosen.policy.uncertainty,
+        penalty=chosen.policy.penalty,
         spending=spending(chosen),
         others=others,
         mlflow=_where(chosen),

@@ -24,7 +24,7 @@ class Spread(Protocol):
 def draw_curve(
     path: Path,
     curve: tuple[Sequence[int], Sequence[Spread], str],
-    final: tuple[Spread, str],
+    final: tuple[int, Spread, str],
     *,
     labels: tuple[str, str],
     title: str,
@@ -34,8 +34,8 @@ def draw_curve(
 
     Args:
         path: the file to write.
-        curve: whole numbers on the horizontal axis, the estimate at each, and the legend's words.
-        final: estimate of the final policy, and the legend's words.
+        curve: whole numbers on the horizontal axis, the estimate at each, and the legend's words; may be empty.
+        final: number of the final policy on the horizontal axis, its estimate, and the legend's words.
         labels: of the horizontal axis, then of the vertical one.
         title: above the figure.
         level: a value to draw a horizontal line at, and the legend's words; None: no line.
@@ -44,16 +44,17 @@ def draw_curve(
     from matplotlib.ticker import MaxNLocator
 
     at, points, name = curve
-    last, last_name = final
+    place, last, last_name = final
     figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
     axes = figure.subplots()
     low, high = [point.low for point in points], [point.high for point in points]
-    axes.fill_between(at, low, high, color="C0", alpha=0.2, linewidth=0)
-    axes.plot(at, [point.mean for point in points], color="C0", marker=".", label=name)
+    if points:
+        axes.fill_between(at, low, high, color="C0", alpha=0.2, linewidth=0)
+        axes.plot(at, [point.mean for point in points], color="C0", marker=".", label=name)
     if level is not None:
         axes.axhline(level[0], color="C7", linewidth=1, linestyle="--", label=level[1])
     axes.errorbar(
-        [at[-1]],
+        [place],
         [last.mean],
         yerr=[[last.mean - last.low], [last.high - last.mean]],
         color="C3",
@@ -68,6 +69,7 @@ def draw_curve(
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(loc="best", frameon=False)
+    # below the axes: nowhere inside is sure to be free
+    figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=9)
     axes.set_title(title, fontsize=11, wrap=True)
     figure.savefig(path, format="png", metadata={"Software": None})

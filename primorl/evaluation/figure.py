@@ -16,17 +16,17 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
     Args:
         path: the file to write.
         final: mean return and its 95% interval; or the value in the model and the range over its members.
-        curve: the same of every epoch, first epoch first.
+        curve: the same of every epoch, first epoch first; the last one is ``final``.
         summary: the content of ``metrics/summary.json``.
     """
     if isinstance(final, ModelValue):
         what = "value in the released model (not measured)"
         spread = f"range over its {summary['model_value_members']} members"
-        count = f"{summary['model_value_rollouts']} rollouts in each"
+        count, fewer = f"{summary['model_value_rollouts']} rollouts in each", "rollouts"
     else:
         environment = summary["env_id"].rpartition(":")[2].rpartition("/")[2]  # the rest names a module
         what, spread = f"return in {environment}", "95% interval"
-        count = f"{summary['episodes']} episodes"
+        count, fewer = f"{summary['episodes']} episodes", "episodes"
     seeds = len(summary.get("seeds", ()))
     name = "final policy"
     if seeds > 1:
@@ -44,8 +44,8 @@ def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary
         )
     draw_curve(
         path,
-        (range(1, len(curve) + 1), curve, f"after each epoch, {spread}"),
-        (final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
+        (range(1, len(curve)), curve[:-1], f"after each epoch, {spread}, of fewer {fewer}"),
+        (len(curve), final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
         labels=("SAC epoch", what),
         title=f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}",
         level=level,

@@ -111,7 +111,7 @@ def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval
     draw_curve(
         path,
         (users, returns, "policy so far, 95% interval"),
-        (final, f"final policy: {figures}, {summary.episodes} episodes"),
+        (users[-1], final, f"final policy: {figures}, {summary.episodes} episodes"),
         labels=(
             f"users so far ({summary.cohort} to an update)",
             f"return in {str(summary.env_id).rpartition(':')[2].rpartition('/')[2]}",

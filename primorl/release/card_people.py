@@ -137,7 +137,10 @@ def _read(
             "simulator is like the world of the records."
         )
     elif not any("estimator" in found for _, found in policy):
-        yield "Nobody was treated by the policy, and its figures come from the model alone: no comparison is shown."
+        yield (
+            "Nobody was treated by the policy. Its figures come from the model alone, so they do not show that it is "
+            "better."
+        )
     now, then = today[-1][1].get("ci95"), policy[0][1].get("ci95") if policy else None
     if summary["return_mean"] is None or now is None or then is None:
         return

@@ -18,7 +18,7 @@ from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.summary import Summary, stated
 from primorl.evaluation.survival import PublicTrajectories
 from primorl.evaluation.wording import plural
@@ -51,11 +51,13 @@ class Rollouts:
         reward: without the penalty.
         uncertainty: u; the penalty is λ times this.
         measure: name of u.
+        penalised: the reward less the penalty; None: λ is not known.
     """
 
     reward: tuple[float, ...]
     uncertainty: tuple[float, ...]
     measure: str
+    penalised: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,10 @@ class Facts:
         counted: what the bounds on attacks count, in words: this run's results, or all that the ledger has.
         curve: after every epoch.
         model_error: of each target on the public split, in units of its variance; empty: nobody is public.
+        checks: answers of the private units on how wrong the model is; empty: they were not asked.
         rollouts: in the model; None: the policy was not trained in it.
         first_states: quartiles of the public first states, name by name; empty: nobody is public.
+        first_shares: of the public first states that are of a category, for each name that is a category.
         actions: of the public rows and of the policy; None: nobody is public, or an action has no finite bounds.
         spending: None: not asked for.
         others: results on the same dataset, best first; None: not asked for.
@@ -131,6 +135,8 @@ class Facts:
     spending: Spending | None = None
     others: Sequence[Other] | None = None
     actions: Actions | None = None
+    checks: Sequence[Answer] = ()
+    first_shares: Mapping[str, float] = field(default_factory=dict)
     mlflow: str = ""
     policy: Mapping[str, Any] = field(default_factory=dict)
     declared: Mapping[str, str] = field(default_factory=dict)
@@ -156,6 +162,7 @@ def read_facts(
     *,
     dataset: str,
     uncertainty: str,
+    penalty: float | None = None,
     spending: Spending | None = None,
     others: Sequence[Other] | None = None,
     mlflow: str = "",
@@ -166,6 +173,7 @@ def read_facts(
     Args:
         dataset: `dataset` of params.yaml.
         uncertainty: `policy.uncertainty`.
+        penalty: `policy.penalty`, λ; None: not known.
         spending: see `Facts`.
         others: see `Facts`.
         mlflow: see `Facts`.
@@ -212,6 +220,7 @@ def read_facts(
     errors: dict[str, float] = {}
     starts = torch.zeros(0, ensemble.architecture.observation_size)
     quartiles: dict[str, Sequence[float]] = {}
+    shares: dict[str, float] = {}
     names, config, actions = _names(ModelConfig.read(MODEL)), PolicyConfig.read(folder), None
     if public.units > 0:
         inputs, targets = public.flat()
@@ -219,11 +228,16 @@ def read_facts(
         actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
         starts = public.first_observations()
         quartiles = dict(zip(names, _levels(starts), strict=False))
+        shares = {names[at]: float(starts[:, at].mean()) for at in _categories(public)}
     rollouts = None
     if summary["variant"] != "mopo" and len(starts):
-        model = PessimisticModel(with_ends(ensemble, config.ends), uncertainty=uncertainty, penalty=0.0)
-        steps = _steps(summary, public)
-        rollouts = Rollouts(*_rollouts(model, DeterministicPolicy.load(POLICY), starts, steps), uncertainty)
+        policy, steps = DeterministicPolicy.load(POLICY), _steps(summary, public)
+        ended = with_ends(ensemble, config.ends)
+        (reward, doubt), (penalised, _) = (
+            _rollouts(PessimisticModel(ended, uncertainty=uncertainty, penalty=each), policy, starts, steps)
+            for each in (0.0, penalty or 0.0)
+        )
+        rollouts = Rollouts(reward, doubt, uncertainty, None if penalty is None else penalised)
     return Facts(
         summary=summary,
         statement=statement,
@@ -232,8 +246,10 @@ def read_facts(
         counted=counted,
         curve=points,
         model_error=errors,
+        checks=tuple(each for each in answers.estimates if each.of == "model"),
         rollouts=rollouts,
         first_states=quartiles,
+        first_shares=shares,
         actions=actions,
         spending=spending,
         others=others,
@@ -308,6 +324,11 @@ def _levels(values: Tensor) -> tuple[tuple[float, ...], ...]:
 def _ends(actions: Tensor) -> tuple[float, ...]:
     """Share of rows at either bound, for each dimension."""
     return tuple(((actions < _NEAR) | (actions > 1 - _NEAR)).double().mean(0).tolist())
+
+
+def _categories(public: UnitStore) -> list[int]:
+    """Dimensions of the observation that are 1 in one category and 0 in the others."""
+    return [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
 
 
 def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:

@@ -1,15 +1,31 @@
 """The figures of a report as Plotly's specifications: plain dictionaries, each with the table of what it shows."""
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 from primorl.evaluation.wording import WHOSE, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
 from primorl.privacy.statement import Statement
 from primorl.release.card_meaning import curve
-from primorl.report.drawing import BLUE, GREEN, GREY, RED, Figure, box, layout, line, shown
+from primorl.report.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    RED,
+    Figure,
+    band,
+    layout,
+    line,
+    log_axis,
+    named_rows,
+    spread,
+    whole_axis,
+)
 from primorl.report.facts import Facts
+from primorl.report.model_figures import checks, model_error, rollouts
+from primorl.report.public_figures import actions, first_states
 
 _POINTS = 12  # of ε against rounds
 
@@ -20,10 +36,11 @@ def figures(facts: Facts) -> dict[str, Figure]:
         _attack,
         _values,
         _learning,
-        _model_error,
-        _rollouts,
-        _first_states,
-        _actions,
+        model_error,
+        checks,
+        rollouts,
+        first_states,
+        actions,
         _rounds,
         _budget,
         _others,
@@ -50,8 +67,8 @@ def _attack(facts: Facts) -> Figure | None:
         f"the less an attack learns from {facts.counted}. No attack on them can be above the orange line.",
         layout(
             data,
-            f"named, of {plural(unit)} not in the data",
-            "found, of those in the data",
+            f"named, of {plural(unit)} not in it",
+            "found, of those in it",
             percent=True,
         ),
         ("wrongly named", "found, at most"),
@@ -61,214 +78,98 @@ def _attack(facts: Facts) -> Figure | None:
 
 def _values(facts: Facts) -> Figure | None:
     marked = discounted(facts.discount)
+    summary = facts.summary
     rows = [
-        (f"{WHOSE[each['of']]}, by {source(each)}{marked}", each["value"], each["ci95"])
-        for each in facts.summary.get("private_evaluation", ())
-        if (each["of"], each["estimator"]) != ("policy", "model")  # below, with its range
+        (f"{WHOSE[each['of']]}, by {source(each)}{marked}", each["value"], each["ci95"], each["of"], False)
+        for each in summary.get("private_evaluation", ())
+        if each["estimator"] != "model"
+    ]
+    rows += [
+        (f"{WHOSE[each['of']]}, in the model{marked}", each["value"], _range(each), each["of"], True)
+        for each in summary.get("private_evaluation", ())
+        if each["estimator"] == "model" and each["of"] != "policy"  # below, with its range
     ]
     answered = bool(rows)
-    summary = facts.summary
     if summary["return_mean"] is not None:
-        rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"]))
+        rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], "policy", False))
     elif summary.get("model_value") is not None:
-        rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"]))
+        rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"], "policy", True))
     if summary.get("public_return_mean") is not None:
-        count = summary["public_trajectories"]
-        rows.append((f"today's practice, {count} public", summary["public_return_mean"], summary["public_return_ci95"]))
+        named, mean = f"today's practice, {summary['public_trajectories']} public", summary["public_return_mean"]
+        rows.append((named, mean, summary["public_return_ci95"], "behaviour", False))
     if not rows:
         return None
-    names, means = [name for name, _, _ in rows], [mean for _, mean, _ in rows]
-    ends = [interval or (mean, mean) for _, mean, interval in rows]
-    data = [
-        {
-            "type": "scatter",
-            "mode": "markers",
-            "x": means,
-            "y": names,
-            "marker": {"size": 10, "color": [BLUE if "policy" in name else GREY for name in names]},
-            "error_x": {
-                "type": "data",
-                "symmetric": False,
-                "array": [high - mean for mean, (_, high) in zip(means, ends, strict=True)],
-                "arrayminus": [mean - low for mean, (low, _) in zip(means, ends, strict=True)],
-                "color": GREY,
-            },
-            "hovertemplate": "%{y}: %{x:.4g}<extra></extra>",
-            "showlegend": False,
-        }
-    ]
+    rows.sort(key=lambda row: list(WHOSE).index(row[3]))
+    labels = [name.replace(", ", ",<br>") for name, *_ in rows]
+    data: list[dict[str, Any]] = []
+    for by_model, legend in ((False, "with its 95% interval"), (True, "in the model, range over its members")):
+        for policy, color in ((False, GREY), (True, BLUE)):
+            own = [
+                (label, mean, *(ends or (mean, mean)))
+                for label, (_, mean, ends, of, free) in zip(labels, rows, strict=True)
+                if (free, of == "policy") == (by_model, policy)
+            ]
+            if own:
+                said = {"legendgroup": legend, "showlegend": not any(each["name"] == legend for each in data)}
+                data.append(spread(own, legend, color, hollow=by_model, interval=not by_model) | said)
     spec = layout(data, "mean return", "")
-    spec["layout"] |= {"height": 140 + 45 * len(rows)}
-    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
+    spec["layout"] |= named_rows(labels, each=55 if answered and marked else 45)
     return Figure(
         "values",
         "What people get today, and under the policy",
-        "Mean return of each, with its 95% interval where there is one; in the model the range over the members of the "
-        f"ensemble.{' What is discounted does not compare with what is not.' if answered and marked else ''}",
+        "Mean return of each: a full circle with its 95% interval, or a ring where the released model computed it, "
+        "with the range over the members of the ensemble, which is no interval. The policy is blue."
+        f"{' What is discounted does not compare with what is not.' if answered and marked else ''}",
         spec,
-        ("whose", "mean return", "interval"),
-        tuple(
-            (name, f"{mean:.4g}", "none" if interval is None else f"[{interval[0]:.4g}, {interval[1]:.4g}]")
-            for name, mean, interval in rows
-        ),
+        ("whose", "mean return", "interval or range"),
+        tuple((name, f"{mean:.4g}", _ends(ends, free)) for name, mean, ends, _, free in rows),
     )
+
+
+def _range(answer: Mapping[str, Any]) -> tuple[float, float] | None:
+    members = answer.get("members")
+    return (min(members), max(members)) if members else None
+
+
+def _ends(ends: Sequence[float] | None, by_model: bool) -> str:
+    return "none" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]{' (members)' if by_model else ''}"
 
 
 def _learning(facts: Facts) -> Figure | None:
     if not facts.curve:
         return None
-    epochs = [point.number for point in facts.curve]
-    low, high = [point.low for point in facts.curve], [point.high for point in facts.curve]
-    values = [point.value for point in facts.curve]
-    where = "in the simulator" if facts.summary["return_mean"] is not None else "in the released model"
-    band = {
-        "type": "scatter",
-        "x": [*epochs, *reversed(epochs)],
-        "y": [*high, *reversed(low)],
-        "fill": "toself",
-        "fillcolor": "rgba(0,114,178,0.15)",
-        "line": {"width": 0},
-        "hoverinfo": "skip",
-        "name": "interval",
-    }
-    data = [band, line(epochs, values, f"value {where}", BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}")]
-    behaviour = facts.summary.get("public_return_mean")
+    summary, (*before, final) = facts.summary, facts.curve
+    measured = summary["return_mean"] is not None
+    where = "in the simulator" if measured else "in the released model"
+    interval = "95% interval" if measured else "range over members"
+    most = summary.get("episodes" if measured else "model_value_rollouts")
+    count = f"{most or 'more'} {'episodes' if measured else 'rollouts in each member'}"
+    data = []
+    if before:
+        epochs, values = [point.number for point in before], [point.value for point in before]
+        data += [
+            band(epochs, [point.low for point in before], [point.high for point in before], interval),
+            line(epochs, values, "after each epoch", BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}"),
+        ]
+    behaviour = summary.get("public_return_mean")
     if behaviour is not None:
-        data.append(
-            line((epochs[0], epochs[-1]), (behaviour, behaviour), "today's practice, public", GREY, dash="dash")
-        )
+        ends = (facts.curve[0].number, final.number)
+        data.append(line(ends, (behaviour, behaviour), "today, public", GREY, dash="dash"))
+    last = line((final.number,), (final.value,), "final policy", RED, mode="markers", hover="final policy: %{y:.4g}")
+    last["marker"] |= {"symbol": "diamond", "size": 11}
+    rise, fall = [final.high - final.value], [final.value - final.low]
+    last["error_y"] = {"type": "data", "symmetric": False, "array": rise, "arrayminus": fall, "color": RED}
+    spec = layout([*data, last], "epoch", "value")
+    spec["layout"]["xaxis"] |= whole_axis(final.number)
     return Figure(
         "learning",
         "How the policy was learned",
-        f"Value of the policy {where} after each epoch, with its interval. The last point is the final policy. The "
-        "others are averages over `evaluation.epoch_episodes` episodes or rollouts; with few of them they vary more.",
-        layout(data, "epoch", "value"),
-        ("epoch", "value", "interval"),
+        f"Value of the policy {where} after each epoch, with its {interval}. The diamond is the final policy, over "
+        f"{count}; the points before it are averages over fewer (evaluation.epoch_episodes) and vary more. A step "
+        "between the last point and the diamond may come from that alone.",
+        spec,
+        ("epoch", "value", "interval" if measured else "range"),
         tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),
-    )
-
-
-def _model_error(facts: Facts) -> Figure | None:
-    if not facts.model_error:
-        return None
-    names, errors = list(facts.model_error), list(facts.model_error.values())
-    bars = {
-        "type": "bar",
-        "orientation": "h",
-        "x": errors,
-        "y": names,
-        "marker": {"color": BLUE},
-        "hovertemplate": "%{y}: %{x:.2%}<extra></extra>",
-        "showlegend": False,
-    }
-    spec = layout([bars], "error, as a share of what varies", "")
-    spec["layout"]["xaxis"] |= {"type": "log", "tickformat": "~%"}
-    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
-    spec["layout"] |= {"height": 140 + 26 * len(names)}
-    return Figure(
-        "model_error",
-        "How well the model predicts the next step",
-        "Mean squared error on the public split, one bar for each measurement and the reward. At 100% the model knows "
-        "no more than the average.",
-        spec,
-        ("what", "error"),
-        tuple((name, shown(error, ".2%")) for name, error in facts.model_error.items()),
-    )
-
-
-def _rollouts(facts: Facts) -> Figure | None:
-    found = facts.rollouts
-    if found is None:
-        return None
-    steps = list(range(1, len(found.reward) + 1))
-    data = [
-        line(steps, found.reward, "reward", BLUE, hover="step %{x}: %{y:.4g}"),
-        line(steps, found.uncertainty, "uncertainty", RED, hover="step %{x}: %{y:.4g}") | {"yaxis": "y2"},
-    ]
-    spec = layout(data, "step", "reward")
-    right = {"title": {"text": "uncertainty"}, "overlaying": "y", "side": "right", "rangemode": "tozero"}
-    spec["layout"]["yaxis2"] = right | {"showgrid": False, "automargin": True}
-    every = max(1, len(steps) // 10)
-    return Figure(
-        "rollouts",
-        "What the model promises along the way",
-        "Mean reward and mean uncertainty of the model at each step of rollouts of the policy, from public first "
-        f"states. The uncertainty is `{found.measure}`. Where it grows, the model has less to go by.",
-        spec,
-        ("step", "reward", "uncertainty"),
-        tuple(
-            (str(step), shown(reward, ".4g"), shown(doubt, ".4g"))
-            for step, reward, doubt in list(zip(steps, found.reward, found.uncertainty, strict=True))[::every]
-        ),
-    )
-
-
-def _first_states(facts: Facts) -> Figure | None:
-    if not facts.first_states:
-        return None
-    names, parts = list(facts.first_states), list(facts.first_states.values())
-    spec = layout([box(names, parts, BLUE)], "value, in the log's units", "")
-    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed"}
-    spec["layout"] |= {"height": 140 + 34 * len(names)}
-    return Figure(
-        "first_states",
-        "Where trajectories begin",
-        "First states of the public trajectories: least, quartiles and greatest of each measurement.",
-        spec,
-        ("measurement", "least", "quarter", "median", "three quarters", "greatest"),
-        tuple((name, *(f"{value:.4g}" for value in part)) for name, part in facts.first_states.items()),
-    )
-
-
-def _actions(facts: Facts) -> Figure | None:
-    found = facts.actions
-    if found is None:
-        return None
-    sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
-    size = {"height": 170 + 44 * min(len(found.names), 30), "margin": {"l": 60, "r": 20, "t": 40, "b": 60}}
-    size |= {"legend": {"orientation": "h", "y": 1.0, "yanchor": "bottom"}}
-    caption = "Actions in the rows of the public trajectories, and those of the policy in the same states"
-    if found.discrete:
-        bars = [
-            {
-                "type": "bar",
-                "orientation": "h",
-                "y": list(found.names),
-                "x": [share for (share,) in side],
-                "name": who,
-                "marker": {"color": color},
-                "hovertemplate": f"{who}, %{{y}}: %{{x:.1%}}<extra></extra>",
-            }
-            for who, color, side in sides
-        ]
-        spec = layout(bars, "share of the rows", "", percent=True)
-        spec["layout"]["xaxis"] |= {"tickformat": ".0%"}
-        spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed", "type": "category"}
-        shares = zip(found.names, found.recorded, found.chosen, strict=True)
-        return Figure(
-            "actions",
-            "What the policy would do differently",
-            f"{caption}: the share of each.",
-            spec | {"layout": spec["layout"] | size},
-            ("action", *(who for who, _, _ in sides)),
-            tuple((name, f"{today:.1%}", f"{chosen:.1%}") for name, (today,), (chosen,) in shares),
-        )
-    boxes = [box(found.names, side, color, name=who) for who, color, side in sides]
-    spec = layout(boxes, "share of the range between the bounds", "", percent=True)
-    spec["layout"] |= {"boxmode": "group", **size}
-    spec["layout"]["yaxis"] |= {"automargin": True, "autorange": "reversed", "type": "category"}
-    return Figure(
-        "actions",
-        "What the policy would do differently",
-        f"{caption}: least, quartiles and greatest, from the lower bound (0%) to the upper (100%). Where the policy is "
-        "often at a bound (within 1% of the range), check that the bound is safe and the model can be believed there.",
-        spec,
-        ("action", "whose", "least", "quarter", "median", "three quarters", "greatest", "at a bound"),
-        tuple(
-            (name, who, *(f"{level:.1%}" for level in side[at]), f"{found.at_bound[who_at][at]:.1%}")
-            for at, name in enumerate(found.names)
-            for who_at, (who, _, side) in enumerate(sides)
-        ),
     )
 
 
@@ -323,7 +224,7 @@ def _budget(facts: Facts) -> Figure | None:
         data.append(line((numbers[0], numbers[-1]), (most, most), "budget", RED, dash="dash"))
         left = f"The budget is ε {at_most(most)}; {left_of(most, totals[-1])} is left."
     spec = layout(data, "charge", "ε in all")
-    spec["layout"]["xaxis"] |= {"tickformat": "d", "tick0": 1, "dtick": max(1, len(numbers) // 10)}
+    spec["layout"]["xaxis"] |= whole_axis(len(numbers))
     spec["layout"]["yaxis"] |= {"rangemode": "tozero"}
     return Figure(
         "budget",
@@ -354,7 +255,7 @@ def _others(facts: Facts) -> Figure | None:
     if not data:
         return None
     spec = layout(data, "ε of the policy", "value")
-    spec["layout"]["xaxis"] |= {"type": "log"}
+    spec["layout"]["xaxis"] |= log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
     return Figure(
         "others",
         "Other results on the same data",

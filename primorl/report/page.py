@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Mapping
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -26,8 +27,8 @@ def page(facts: Facts) -> str:
     drawn = figures(facts)
     summary, statement = facts.summary, facts.statement
     return _template().render(
-        title=f"{summary['dataset']}: {summary['variant']}",
-        verdict=guarantee({**summary, "void": facts.void}),
+        title=_title(summary),
+        verdict=guarantee({**summary, **_leading(facts), "void": facts.void}),
         sound=facts.sound,
         success=success(facts.released) if facts.sound else None,
         unit=statement.unit,
@@ -49,6 +50,18 @@ def page(facts: Facts) -> str:
     )
 
 
+def _title(summary: Mapping[str, Any]) -> str:
+    seeds = summary.get("seeds") or [summary["seed"]]
+    listed = ", ".join(map(str, seeds))
+    return f"{summary['dataset']}: {summary['variant']}, seed{'s' if len(seeds) > 1 else ''} {listed}"
+
+
+def _leading(facts: Facts) -> dict[str, Any]:
+    """ε and δ that the page leads with: of everything that it counts, or of the policy where no bound holds for all."""
+    source = facts.released if facts.released["private"] else facts.summary
+    return {"epsilon": source["epsilon"], "delta": source["delta"]}
+
+
 def _unbounded(facts: Facts) -> str | None:
     """Why no bound stands in the header of a run that has a guarantee; None: there is one, or the run has none."""
     if not facts.statement.private or facts.released["private"]:
@@ -62,13 +75,18 @@ def _unbounded(facts: Facts) -> str | None:
 def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     """The answers to the three questions that everybody asks first: heading, answer, and a line below it."""
     summary, unit = facts.summary, facts.statement.unit
-    private = f"ε = {at_most(summary['epsilon'])}" if summary["private"] else "No protection"
+    leading = _leading(facts)["epsilon"]
+    private = f"ε = {at_most(leading)}" if summary["private"] else "No protection"
+    more = summary["private"] and leading != summary["epsilon"]
+    alone = f"the policy alone: ε = {at_most(summary['epsilon'])}; " if more else ""
+    # what holds only for settings that were fixed beforehand stands among the numbers for experts
+    spent = {**summary, "spent_on_dataset": {**summary["spent_on_dataset"], "epsilon_fixed": None}}
     private += " — VOID" if facts.void else ""
     tiles = [
         (
             "What was protected, how strongly?",
             private,
-            f"{summary['units']:,} {plural(unit)}; in all {account(summary)}",
+            f"{summary['units']:,} {plural(unit)}; {alone}in all {account(spent)}",
         )
     ]
     if summary["return_mean"] is not None:
@@ -86,9 +104,10 @@ def _tiles(facts: Facts) -> list[tuple[str, str, str]]:
     advice, verdict = summary.get("recommendation"), summary.get("model_verdict")
     if advice is not None:
         tiles.append(("What should be done?", ADVICE[advice["answer"]], advice["reason"]))
-    elif verdict is not None:
-        tiles.append(("Can the model be believed?", verdict, "by the private units"))
-    else:
+    if verdict is not None:
+        said, _, because = verdict.partition(": ")
+        tiles.append(("Can the model be believed?", said, f"by the private units{because and f': {because}'}"))
+    elif advice is None:
         errors = facts.model_error
         worst = max(errors, key=lambda name: math.inf if math.isnan(errors[name]) else errors[name], default=None)
         said = "Not known" if worst is None else f"{max(0.0, 1 - errors[worst]):.1%} explained"
@@ -110,7 +129,8 @@ def _today(facts: Facts) -> str:
 
 def _numbers(facts: Facts) -> list[tuple[str, str]]:
     """For experts: what the statement says, with names of its keys."""
-    statement = facts.training
+    statement, summary = facts.training, facts.summary
+    fixed = summary["spent_on_dataset"]["epsilon_fixed"]
     rows: dict[str, Any] = {
         "neighbouring relation": statement.neighboring_relation,
         "accountant": f"{statement.accountant.name} {statement.accountant.version}",
@@ -122,6 +142,8 @@ def _numbers(facts: Facts) -> list[tuple[str, str]]:
         "queries before the rounds": ", ".join(query.what for query in statement.queries) or "none",
         "dataset fingerprint (keyed)": statement.dataset_fingerprint,
         "charge": statement.charge,
+        "ε of all charges, if all settings were fixed beforehand": None if fixed is None else at_most(fixed),
+        "policy's weights (SHA-256)": summary.get("policy_sha256"),
     }
     return [(name, f"{found:.6g}" if isinstance(found, float) else str(found)) for name, found in rows.items() if found]
 

@@ -39,7 +39,7 @@ def test_the_final_policy_has_the_figures_of_the_summary(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(online_results, "draw_curve", spying)
     draw_online(tmp_path / "online.png", [0, 20, 40], POINTS, SUMMARY)
-    assert drawn["final"] == (MeanInterval(150.0, 140.0, 160.0), "final policy: 150 [140, 160], 30 episodes")
+    assert drawn["final"] == (40, MeanInterval(150.0, 140.0, 160.0), "final policy: 150 [140, 160], 30 episodes")
     assert drawn["level"] == (21.0, "new policy: 21")
     assert drawn["curve"][:2] == ([0, 20, 40], POINTS)
     assert (tmp_path / "online.png").stat().st_size > 10_000

@@ -85,6 +85,10 @@ def test_other_requests_are_refused_and_the_service_goes_on(port: int) -> None:
     assert post(port, b"", headers={"Content-Length": str(MOST_BYTES + 1)})[0] == 413
     assert post(port, b"", headers={"Content-Length": "9" * 5000})[0] == 413
     assert post(port, b"", headers={"Content-Length": "-1"})[0] == 411
+    with closing(HTTPConnection("127.0.0.1", port, timeout=10)) as connection:
+        connection.request("GET", "/act")
+        answer = connection.getresponse()
+        assert (answer.status, set(json.loads(answer.read()))) == (501, {"error"})
     assert asked(port, INSIDE)[0] == 200
 
 

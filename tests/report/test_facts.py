@@ -70,6 +70,13 @@ def test_facts_are_of_the_public_split_and_the_curve() -> None:
     assert all(error > 0 for error in facts.model_error.values())
     assert facts.rollouts is not None
     assert len(facts.rollouts.reward) == len(facts.rollouts.uncertainty) > 0
+    assert facts.rollouts.penalised is None
+    priced = read_facts(dataset="pendulum-replay", uncertainty="max_aleatoric", penalty=2.0).rollouts
+    assert priced is not None
+    assert priced.penalised == pytest.approx(
+        [reward - 2 * doubt for reward, doubt in zip(priced.reward, priced.uncertainty, strict=True)], rel=1e-4
+    )
+    assert priced.reward == facts.rollouts.reward
     for quartiles in facts.first_states.values():
         assert list(quartiles) == sorted(quartiles)
     assert facts.actions is not None

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
+from primorl.evaluation.private.results import Answer
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.privacy_filter import UNBOUNDED, cost
-from primorl.privacy.accounting.rounding import percent_at_most
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.statement import AttackPoint, ProfilePoint, Statement
 from primorl.release.card_meaning import curve, success
 from primorl.release.guaranteed import whole, with_account
@@ -37,6 +38,7 @@ SUMMARY: dict[str, Any] = {
     "delta": 1e-5,
     "unit": "trajectory",
     "units": 2970,
+    "seed": 0,
     "void": [],
     "spent_on_dataset": SPENT,
     "return_mean": -143.96,
@@ -73,11 +75,97 @@ def test_every_figure_has_a_table_with_the_same_numbers() -> None:
         assert figure.rows
         assert all(len(row) == len(figure.headers) for row in figure.rows)
         json.dumps(figure.spec, allow_nan=False)
-    assert drawn["values"].rows[0] == ("the policy, in the simulator", "-144", "[-162.2, -125.7]")
+    assert drawn["values"].rows[1] == ("the policy, in the simulator", "-144", "[-162.2, -125.7]")
     assert drawn["learning"].rows[-1] == ("2", "-144", "[-162.2, -125.7]")
     assert drawn["actions"].rows[1] == ("dose", "the policy", "20.0%", "50.0%", "80.0%", "100.0%", "100.0%", "40.0%")
     assert drawn["budget"].spec["data"][0]["y"] == [1.2, 2.5]
     assert "1.5 is left" in drawn["budget"].caption
+
+
+def test_a_range_over_members_is_not_drawn_as_an_interval_is() -> None:
+    """Rings for the model, full circles for intervals, and both rows of today's practice side by side, at the top."""
+    asked = [
+        answer("behaviour", "behaviour", -3.5, ci95=[-4.0, -3.0], epsilon=0.1),
+        answer("model", "clone", -3.0, members=[-3.1, -2.8]),
+        answer("model", "policy", -1.2),
+    ]
+    modelled = {"return_mean": None, "model_value": -1.1, "model_value_range": [-1.3, -1.0]}
+    drawn = figures(replace(FACTS, summary=SUMMARY | modelled | {"private_evaluation": asked}))["values"]
+    assert drawn.rows == (
+        ("today's practice, by behaviour (ε 0.1)", "-3.5", "[-4, -3]"),
+        ("today's practice, 53 public", "-700.5", "[-800, -601]"),
+        ("clone of today's practice, in the model", "-3", "[-3.1, -2.8] (members)"),
+        ("the policy, in the model", "-1.1", "[-1.3, -1] (members)"),
+    )
+    shapes = {trace["name"]: trace["marker"]["symbol"] for trace in drawn.spec["data"]}
+    assert shapes == {"with its 95% interval": "circle", "in the model, range over its members": "circle-open"}
+    assert sum(trace["showlegend"] for trace in drawn.spec["data"]) == 2
+
+
+def answer(estimator: str, of: str, value: float, *, epsilon: float | None = None, **others: Any) -> dict[str, Any]:
+    charged = {"epsilon": epsilon, "delta": None if epsilon is None else 1e-5, "ci95": None}
+    return {"estimator": estimator, "of": of, "what": "mean return", "value": value} | charged | others
+
+
+def test_the_final_policy_is_no_point_of_the_curve() -> None:
+    """It is over more episodes. Twin: a single epoch has no curve, and is drawn all the same."""
+    *_, today, final = figures(FACTS)["learning"].spec["data"]
+    assert (final["x"], final["y"], final["mode"]) == ([2], [-143.96], "markers")
+    curves = [trace for trace in figures(FACTS)["learning"].spec["data"] if trace not in (today, final)]
+    assert all(2 not in trace["x"] for trace in curves)
+    assert "over 100 episodes" in figures(FACTS)["learning"].caption
+    alone = figures(replace(FACTS, curve=FACTS.curve[-1:]))["learning"]
+    assert [trace["name"] for trace in alone.spec["data"]] == ["today, public", "final policy"]
+
+
+def test_the_private_units_answers_on_the_model_are_drawn_beside_a_guess() -> None:
+    """Twin: where they were not asked, there is no such figure."""
+    what = "reward error, 5 steps ahead"
+    rest = {"estimator": "model_check", "of": "model", "covers": "noise", "bias": "cut", "epsilon": 0.1, "delta": 1e-5}
+    model = Answer(what=what, value=0.25, ci95=(0.125, 0.5), **rest)
+    guess = Answer(what=f"{what}, of the usual reward", value=0.75, ci95=(0.625, 1.0), **rest)
+    drawn = figures(replace(FACTS, checks=(model, guess)))["checks"]
+    assert drawn.rows == (
+        (what, "0.25", "[0.125, 0.5]"),
+        (f"{what}, of the usual reward", "0.75", "[0.625, 1]"),
+    )
+    assert [(trace["name"], trace["x"]) for trace in drawn.spec["data"]] == [
+        ("the model", [0.25]),
+        ("a guess without a model", [0.75]),
+    ]
+    assert drawn.spec["layout"]["yaxis"]["ticktext"] == ["reward,<br>5 steps ahead"]
+    assert "checks" not in figures(FACTS)
+
+
+def test_the_penalty_is_what_it_takes_off_the_reward() -> None:
+    """Twin: where λ is not known, the uncertainty is drawn."""
+    known = replace(FACTS, rollouts=Rollouts((-8.0, -2.0), (0.125, 0.25), "max_aleatoric", (-8.5, -3.0)))
+    drawn = figures(known)["rollouts"]
+    assert drawn.rows == (("1", "-8", "0.125", "0.5"), ("2", "-2", "0.25", "1"))
+    assert drawn.spec["data"][-1]["y"] == [0.5, 1.0]
+    assert figures(FACTS)["rollouts"].spec["data"][-1]["y"] == [0.1, 0.2]
+
+
+def test_first_states_are_on_the_scale_of_their_ranges_and_categories_are_shares() -> None:
+    """Twin: without a declared range, that of the first states is the scale."""
+    begins = {"ferritin": [20.0, 120.0, 300.0, 700.0, 1900.0], "fistula": [0.0, 0.0, 1.0, 1.0, 1.0]}
+    ranges = {"observation_low": [0.0, 0.0], "observation_high": [2000.0, 1.0]}
+    shown = replace(
+        FACTS, first_states=begins, first_shares={"fistula": 0.75}, policy=ranges | {"observation_names": ()}
+    )
+    boxes, bars = figures(shown)["first_states"].spec["data"]
+    assert (boxes["lowerfence"], boxes["upperfence"]) == ([0.01], [0.95])
+    assert boxes["y"] == ["ferritin<br>0 to 2000"]
+    assert (bars["y"], bars["x"]) == (["fistula"], [0.75])
+    assert figures(shown)["first_states"].rows[1][-1] == "75.0%"
+    boxes, _ = figures(replace(shown, policy={}))["first_states"].spec["data"]
+    assert (boxes["lowerfence"], boxes["upperfence"]) == ([0.0], [1.0])
+
+
+def test_captions_are_plain_text() -> None:
+    """The page shows no markup in them, so backticks would stand there as they are."""
+    for figure in figures(FACTS).values():
+        assert "`" not in figure.caption
 
 
 def test_discrete_actions_are_compared_by_their_shares() -> None:
@@ -165,7 +253,12 @@ def test_what_the_private_units_say_of_the_model_is_shown_also_beside_advice() -
     """Twin: where they were not asked, nothing is said of them."""
     advice = {"answer": "trial", "policy": "models/policy", "reason": "So.", "gain": 1.0, "margin": 2.0, "misfit": 3.0}
     asked = SUMMARY | {"model_verdict": "The model is doubtful: because.", "recommendation": advice}
-    assert "The model is doubtful: because. (Asked of the private units.)" in page(replace(FACTS, summary=asked))
+    text = page(replace(FACTS, summary=asked))
+    assert "The model is doubtful: because. (Asked of the private units.)" in text
+    assert "<h3>What should be done?</h3><b>Try the policy in a trial</b>" in text
+    assert (
+        "<h3>Can the model be believed?</h3><b>The model is doubtful</b><p>by the private units: because.</p>" in text
+    )
     assert "Asked of the private units" not in page(FACTS)
 
 
@@ -190,6 +283,26 @@ def test_what_an_attack_can_find_out_is_of_all_that_the_page_rests_on() -> None:
     both = dict(figures(replace(FACTS, released=together))["attack"].rows)
     assert both != dict(figures(FACTS)["attack"].rows)
     assert both["10%"] == percent_at_most(dict(curve(together))[0.1])
+
+
+def test_it_leads_with_the_epsilon_of_all_that_it_rests_on() -> None:
+    """Not with the policy's, which is less. What holds only for settings that were fixed beforehand is for experts."""
+    event = event_to_json(Training(0.5, 2.0, 150).event)
+    together = whole(STATEMENT.to_json(), None, {"statements": {"behaviour": PRIVATE | {"event": event}}}, 1e-5)
+    assert together["epsilon"] > SUMMARY["epsilon"]
+    text = page(replace(FACTS, released=together))
+    header, tiles, experts = text.partition("<header")[2], text.partition('class="tiles')[2], text.rpartition("<h2>")[2]
+    assert f"<p>ε = {at_most(together['epsilon'])}, δ = 1e-05 per trajectory" in header
+    assert f"<b>ε = {at_most(together['epsilon'])}</b>" in tiles
+    assert "the policy alone: ε = 1.19;" in tiles
+    assert text.count("fixed beforehand") == experts.count("fixed beforehand") == 1
+    assert "<td>2.25</td>" in experts
+    assert "the policy alone" not in page(FACTS)
+
+
+def test_the_title_has_the_seeds() -> None:
+    assert "<title>visits: private, seed 0</title>" in page(FACTS)
+    assert "<title>visits: private, seeds 3, 4</title>" in page(replace(FACTS, summary=SUMMARY | {"seeds": [3, 4]}))
 
 
 def test_an_attack_on_a_page_with_other_results_has_all_charges_of_the_ledger() -> None:

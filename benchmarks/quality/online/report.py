@@ -13,13 +13,15 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 from scipy import stats
 
 from benchmarks.quality.online.__main__ import read
-from benchmarks.quality.online.cases import CASES, FIGURE_EPSILONS
+from benchmarks.quality.online.cases import CASES
 from benchmarks.quality.online.runs import Row
 
 FIGURES, DOCUMENT = Path("docs/figures"), Path("docs/online-results.md")
+TICKS = (0.1, 0.2, 0.5, 1, 2, 5)
 FEWEST = 5
 """Seeds that a point of a figure has at least."""
 PUBLISHED = {
@@ -164,9 +166,12 @@ def by_epsilon(rows: list[Row], file: Path) -> None:
         for name in ("PPO", "A2C"):
             peers = [row["drawn"]["mean"] for row in rows if row["task"] == task and row["method"] == name]
             if peers:
-                panel.axhline(float(np.mean(peers)), linestyle=":", color="grey" if name == "A2C" else "black")
-                panel.annotate(f"{name}, not private", (FIGURE_EPSILONS[0], float(np.mean(peers))), va="bottom")
+                style, color = ("-.", "grey") if name == "A2C" else (":", "black")
+                level = float(np.mean(peers))
+                panel.axhline(level, linestyle=style, color=color, label=f"{name}, not private")
         panel.set_xscale("log")
+        panel.xaxis.set(major_locator=FixedLocator(TICKS), minor_locator=NullLocator())
+        panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     _saved(figure, panels, file)
 
 
@@ -189,12 +194,13 @@ def curves(rows: list[Row], file: Path) -> None:
 def _saved(figure: Figure, panels: dict[str, Axes], file: Path) -> None:
     for panel in panels.values():
         if panel.get_legend_handles_labels()[0]:
-            panel.legend()
+            # below the axes: no corner is free of data in every panel
+            panel.legend(loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=2, frameon=False, fontsize=9)
     figure.savefig(file, dpi=120)
 
 
 def _panels(across: str, up: str) -> tuple[Figure, dict[str, Axes]]:
-    figure = Figure(figsize=(11, 4.2), layout="constrained")
+    figure = Figure(figsize=(11, 5.0), layout="constrained")
     panels: dict[str, Axes] = dict(zip(("CartPole", "Acrobot"), figure.subplots(1, 2), strict=True))
     for task, panel in panels.items():
         panel.set(title=task, xlabel=across, ylabel=up)

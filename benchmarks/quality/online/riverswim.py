@@ -203,6 +203,7 @@ def draw(path: Path, rows: list[Row]) -> None:
     figure = Figure(figsize=(10, 7.5), dpi=120, layout="constrained")
     axes = figure.subplots(len(SETTINGS), len(PROBABILITIES), sharex=True, squeeze=False)
     styles = {"1.0": ("--", "ε 1"), "5.0": ("-", "ε 5"), "inf": (":", "no noise")}
+    marks = {"1.0": ("o", 2), "5.0": ("s", 7), "inf": ("x", 12)}  # at other users each: lines may lie on each other
     names = {"dppg-kl": "DPPG-KL", "dppg-l2": "DPPG-L2", "ucb-vi": "UCB-VI"}
     for (at, settings), (beside, p) in product(enumerate(SETTINGS), enumerate(PROBABILITIES)):
         here = axes[at, beside]
@@ -214,12 +215,14 @@ def draw(path: Path, rows: list[Row]) -> None:
             curve, errors = np.array(row["curve"]), np.array(row["errors"])
             color = f"C{ALGORITHMS.index(row['algorithm'])}"
             label = f"{'DPPG' if row['epsilon'] == 'inf' and color != 'C2' else names[row['algorithm']]}, {what}"
-            here.plot(users, curve, style, color=color, label=label)
+            mark, first = marks[row["epsilon"]]
+            here.plot(users, curve, style, color=color, label=label, marker=mark, markersize=5, markevery=(first, 15))
             here.fill_between(users, curve - errors, curve + errors, color=color, alpha=0.12, linewidth=0)
         here.set_title(f"p = {p}, {settings} settings")
         here.set_xlabel("users")
         here.set_ylabel("cumulative regret")
-    axes[0, 0].legend(fontsize="small", frameon=False)
+    lines, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(lines, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.savefig(path)
 
 

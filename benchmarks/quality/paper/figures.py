@@ -29,7 +29,6 @@ _CASES = {
     OURS: "C0",
 }
 """Lines of figure 2 and of the profiles, with their colours."""
-_SIZES = ("K = 30,000 (HalfCheetah 2,000)", "K = 3,000")
 _FAILED = "runs that failed"
 _UNCERTAINTIES = {"max_aleatoric": "u_MA", "max_pairwise_difference": "u_MPD"}
 
@@ -60,11 +59,12 @@ def frontier(rows: Sequence[Row]) -> Figure | None:
     if not tasks:
         return None
     figure, panels = _panels(len(tasks), columns=2, height=4.4)
+    sizes = _sizes(rows, tasks)
     for task, axes in zip(tasks, panels, strict=True):
         for place, (_, sweep) in enumerate(frontiers(task)):
             for case, colour in _COLOURS.items():
                 style = ("-", "o") if place == 0 else ("--", "s")
-                _line(axes, results.of(rows, sweep, case), f"{case.lower()}, {_SIZES[place]}", colour, style)
+                _line(axes, results.of(rows, sweep, case), f"{case.lower()}, {sizes[place]}", colour, style)
         _constants(axes, rows, task)
         for name, point in task.published.items():
             if point.epsilon is not None:
@@ -90,6 +90,22 @@ def frontier(rows: Sequence[Row]) -> Figure | None:
         axes.set(title=task.name, xlabel="ε of a trajectory (PLD, δ = 1e-5)", ylabel=_RETURN[task.name])
     _legend(figure, panels)
     return figure
+
+
+def _sizes(rows: Sequence[Row], tasks: Sequence[Task]) -> list[str]:
+    """K of the solid and of the dashed lines, with the tasks that have another one in brackets."""
+    drawn: list[dict[str, list[str]]] = [{}, {}]
+    for task in tasks:
+        for place, (units, sweep) in enumerate(frontiers(task)):
+            if results.of(rows, sweep):
+                drawn[place].setdefault(units, []).append(task.name)
+    return [_size(by_units) for by_units in drawn]
+
+
+def _size(by_units: dict[str, list[str]]) -> str:
+    usual = max(by_units, key=lambda units: len(by_units[units]), default="")
+    others = [f"{' and '.join(names)} {units}" for units, names in by_units.items() if units != usual]
+    return f"K = {usual}" + (f" ({', '.join(others)})" if others else "")
 
 
 def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple[str, str]) -> None:
@@ -153,9 +169,18 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
                     linewidth=0,
                 )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set(title=task.name, xlabel="epoch of SAC", ylabel=_RETURN[task.name])
+        own = results.of_table(rows, task.slug, OURS)
+        begins = ": ours begins as the private clone" if own and all(map(_from_clone, own)) else ""
+        axes.set(title=f"{task.name}{begins}", xlabel="epoch of SAC", ylabel=_RETURN[task.name])
     _legend(figure, panels)
     return figure
+
+
+def _from_clone(row: Row) -> bool:
+    """Whether the run's policy began with the weights of a clone, which has to be of its size."""
+    chosen = results.settings(row)
+    sizes = chosen.get("behaviour.hidden"), chosen.get("policy.hidden")
+    return chosen.get("behaviour.target_epsilon") is not None and sizes[0] is not None and sizes[0] == sizes[1]
 
 
 _PLAIN = {
@@ -250,7 +275,8 @@ def profiles(rows: Sequence[Row]) -> Figure | None:
     for case, tasks in relative.items():
         shares, low, high = profile(tasks, thresholds)
         axes.plot(thresholds, shares, color=_CASES[case], label=f"{_PLAIN[case]} ({_count(len(tasks))})")
-        axes.fill_between(thresholds, low, high, color=_CASES[case], alpha=0.12, linewidth=0)
+        if min(map(len, tasks)) > 1:  # a task with one run has no interval
+            axes.fill_between(thresholds, low, high, color=_CASES[case], alpha=0.12, linewidth=0)
     axes.set(xlabel="τ, as a share of our MOPO's IQM on the task", ylabel="share of runs with a score above τ")
     _legend(figure, [axes])
     return figure

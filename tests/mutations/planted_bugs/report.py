@@ -260,6 +260,15 @@ REPORT = [
         (_PAGE,),
     ),
     Bug(
+        "report-leads-with-the-policy-alone",
+        "report",
+        "primorl/report/page.py",
+        'source = facts.released if facts.released["private"] else facts.summary',
+        "source = facts.summary",
+        "the report leads with the ε of the policy alone, though model and answers are out too",
+        (_PAGE,),
+    ),
+    Bug(
         "report-markup",
         "report",
         "primorl/report/page.py",
