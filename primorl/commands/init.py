@@ -111,11 +111,12 @@ def _check_target(target: Path) -> bool:
     Raises:
         PipelineError: it is neither that nor new or empty, or lies in another project or repository.
     """
-    from primorl.project.template import VERSION
+    from primorl.project.template import UNFINISHED, VERSION
 
     if (target / VERSION).exists():
         return True
-    if target.exists() and (not target.is_dir() or any(target.iterdir())):
+    unfinished = (target / UNFINISHED).exists()  # it was killed while it filled an empty folder
+    if not unfinished and target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise PipelineError(f"{target}: found files there; allowed is a new or empty folder; name another one")
     if (other := project_folder(target)) != target:
         raise PipelineError(f"{target}: lies in the project {other}; name a folder outside of it")
@@ -152,12 +153,14 @@ def _write(path: Path, text: str) -> None:
 
 def _say_next(target: Path, answers: "Answers", *, chosen: bool) -> None:
     """What is left to do."""
+    from primorl.project.template import as_text
+
     print(f"datasets/{answers.name}.yaml has the names and types of the columns; no bound was read off the rows")
     drawn = ""
     if chosen:
         drawn = f"; as it stands, a hash draws {100 * _public_fraction(target):g}% of the units"
     else:
-        print(f"set `dataset: {answers.name}` in params.yaml to use it")
+        print(f"set `dataset: {as_text(answers.name)}` in params.yaml to use it")
     print(f"partition in params.yaml says whose rows are public{drawn}")
     if answers.unfilled:
         print(

@@ -33,7 +33,7 @@ def answered(given: Mapping[str, Any], columns: "tuple[LogColumn, ...]", default
     Args:
         given: by the name of the flag; None or empty: not given.
         columns: of the log.
-        default_name: of the dataset.
+        default_name: of the dataset, which is refused where `--name` would be.
         ask: whether there is a terminal to ask on.
 
     Raises:
@@ -49,8 +49,11 @@ def answered(given: Mapping[str, Any], columns: "tuple[LogColumn, ...]", default
     name, horizon, kinds = given["name"], given["horizon"], {column.name: column.kind for column in columns}
     try:
         name = name and _name(name)
+        if not ask:
+            name = name or _name(default_name)
     except ValueError as wrong:
-        raise PipelineError(f"--name: {wrong}") from None
+        of = "" if name else "not given, and the name of the file stands for it: "
+        raise PipelineError(f"--name: {of}{wrong}; give another one") from None
     if not ask:
         missing = [f"--{key}" for key, value in found.items() if value is None]
         texts = _texts({key: value or () for key, value in found.items()}, kinds, categories)
@@ -71,7 +74,7 @@ def answered(given: Mapping[str, Any], columns: "tuple[LogColumn, ...]", default
             question = f"All that may be in {column!r}, as the protocol says, separated by commas"
             categories[column] = _asked(question, _categories)
     answers = Answers(
-        name=name or default_name,
+        name=name,
         **(found | {key: tuple(found[key]) for key in _LISTS}),
         categories=categories,
         bounds=bounds,
@@ -179,6 +182,9 @@ def _positive(text: str) -> int:
 
 
 def _name(text: str) -> str:
-    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is None or text == "defaults":
-        raise ValueError(f"found {text[:80]!r}; allowed are letters, digits, dots, - and _, and not `defaults`")
+    from primorl.project.template import RESERVED
+
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", text) is None or text.lower() in RESERVED:
+        others = " or ".join(f"`{name}`" for name in RESERVED)
+        raise ValueError(f"found {text[:80]!r}; allowed are letters, digits, dots, - and _, and not {others}")
     return text

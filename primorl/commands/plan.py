@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from primorl.privacy.ledger.account import Account
     from primorl.privacy.ledger.ledger import Budget
     from primorl.setup.fitting import Fit
-    from primorl.setup.next_charges import Next
+    from primorl.setup.next_charges import PendingCharge
     from primorl.setup.public_checks import Objections
     from primorl.trajectories.storage.manifest import Manifest
 
@@ -176,16 +176,14 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
 def _online_line(params: "Params") -> str:
     """What the stage `online` charges, and to whom."""
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.setup.arrivals import Arrivals
+    from primorl.setup.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"
     if asked.guarantee == "paper":
         each = "no guarantee (online.guarantee: paper)"
-    whose = (
-        "share the log's budget where ids are the same" if arrivals.shared else "are counted apart from the log's units"
-    )
-    return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; they {whose}"
+    whose = whose_account(shared=arrivals.shared)
+    return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
 
 
 def _fit_lines(fit: "Fit", found: "Objections") -> Iterator[str]:
@@ -210,7 +208,7 @@ def _without_public(manifest: "Manifest") -> Iterator[str]:
         )
 
 
-def _with_others(params: "Params", asked: Asked, others: "list[Next]") -> str:
+def _with_others(params: "Params", asked: Asked, others: "list[PendingCharge]") -> str:
     """What this run, the clone of the behaviour and the private evaluation of the policy come to together."""
     from primorl.privacy.accounting.rounding import at_most
     from primorl.privacy.ledger.account import total_of
@@ -228,14 +226,15 @@ def _with_others(params: "Params", asked: Asked, others: "list[Next]") -> str:
     return f"{line}, which privacy.budget.epsilon {budget.epsilon!r} does not allow" if beyond else line
 
 
-def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[Next]") -> Iterator[str]:
+def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[PendingCharge]") -> Iterator[str]:
     """What was spent on the dataset, what the next run charges, and whether the budget allows it."""
     from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.account import Account
     from primorl.privacy.ledger.ledger import Budget
+    from primorl.setup import model_work
     from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
     from primorl.setup.losses import losses
-    from primorl.setup.next_charges import Next
+    from primorl.setup.next_charges import PendingCharge
 
     params = settings.params
     assert params is not None
@@ -257,9 +256,9 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
         yield f"{manifest.info.dataset}: {spent}, in {total.charges} charge(s)"
     if total.charges > 1:
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
-    charges = [Next("train_model", None, asked.event), *others]
+    charges = [PendingCharge(model_work.STAGE, None, asked.event), *others]
     if settings.is_a_run:
-        charges = _marked(params, account, charges)
+        charges = _mark_paid(params, account, charges)
         yield _next_line(charges, asked)
     if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
@@ -272,15 +271,15 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
     yield from _fitting(params, account, budget, asked, charges, manifest)
 
 
-def _marked(params: "Params", account: "Account", charges: "list[Next]") -> "list[Next]":
-    """What the run charges, with what is paid marked."""
-    from primorl.setup.next_charges import marked
+def _mark_paid(params: "Params", account: "Account", charges: "list[PendingCharge]") -> "list[PendingCharge]":
+    """What the run charges, with what is paid marked so."""
+    from primorl.setup.next_charges import mark_paid
     from primorl.setup.partitions import Partitions
 
-    return marked(params, Partitions.open(PARTITIONS), account, charges) if account.entries else charges
+    return mark_paid(params, Partitions.open(PARTITIONS), account, charges) if account.entries else charges
 
 
-def _next_line(charges: "list[Next]", asked: Asked) -> str:
+def _next_line(charges: "list[PendingCharge]", asked: Asked) -> str:
     """What `dvc repro` would charge next, by stage."""
     from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.privacy.accounting.rounding import at_most
@@ -300,7 +299,7 @@ def _fitting(
     account: "Account",
     budget: "Budget",
     asked: Asked,
-    charges: "list[Next]",
+    charges: "list[PendingCharge]",
     manifest: "Manifest",
 ) -> Iterator[str]:
     """Whether the budget allows what is not paid yet, and what else it allows."""

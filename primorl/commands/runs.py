@@ -13,6 +13,9 @@ _HELP = """List the results on the dataset of params.yaml, best first.
 Results are those of MLflow: what a simulator measured comes first, then what the private units say, then values in the
 model. `in all` is what all runs had spent on the same units by then.
 
+With --max-epsilon, only results with an ε that compares are listed: of the dataset's unit, at a δ of at most
+privacy.budget.delta.
+
 \b
 Examples:
   primorl runs                      all results
@@ -29,17 +32,21 @@ def register(app: typer.Typer) -> None:
 
 def _run(
     max_epsilon: Annotated[
-        float | None, typer.Option("--max-epsilon", min=0.0, help="Only private results with at most this ε.")
+        float | None, typer.Option("--max-epsilon", help="Only private results with at most this ε, from 0.")
     ] = None,
     sweeps: Annotated[bool, typer.Option("--sweeps", help="List the trials of sweeps as well.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     import json
+    import math
     from dataclasses import asdict
 
     from primorl.config import params
+    from primorl.project.errors import PipelineError
     from primorl.tracking.search import results
 
+    if max_epsilon is not None and not (math.isfinite(max_epsilon) and max_epsilon >= 0):
+        raise PipelineError(f"--max-epsilon: found {max_epsilon:g}; allowed is a finite number from 0; give one")
     found = results(params.load(), most_epsilon=max_epsilon, sweeps=sweeps)
     if as_json:
         rows = [asdict(each) | {"finished": each.finished.isoformat(timespec="seconds")} for each in found]
@@ -53,18 +60,19 @@ def table(found: "list[Result]") -> str:
     from primorl.commands.printing import rendered
     from primorl.privacy.accounting.rounding import at_most
 
-    def epsilon(value: float | None) -> str:
+    def upper(value: float | None) -> str:
         return "–" if value is None else at_most(value)
 
     def interval(low: float | None, high: float | None) -> str:
         return "" if low is None or high is None else f"[{low:.4g}, {high:.4g}]"
 
-    headers = ("result", "ε", "in all", "value", "95% interval", "by", "when")
+    headers = ("result", "ε", "δ", "in all", "value", "95% interval", "by", "when")
     rows = [
         (
             each.name,
-            epsilon(each.epsilon),
-            epsilon(each.spent),
+            upper(each.epsilon),
+            upper(each.delta),
+            upper(each.spent),
             "–" if each.value is None else f"{each.value:.4g}",
             interval(each.low, each.high),
             each.by,
@@ -72,4 +80,4 @@ def table(found: "list[Result]") -> str:
         )
         for each in found
     ]
-    return rendered(headers, rows, right=("ε", "in all", "value"), cut=("result",))
+    return rendered(headers, rows, right=("ε", "δ", "in all", "value"), cut=("result",))

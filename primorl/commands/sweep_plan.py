@@ -159,11 +159,11 @@ def _charges(
     """
     from primorl.setup import model_work
     from primorl.setup.clone_work import clone_identity
-    from primorl.setup.next_charges import Next, beside_model, marked
+    from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
 
-    wanted = [Next(model_work.STAGE, None, event), *beside_model(params, epsilon, partitions.manifest)]
+    wanted = [PendingCharge(model_work.STAGE, None, event), *beside_model(params, epsilon, partitions.manifest)]
     if account.entries:
-        wanted = marked(params, partitions, account, wanted, questions_stay=lambda: False)
+        wanted = mark_paid(params, partitions, account, wanted, questions_stay=lambda: False)
     found = {}
     for each in wanted:
         if each.paid:

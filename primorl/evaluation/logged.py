@@ -11,7 +11,7 @@ from primorl.evaluation.table import text
 from primorl.evaluation.wording import guarantee, worth
 from primorl.project.logs import Log, StageLog
 
-_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta")
+_COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
 
 
 def log_summary(

@@ -32,6 +32,10 @@ OF_THE_VERSION = ("dvc.yaml", "pipeline/")
 """Files that belong to the installed version; the others are the user's once they are there."""
 VERSION = Path("primorl.version")
 """Names the version that a project's stages are of. Each stage depends on it, in the place of the package's code."""
+UNFINISHED = VERSION.with_suffix(".unfinished")
+"""Lies in the place of `VERSION` while a folder that was empty is filled."""
+RESERVED = tuple(Path(name).stem for name in FILES if name.startswith("datasets/"))
+"""Names of the template's own files in datasets/."""
 
 
 def template(version: str) -> Iterator[tuple[str, str]]:
@@ -72,12 +76,15 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
     """Fill a new or empty folder with a project, and make it a git repository where git is installed.
 
     DVC's files are those that ``dvc init`` writes. Without git they say so (``core.no_scm``). All is written beside the
-    folder first, so that an error leaves nothing in it.
+    folder first, so that an error leaves nothing in it. A folder that was not there appears in one step. One that is
+    there keeps its place, as somebody may work in it: it gets one file after the other, `UNFINISHED` first and
+    `VERSION` last, so the same call goes on after a kill.
 
     Args:
-        folder: need not exist.
+        folder: need not exist; empty, or `UNFINISHED`.
         version: the installed one.
-        entry: name and content of the dataset's file that params.yaml shall name; None: the template's.
+        entry: name and content of the dataset's file that params.yaml shall name; None: the template's. The name is
+            none of `RESERVED`.
 
     Raises:
         PipelineError: the installed package lacks the files, or git fails.
@@ -88,17 +95,40 @@ def write_new(folder: Path, version: str, entry: tuple[str, str] | None = None) 
     files = dict(template(version))
     if entry is not None:
         name, text = entry
-        files["params.yaml"] = re.sub(r"^dataset: \S+", f"dataset: {name}", files["params.yaml"], flags=re.MULTILINE)
+        named = f"dataset: {as_text(name)}"
+        files["params.yaml"] = re.sub(r"^dataset: \S+", named, files["params.yaml"], flags=re.MULTILINE)
         del files[_DEFAULT]
         files[f"datasets/{name}.yaml"] = text
     with scratch_directory(folder) as scratch:
+        made = scratch / folder.name
         for path, text in files.items():
-            (scratch / path).parent.mkdir(parents=True, exist_ok=True)
-            (scratch / path).write_text(text, encoding="utf-8")
-        _begin_repository(scratch)
-        folder.mkdir(exist_ok=True)
-        for made in scratch.iterdir():
-            made.replace(folder / made.name)
+            (made / path).parent.mkdir(parents=True, exist_ok=True)
+            (made / path).write_text(text, encoding="utf-8")
+        _begin_repository(made)
+        if folder.exists():
+            _fill(folder, made)
+        else:
+            made.rename(folder)
+
+
+def as_text(name: str) -> str:
+    """A dataset's name as YAML writes it: quoted where YAML 1.1 or DVC's 1.2 would read a number, a date or null."""
+    import yaml
+
+    quotes = "'" if name[0].isdigit() else None  # 1e5 is a number in YAML 1.2 alone
+    return yaml.safe_dump(name, default_style=quotes, width=1000).splitlines()[0]
+
+
+def _fill(folder: Path, made: Path) -> None:
+    """Move a project's files into a folder that is there."""
+    (made / VERSION).replace(folder / UNFINISHED)
+    for path in sorted(made.rglob("*")):  # a folder comes before what is in it
+        place = folder / path.relative_to(made)
+        if path.is_dir():
+            place.mkdir(exist_ok=True)
+        else:
+            path.replace(place)
+    (folder / UNFINISHED).replace(folder / VERSION)
 
 
 def _begin_repository(folder: Path) -> None:

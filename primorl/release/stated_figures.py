@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, compose
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import deltas, figures
 from primorl.privacy.statement import FILE, Accountant, Statement
-from primorl.privacy.together import check_parts
+from primorl.privacy.together import check_parts, joint_event
 from primorl.project.errors import PipelineError
 
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
@@ -39,6 +39,31 @@ def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Sta
         check_parts(path, statement, parts)
     except ValueError as broken:
         raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
+    _refuse_misstated(path, statement)
+
+
+def check_alone(path: Path, statement: Statement) -> None:
+    """Check a statement by itself, where the releases that it was made from are not there: all figures by its event.
+
+    Args:
+        path: of the statement, for the message.
+        statement: private.
+
+    Raises:
+        PipelineError: one line; names the file.
+    """
+    check_epsilon(path, statement)
+    if statement.mechanisms:
+        try:
+            joint = event_to_json(joint_event([part.event for part in statement.mechanisms]))
+        except ValueError as broken:
+            raise PipelineError(f"{path}: mechanisms: {broken}; `dvc repro` makes it again") from None
+        if statement.event != joint:
+            raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together; {_EDITED}")
+    _refuse_misstated(path, statement)
+
+
+def _refuse_misstated(path: Path, statement: Statement) -> None:
     if (wrong := misstated(statement)) is not None:
         raise PipelineError(f"{path}: {wrong}: not what the accountant makes of the event in the same file; {_EDITED}")
 

@@ -54,7 +54,7 @@ class Arrivals:
         asked = params.online
         ids = _simulated(params) if asked.arrivals is None else _listed(asked)
         population, unit = _population(params)
-        shared = unit != ONE_USER
+        shared = share_ids(params)
         cohorts = in_cohorts(ids, asked.cohort, asked.appearances, _withdrawn(params, ids) if shared else ())
         if not cohorts:
             raise PipelineError(
@@ -93,6 +93,20 @@ class Arrivals:
             trajectories_per_person=self.trajectories_per_person,
             population=population_digest(secret, population),
         )
+
+
+def share_ids(params: Params) -> bool:
+    """Whether the ids of those who arrive are the log's, so that the charges of a person in both add up."""
+    return _population(params)[1] != ONE_USER
+
+
+def whose_account(*, shared: bool) -> str:
+    """What the charges of those who arrive count against, as commands say it."""
+    return (
+        "they share the log's budget where ids are the same"
+        if shared
+        else "they are counted apart from the log's units"
+    )
 
 
 def in_cohorts(

@@ -34,13 +34,14 @@ from primorl.setup.public_checks import check_public
 from primorl.setup.question_events import question_event
 from primorl.trajectories.storage.manifest import Manifest
 
+_POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1
 """Steps of the search for a smaller ε, and the least share of the ε asked for that is looked at."""
 
 
 @dataclass(frozen=True)
-class Next:
+class PendingCharge:
     """Something that a run of the pipeline pays for.
 
     Attributes:
@@ -58,7 +59,7 @@ class Next:
     paid: bool = False
 
 
-def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[Next]:
+def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
     """The clone, then the questions, which are charged beside the model.
 
     Args:
@@ -72,9 +73,11 @@ def beside_model(params: Params, epsilon: float | None, manifest: Manifest | Non
     if params.dynamics.variant != "private":
         return []
     delta, clone = params.privacy.delta, params.behaviour.target_epsilon
-    found = [] if clone is None else [Next(clone_work.STAGE, clone, clone_event(clone, delta))]
+    found = [] if clone is None else [PendingCharge(clone_work.STAGE, clone, clone_event(clone, delta))]
     for name, share in params.estimators(epsilon).items():
-        found.append(Next(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name))
+        found.append(
+            PendingCharge(f"{questions.STAGE}: {name}", share, question_event(params, name, share, manifest), name)
+        )
     return found
 
 
@@ -90,18 +93,18 @@ def check_clone(params: Params, manifest: Manifest) -> None:
 
 def same_questions() -> bool:
     """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
-    return not changed_stages() & {model_work.STAGE, clone_work.STAGE, "optimize_policy", questions.STAGE}
+    return not changed_stages() & {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
 
 
-def marked(
+def mark_paid(
     params: Params,
     partitions: Partitions,
     account: Account,
-    wanted: Sequence[Next],
+    wanted: Sequence[PendingCharge],
     *,
     questions_stay: Callable[[], bool] = same_questions,
-) -> list[Next]:
-    """The same charges, with what is paid marked.
+) -> list[PendingCharge]:
+    """The same charges, with those that are paid marked so.
 
     Model and clone are looked up by the identity of their paid work. What a question is about is known only when it is
     asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
@@ -158,7 +161,7 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     check_clone(params, manifest)
     if params.dynamics.variant != "private":
         return
-    wanted = [Next(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
+    wanted = [PendingCharge(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
     budget = accounts.budget(params, manifest.private_units)
     if budget is None:
         return
@@ -167,7 +170,7 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     if ledger is not None:
         with closing(ledger):
             account = ledger.account(partitions.version)
-    model, *others = marked(params, partitions, account, wanted, questions_stay=lambda: False)
+    model, *others = mark_paid(params, partitions, account, wanted, questions_stay=lambda: False)
     beside = [each for each in others if not each.paid]
     if model.paid or not beside:
         return
@@ -224,7 +227,7 @@ def still_fitting(
     params: Params,
     account: Account,
     event: dp_event.DpEvent,
-    beside: Sequence[Next],
+    beside: Sequence[PendingCharge],
     budget: Budget,
     manifest: Manifest | None,
 ) -> str:
@@ -263,7 +266,7 @@ def still_fitting(
     return f"still fitting with {said(beside, numbers=False)}: `dvc exp run -S privacy.target_epsilon={found!r}`"
 
 
-def said(charges: Sequence[Next], *, numbers: bool = True) -> str:
+def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """Names of charges, with their ε."""
     names = [each.stage + (f" ({each.epsilon:g})" if numbers and each.epsilon is not None else "") for each in charges]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

@@ -9,15 +9,15 @@ from primorl.privacy.accounting.rounding import at_most
 from primorl.privacy.ledger.account import Account
 from primorl.project.dvc import changed_stages
 from primorl.project.paths import MANIFEST, PARTITIONS
-from primorl.setup import accounts
+from primorl.setup import accounts, model_work
+from primorl.setup.arrivals import share_ids, whose_account
 from primorl.setup.fitting import fitted
-from primorl.setup.next_charges import Next, beside_model, check_clone, marked, said
+from primorl.setup.next_charges import PendingCharge, beside_model, check_clone, mark_paid, said
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import check_choices, make_plan
 
 _NEAR = 0.8  # of a budget
 _MAKE_DATA = {"collect", "ingest", "partition"}
-_ONLINE = "the stage `online` charges the users who arrive, on an account of their own"
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def preview(params: Params) -> Preview | None:
         with closing(ledger):
             account = ledger.account(partitions.version)
     epsilon = None if spent is None else spent.epsilon_pld
-    wanted = [Next("train_model", epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
-    new = [each for each in marked(params, partitions, account, wanted) if not each.paid]
-    online = f"; {_ONLINE}" if params.online.asked and changed else ""
+    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
+    new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
+    online = _online(params) if params.online.asked and changed else ""
     if not new:
         return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
     if spent is None:
@@ -73,6 +73,13 @@ def preview(params: Params) -> Preview | None:
         return Preview(f"{line}, without a budget{online}", near=False)
     near = after > _NEAR * budget.epsilon
     return Preview(f"{line}, of a budget of {at_most(budget.epsilon, 6)}{online}", near=near)
+
+
+def _online(params: Params) -> str:
+    """What is said of the users who arrive: this preview never counts them."""
+    shared = share_ids(params)
+    uncounted = ", and what they are charged is not counted here" if shared else ""
+    return f"; the stage `online` charges the users who arrive: {whose_account(shared=shared)}{uncounted}"
 
 
 def _shown(epsilon: float) -> str:

@@ -13,11 +13,11 @@ import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from primorl.project.errors import PipelineError
+from primorl.trajectories.sources.tabular.columns import header_of
 
 _CELLS_PER_BATCH, _ROWS_PER_BATCH = 2**22, 2**16
 _CSV_BLOCK_BYTES = 2**22
 _PARQUET_BUFFER_BYTES = 2**16
-DELIMITERS = (",", ";", "\t", "|")
 _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 
 
@@ -84,7 +84,7 @@ class CsvTable:
     See `ParquetTable`.
 
     Attributes:
-        delimiter: what separates fields: the one of ``DELIMITERS`` that the header holds most often.
+        delimiter: what separates fields: the one that `header_of` finds.
     """
 
     unit = "byte"
@@ -93,9 +93,9 @@ class CsvTable:
         self.path = path
         self._ragged: list[int] = []
         with path.open("rb") as file:
-            header = file.readline(_CSV_BLOCK_BYTES).decode("utf-8", "replace")
-        self.delimiter = max(DELIMITERS, key=header.count)
-        self._several = self.delimiter in header
+            header = file.readline(_CSV_BLOCK_BYTES).decode("utf-8-sig", "replace")
+        self.delimiter, fields = header_of(header)
+        self._several = len(fields) > 1
         with self._opened(None) as (_, reader):
             self.names: list[str] = reader.schema.names
         self.total = path.stat().st_size

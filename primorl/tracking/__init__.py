@@ -121,17 +121,17 @@ def _pipeline_run(client: "MlflowClient", experiment: str, params: Params) -> tu
     process = _enclosing_process()
     experiment_name = os.environ.get("DVC_EXP_NAME", "")
     identity = [socket.gethostname(), str(process.pid), str(workspace()), experiment_name]
-    mark = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
+    pipeline = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
     since = int(process.create_time() * 1000) - _CLOCK_SLACK_MS  # a process id may have been another's before
     known = client.search_runs(
         [experiment],
-        f"tags.`{PIPELINE_TAG}` = '{mark}' and attributes.start_time >= {since}",
+        f"tags.`{PIPELINE_TAG}` = '{pipeline}' and attributes.start_time >= {since}",
         order_by=["attributes.start_time DESC"],
         max_results=1,
     )
     if known:
         return str(known[0].info.run_id), False
-    tags = {PIPELINE_TAG: mark, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
+    tags = {PIPELINE_TAG: pipeline, "dataset": params.dataset, "variant": params.dynamics.variant, **git_tags()}
     tags |= json.loads(os.environ.get(RUN_TAGS, "{}"))
     tags |= {key: os.environ[key] for key in ("DVC_EXP_NAME", "DVC_EXP_BASELINE_REV") if os.environ.get(key)}
     name = _name(params) + (f" ({experiment_name})" if experiment_name else "")

@@ -2,14 +2,18 @@
 
 ``latest-private`` is the newest version. ``champion`` is the best one whose ε is within ``privacy.budget.epsilon``,
 see `champion`. Policies without a guarantee are not registered: a registry is where policies are fetched from for use.
+
+The tag ``epsilon`` counts everything that decides which version is champion. Where a simulator judges, this is the
+policy alone. Where the private units judge, it is all that was charged on them when they had answered: the choice among
+versions that are within a budget is then within it as well, because the account of the newest one counts the others.
 """
 
-import re
+import json
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stderr, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from io import StringIO
 from math import isfinite
@@ -17,11 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import yaml
 
 import primorl.tracking
 from primorl.config.params import Params
 from primorl.evaluation.wording import worth
 from primorl.policy.loaded import Policy, load_policy
+from primorl.privacy.statement import Statement
 from primorl.tracking.store import Log, one_at_a_time
 
 if TYPE_CHECKING:
@@ -34,10 +40,17 @@ CHAMPION, LATEST = "champion", "latest-private"
 FILES = ("policy.safetensors", "config.json", "privacy.json")
 SERVED = Path(primorl.tracking.__file__).with_name("served.py")
 _ARTIFACT = "policy"
-_WEIGHTS, _GUARANTEE = ("policy_sha256", "dataset_fingerprint"), ("epsilon", "delta", "unit")
-_COMPARED = {*_GUARANTEE, "dataset_fingerprint"}  # tags of versions that can be compared
+_WEIGHTS, _EPSILON = ("policy_sha256", "dataset_fingerprint"), ("epsilon", "delta")
+_COMPARED = {*_EPSILON, "unit", "dataset_fingerprint"}  # tags of versions that can be compared
+_PAGE = 1000  # versions of one answer of the store
 _JUDGED = {"value", "judged_by", "judged_in"}
-_GENERATED = re.compile(r"observation_\d+")
+_ASKED = "private units"
+_OF_WEIGHTS = "{}_of_weights"
+CHOSEN = (
+    "which version is the champion in MLflow: the answers of the private units have a say in it, and this ε is of the "
+    "weights alone; the version's tag epsilon counts everything that was charged on these units by then"
+)
+"""What the statement of a version takes for granted where the private units judged it."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +79,13 @@ class Entry:
             fingerprint: keyed, of the dataset.
             description: in Markdown.
         """
-        (value, kind), budget = judged(summary), params.privacy.budget
+        (value, kind), budget, spent = judged(summary), params.privacy.budget, summary["spent_on_dataset"]
         tags = {key: summary[key] for key in ("epsilon", "delta", "unit", "units", "dataset", "policy_sha256")}
-        tags |= {"spent_on_dataset": summary["spent_on_dataset"]["epsilon"], "dataset_fingerprint": fingerprint}
+        tags |= {"spent_on_dataset": spent["epsilon"], "dataset_fingerprint": fingerprint}
+        if kind == _ASKED:
+            tags |= {_OF_WEIGHTS.format(key): summary[key] for key in _EPSILON}
+            tags |= {key: spent[key] for key in _EPSILON}
+            description = f"{description}\nTaken for granted: {CHOSEN}.\n"
         advice = summary.get("recommendation")
         tags |= {"value": value, "judged_by": kind, "judged_in": None if kind is None else _where(summary, params)}
         tags |= {"recommendation": None if advice is None else advice["answer"]}
@@ -87,7 +104,7 @@ def judged(summary: Mapping[str, Any]) -> tuple[float | None, str | None]:
     if own["return_mean"] is not None:
         return own["return_mean"], "simulator"
     asked = worth(summary.get("private_evaluation") or ())
-    return (asked["ci95"][0], "private units") if asked is not None and asked["ci95"] is not None else (None, None)
+    return (asked["ci95"][0], _ASKED) if asked is not None and asked["ci95"] is not None else (None, None)
 
 
 def register(run: Log, folder: Path, entry: Entry) -> None:
@@ -107,6 +124,9 @@ def register(run: Log, folder: Path, entry: Entry) -> None:
         files.mkdir()
         for name in FILES:
             shutil.copyfile(folder / name, files / name)
+        if entry.tags.get("judged_by") == _ASKED:
+            own = Statement.read(files)
+            replace(own, public_assumptions=(*own.public_assumptions, CHOSEN)).write(files)
         run.flush()  # a registry that fails shall cost nothing that was measured
         run.send(lambda client: _registered(client, run.run_id, files, saved, entry))
 
@@ -118,13 +138,19 @@ def _registered(client: "MlflowClient", run_id: str, files: Path, saved: Path, e
         if "void" in entry.tags:
             for each in same:
                 client.set_model_version_tag(entry.name, each.version, "void", entry.tags["void"])
-        elif same := [each for each in same if all(each.tags.get(key) == entry.tags[key] for key in _GUARANTEE)]:
+        elif same := [each for each in same if _stated(each.tags) == _stated(entry.tags)]:
             _replace_tags(client, max(same, key=lambda each: int(each.version)), entry)
         else:
             _save(load_policy(files), files, saved)
             with _as_default(client):
                 _version(client, client.get_run(run_id), saved, entry, new=not known)
         _set_aliases(client, entry)
+
+
+def _stated(tags: Mapping[str, str]) -> tuple[str | None, ...]:
+    """What the privacy statement in a version says: ε, δ and unit of the weights, and whether `CHOSEN` stands there."""
+    of_weights = (tags.get(_OF_WEIGHTS.format(key), tags.get(key)) for key in _EPSILON)
+    return (*of_weights, tags.get("unit"), CHOSEN if tags.get("judged_by") == _ASKED else None)
 
 
 def _set_aliases(client: "MlflowClient", entry: Entry) -> None:
@@ -188,16 +214,21 @@ def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: fl
     """The best version with ε within a budget; of equal ones the older. None: there is none.
 
     Only what compares is looked at: the unit and δ of the newest version, and what judged the newest one of these that
-    has a value, in the same place and, where it was the private units, on the same data. A policy that the
-    recommendation of its run advises against is no champion.
+    has a value, in the same place and, where it was the private units, on the same data. What these say of a version
+    beyond the budget has no say at all. A policy that the recommendation of its run advises against is no champion.
 
     Args:
         versions: that are not void.
         budget: the most ε; None: there is no bound.
         delta: the largest δ of an ε within a budget.
     """
+
+    def within(each: "ModelVersion") -> bool:
+        return budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta)
+
     known = sorted((each for each in versions if each.tags.keys() >= _COMPARED), key=lambda each: int(each.version))
     alike = [each for each in known if _equal(each, known[-1], "unit", "delta") and each.tags.keys() >= _JUDGED]
+    alike = [each for each in alike if each.tags["judged_by"] != _ASKED or within(each)]
     if not alike:
         return None
     newest = alike[-1]
@@ -208,7 +239,7 @@ def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: fl
         if _equal(each, newest, *same)
         and isfinite(float(each.tags["value"]))
         and each.tags.get("recommendation", "trial") == "trial"
-        and (budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta))
+        and within(each)
     ]
     return str(-max(found)[1]) if found else None
 
@@ -228,8 +259,12 @@ def _where(summary: Mapping[str, Any], params: Params) -> str:
 
 
 def _versions(client: "MlflowClient", name: str) -> list["ModelVersion"]:
-    quoted = name.replace("'", "''")
-    return list(client.search_model_versions(f"name = '{quoted}'", max_results=1000))
+    found = client.search_model_versions(f"name = '{name}'", max_results=_PAGE)  # the name of a dataset has no quotes
+    listed = list(found)
+    while found.token:
+        found = client.search_model_versions(f"name = '{name}'", max_results=_PAGE, page_token=found.token)
+        listed += found
+    return listed
 
 
 def _save(policy: Policy, files: Path, place: Path) -> None:
@@ -246,22 +281,32 @@ def _save(policy: Policy, files: Path, place: Path) -> None:
             input_example=_named(policy, example),
             pip_requirements=[f"primorl=={version('primorl')}", f"mlflow=={version('mlflow')}"],
         )
+    _forget_paths(place / "MLmodel")
+
+
+def _forget_paths(file: Path) -> None:
+    """Make the two absolute paths that MLflow writes down those in the model's folder, which is all that it reads."""
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    flavor = content["flavors"]["python_function"]
+    flavor["model_code_path"] = SERVED.name
+    for artifact in flavor["artifacts"].values():
+        artifact["uri"] = artifact["path"]
+    file.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
 
 
 def _signature(policy: Policy) -> "ModelSignature":
-    """Columns by name where the log names them, else an array.
+    """Columns by name where the log names them; else the output alone.
 
-    `ServedPolicy` checks columns and width itself: MLflow would quote the values.
+    `ServedPolicy` checks columns, types and width itself. MLflow quotes values in its errors where it converts them, so
+    it converts none: columns are of any type, and there is no signature of an array, which would have a type.
     """
     from mlflow.models import ModelSignature
-    from mlflow.types import ColSpec, DataType, Schema, TensorSpec
+    from mlflow.types import Schema, TensorSpec
 
     out = np.dtype("int64") if policy.discrete_actions else np.dtype("float32")
     shape = (-1,) if policy.discrete_actions else (-1, policy.action_size)
-    if names := _columns(policy):
-        given = Schema([ColSpec(DataType.double, name, required=False) for name in names])
-    else:
-        given = Schema([TensorSpec(np.dtype("float64"), (-1, -1))])
+    columns = [{"type": "any", "name": name, "required": False} for name in _columns(policy)]
+    given = Schema.from_json(json.dumps(columns)) if columns else None
     return ModelSignature(given, Schema([TensorSpec(out, shape)]))
 
 
@@ -273,4 +318,4 @@ def _named(policy: Policy, rows: Any) -> Any:
 def _columns(policy: Policy) -> tuple[str, ...]:
     """Names of the observation's dimensions, if somebody gave them."""
     names = policy.observation_names
-    return () if all(_GENERATED.fullmatch(name) for name in names) else names
+    return () if names == tuple(f"observation_{index}" for index in range(policy.observation_size)) else names

@@ -13,7 +13,7 @@ from primorl.tracking.store import connected, store_uri
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_MOST = 1000  # runs of one answer
+_PAGE = 1000  # runs of one answer of the store
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,8 @@ class Result:
         run: its id.
         name: its name.
         epsilon: ε of its policy; None: no guarantee, or a void one.
+        delta: δ of its ε; None: no guarantee.
+        unit: whom ε is of; None: a run of before this was logged.
         spent: ε of all charges on the same units at that time; None: no guarantee was left.
         value: mean return in the simulator, or what the private units or the model say; None: none of them.
         low: lower end of its interval; None: unknown.
@@ -35,6 +37,8 @@ class Result:
     run: str
     name: str
     epsilon: float | None
+    delta: float | None
+    unit: str | None
     spent: float | None
     value: float | None
     low: float | None
@@ -48,7 +52,8 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
 
     Args:
         params: name the store, the experiment and the dataset.
-        most_epsilon: the greatest ε; None: also runs without a guarantee.
+        most_epsilon: the greatest ε, of the dataset's unit at a δ of at most ``privacy.budget.delta``; None: also runs
+            without a guarantee, of other units and at other δ.
         sweeps: also the trials of sweeps.
 
     Raises:
@@ -64,21 +69,37 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         wanted = f"tags.dataset = '{params.dataset}' and params.private != ''"
         if most_epsilon is not None:
             wanted += f" and metrics.epsilon <= {most_epsilon!r}"
-        runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST)
+        runs: list[Run] = []
+        token: str | None = ""
+        while token is not None:
+            page = client.search_runs([experiment.experiment_id], wanted, max_results=_PAGE, page_token=token or None)
+            runs, token = [*runs, *page], page.token or None
     found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
+    if most_epsilon is not None:
+        found = [each for each in found if _compares(each, params)]
     order = ("simulator", "private units", "model", "nobody")
     return sorted(found, key=lambda each: (order.index(each.by), -(each.value or 0.0)))
 
 
+def _compares(result: Result, params: Params) -> bool:
+    """Whether its ε is one of the dataset's units, at a δ that a budget allows."""
+    same_unit = result.unit == params.chosen.unit
+    return same_unit and result.delta is not None and result.delta <= params.privacy.budget.delta
+
+
 def _result(run: "Run") -> Result:
     metrics: Mapping[str, float] = run.data.metrics
+    given: Mapping[str, str] = run.data.params
+    epsilon = metrics.get("epsilon")
     by, names = _judge(metrics)
     value, low, high = (metrics.get(name) for name in names)
     end: Any = run.info.end_time or run.info.start_time
     return Result(
         run=run.info.run_id,
         name=run.data.tags.get("DVC_EXP_NAME") or run.info.run_name or run.info.run_id,
-        epsilon=metrics.get("epsilon"),
+        epsilon=epsilon,
+        delta=None if epsilon is None or "delta" not in given else float(given["delta"]),
+        unit=given.get("unit"),
         spent=metrics.get("epsilon_spent_on_dataset"),
         value=value,
         low=low,

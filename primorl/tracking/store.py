@@ -40,6 +40,8 @@ _HTTP = {  # MLflow's own defaults (120 s, 7 retries) hold a stage for minutes w
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
 }
 _QUIET = {"MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false"}  # a stage has a bar of its own
+_DATABASES = ("sqlite", "postgresql", "mysql", "mssql")  # that MLflow can use, before a driver such as `+psycopg2`
+_SERVICES = ("databricks", "databricks-uc")  # named without a scheme
 _METRICS_PER_BATCH, _PARAMS_PER_BATCH = 1000, 100  # MLflow's limits
 _KIND = {"mlflow.experimentKind": "custom_model_development"}  # MLflow's UI then shows runs and models first
 _DIGEST = 32  # characters of a dataset's digest; MLflow allows 36
@@ -172,15 +174,17 @@ def check_store(params: Params) -> str:
     name = without_credentials(uri)
     kind, separator, place = uri.partition(":")
     try:
-        if kind in ("http", "https"):
-            _connect(uri).search_experiments(max_results=1)
-        elif separator and kind != "file":
+        if kind.partition("+")[0] in _DATABASES:
             if kind.startswith("sqlite") and not Path(make_url(uri).database or "").exists():
                 return f"{name}: not there yet; the first run makes it"
             with create_engine(uri).connect() as connection:
                 connection.exec_driver_sql("PRAGMA schema_version" if kind.startswith("sqlite") else "SELECT 1")
-        elif not Path(place.removeprefix("//") if separator else uri).exists():
-            return f"{name}: not there yet; the first run makes it"
+        elif kind == "file" or not (separator or kind in _SERVICES):
+            if not Path(place.removeprefix("//") if separator else uri).exists():
+                return f"{name}: not there yet; the first run makes it"
+        else:  # a server, or a service that MLflow knows by name
+            name = kind if kind in _SERVICES else name
+            _connect(uri).search_experiments(max_results=1)
     except _store_errors() as broken:
         raise _unusable(name, broken) from None
     return f"{name} answers"

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ruamel.yaml import YAML
 
 import primorl
 from pipeline import collect, ingest
@@ -358,7 +359,8 @@ def test_bytes_that_are_no_text_are_refused(place: Path, capsys: pytest.CaptureF
         (["--categories", "ward=north"], "--categories ward: found 'north'; allowed are two or more"),
         (["--categories", "visit=1,2"], "--categories: found 'visit', which takes none"),
         (["--action", "ward"], "--action: found 2 columns, and categories of 'ward'"),
-        (["--name", "defaults"], "--name: found 'defaults'"),
+        (["--name", "defaults"], "--name: found 'defaults'; allowed are letters, digits, dots, - and _, and not "),
+        (["--name", "Pendulum-Replay"], "--name: found 'Pendulum-Replay'; allowed are letters"),
         (["--elapsed", "since"], "--elapsed: found 'since'; allowed is NAME=UNIT:MOST"),
         (["--elapsed", "since=weeks:1"], "--elapsed since: found 'weeks:1'; allowed is UNIT:MOST: seconds, minutes,"),
         (["--elapsed", "since=hours:0"], "--elapsed since: found 'hours:0'; allowed is UNIT:MOST"),
@@ -371,6 +373,90 @@ def test_a_wrong_answer_is_one_line(
     words: list[str], says: str, place: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert says in refusal(capsys, "--csv", "log.csv", *MEANING, *WARDS, *words)
+
+
+@pytest.mark.parametrize("name", ["2024", "1e5", "null", "true", "2024-01-02", "0o17", "1_000", "log"])
+def test_a_name_that_yaml_would_read_as_something_else_is_quoted(
+    name: str, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """For this project and for DVC. Twin: an ordinary name is written as it is."""
+    shutil.move("log.csv", f"{name}.csv")
+    assert init("--csv", f"{name}.csv", *MEANING, *WARDS, *FACTS) == 0
+    settings = Path("project/params.yaml").read_text(encoding="utf-8")
+    assert (f"\ndataset: {name} " in settings) is (name == "log")
+    assert check_project(Path("project")).dataset == name
+    assert YAML(typ="safe").load(settings)["dataset"] == name
+    assert entry(name)["population"] == name
+    stages = [sys.executable, "-m", "dvc", "stage", "list"]
+    subprocess.run(stages, cwd="project", check=True, capture_output=True)
+    assert init("--csv", f"{name}.csv", *MEANING, *WARDS, *FACTS, "--name", "2025") == 0
+    assert "set `dataset: '2025'` in params.yaml" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["defaults", "pendulum-replay", "Defaults"])
+def test_a_file_whose_name_is_reserved_needs_another_one(
+    name: str, place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also in a project that is there. Twin: with `--name` the file is taken."""
+    shutil.move("log.csv", f"{name}.csv")
+    words = ["--csv", f"{name}.csv", *MEANING, *WARDS, *FACTS]
+    says = f"--name: not given, and the name of the file stands for it: found {name!r}; allowed are letters, digits"
+    assert says in refusal(capsys, *words)
+    assert init() == 0
+    before = {path: path.read_bytes() for path in Path("project/datasets").iterdir()}
+    assert init(*words) == 1
+    assert {path: path.read_bytes() for path in Path("project/datasets").iterdir()} == before
+    assert init(*words, "--name", "visits") == 0
+
+
+class Killed(BaseException):
+    """As a kill: nothing handles it."""
+
+
+@pytest.mark.parametrize("moves", [0, 1, 5, 20])
+def test_after_a_kill_the_same_command_goes_on_in_a_folder_that_was_empty(
+    moves: int, place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: without the note that it was begun, a folder with files is refused."""
+    Path("project").mkdir()
+    left, replace = [moves], Path.replace
+
+    def killed(path: Path, target: Path) -> Path:
+        if left[0] == 0:
+            raise Killed
+        left[0] -= 1
+        return replace(path, target)
+
+    with monkeypatch.context() as during:
+        during.setattr(Path, "replace", killed)
+        with pytest.raises(Killed):
+            init("--csv", "log.csv", *MEANING, *WARDS, *FACTS)
+    assert not Path("project/primorl.version").exists()
+    assert init("--csv", "log.csv", *MEANING, *WARDS, *FACTS) == 0
+    assert check_project(Path("project")).dataset == "log"
+    assert not Path("project/primorl.unfinished").exists()
+    for command in (["git", "status"], [sys.executable, "-m", "dvc", "stage", "list"]):
+        subprocess.run(command, cwd="project", check=True, capture_output=True)
+    Path("project/primorl.version").unlink()
+    assert init() == 1
+    assert "found files there; allowed is a new or empty folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_was_not_there_appears_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twin: the same call that is not killed. Its permissions are those of any new folder."""
+
+    def killed(path: Path, target: Path) -> Path:
+        raise Killed
+
+    with monkeypatch.context() as during:
+        during.setattr(Path, "rename", killed)
+        with pytest.raises(Killed):
+            init()
+    assert not Path("project").exists()
+    assert init() == 0
+    Path("other").mkdir()
+    assert Path("project").stat().st_mode == Path("other").stat().st_mode
+    assert Path("project/primorl.version").exists()
 
 
 def test_where_no_project_is_made(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from primorl.config import params
 from primorl.project.files import write_json
-from primorl.tracking import RUN_TAGS, stage_run
+from primorl.tracking import RUN_TAGS, search, stage_run
 from tests.commands.test_sweep import primorl
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -25,12 +25,19 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def result(
-    monkeypatch: pytest.MonkeyPatch, name: str, metrics: dict[str, float], tags: dict[str, str] | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    metrics: dict[str, float],
+    tags: dict[str, str] | None = None,
+    *,
+    delta: float = 1e-5,
+    unit: str = "trajectory",
 ) -> None:
     monkeypatch.setenv("DVC_EXP_NAME", name)
     monkeypatch.setenv(RUN_TAGS, json.dumps(tags or {}))
     with stage_run("evaluate", params.load()) as run:
-        run.pipeline.params({"private": "epsilon" in metrics})
+        private = "epsilon" in metrics
+        run.pipeline.params({"private": private, "delta": delta if private else None, "unit": unit})
         for key, value in metrics.items():
             run.pipeline.metric(key, value)
 
@@ -63,6 +70,58 @@ def test_each_result_is_listed_once_and_the_best_within_epsilon_first(
     assert (found["name"], found["spent"], found["by"]) == ("small", 2.5, "simulator")
     _, out, _ = primorl(capsys, "runs")
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_an_epsilon_at_another_delta_or_of_another_unit_does_not_compare(
+    project: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nor does one of a run that says neither. Twin: without --max-epsilon all are listed, with their δ."""
+    shutil.copy(empty_store, project)
+    result(monkeypatch, "good", {"epsilon": 0.5, "return_mean": -150.0})
+    result(monkeypatch, "smaller", {"epsilon": 0.5, "return_mean": -160.0}, delta=1e-6)
+    result(monkeypatch, "larger", {"epsilon": 0.5, "return_mean": -100.0}, delta=1e-3)
+    result(monkeypatch, "visits", {"epsilon": 0.5, "return_mean": -90.0}, unit="visit")
+    monkeypatch.setenv("DVC_EXP_NAME", "old")
+    with stage_run("evaluate", params.load()) as run:
+        run.pipeline.params({"private": True})
+        run.pipeline.metric("epsilon", 0.5)
+    _, out, _ = primorl(capsys, "runs", "--json", "--max-epsilon", "1")
+    assert [each["name"] for each in json.loads(out)] == ["good", "smaller"]
+    _, out, _ = primorl(capsys, "runs", "--json")
+    assert {each["name"]: (each["delta"], each["unit"]) for each in json.loads(out)} == {
+        "good": (1e-5, "trajectory"),
+        "smaller": (1e-6, "trajectory"),
+        "larger": (1e-3, "trajectory"),
+        "visits": (1e-5, "visit"),
+        "old": (None, None),
+    }
+    _, out, _ = primorl(capsys, "runs")
+    head, *lines = (line.split() for line in out.splitlines())
+    assert head[:3] == ["result", "ε", "δ"]
+    assert {line[0]: line[2] for line in lines}["larger"] == "0.001"
+
+
+def test_no_result_falls_out_of_a_long_list(
+    project: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The best is the oldest. Twin: the store answers with two runs at a time."""
+    shutil.copy(empty_store, project)
+    monkeypatch.setattr(search, "_PAGE", 2)
+    for number in range(5):
+        result(monkeypatch, f"run{number}", {"epsilon": 0.5, "return_mean": -100.0 - number})
+    _, out, _ = primorl(capsys, "runs", "--json")
+    assert [each["name"] for each in json.loads(out)] == [f"run{number}" for number in range(5)]
+
+
+@pytest.mark.parametrize("number", ["inf", "nan", "-1"])
+def test_an_epsilon_that_is_no_bound_is_refused_before_the_store_is_asked(
+    project: Path, number: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: a number is looked for in the store, which is not there."""
+    status, out, err = primorl(capsys, "runs", "--max-epsilon", number)
+    assert (status, out) == (1, "")
+    assert err == f"error: --max-epsilon: found {number}; allowed is a finite number from 0; give one\n"
+    assert "mlflow.db: not there" in primorl(capsys, "runs", "--max-epsilon", "0")[2]
 
 
 def test_a_measured_return_stands_before_what_units_and_models_say(

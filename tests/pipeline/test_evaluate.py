@@ -254,6 +254,7 @@ def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
             "private": "True",
             "epsilon": "1.19",
             "delta": "1e-05",
+            "unit": "trajectory",
         }
         assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
         assert {file.path for file in store.list_artifacts(logged.info.run_id)} >= {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.setup.arrivals import Arrivals, in_cohorts
+from primorl.setup.arrivals import Arrivals, in_cohorts, share_ids
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
 from tests.projects import project_settings, write_settings
@@ -76,6 +76,8 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     log.update(table([episode(2, 0), episode(2, 1)], units=["p2", "q9"], names=["t1", "t2"]))
     assert len(digests(version.members) & digests(log.to_bytes())) == len({params.dataset, params.chosen.population})
     assert (version.unit, version.units) == (params.chosen.unit, 2)
+    assert share_ids(params)
+    assert not share_ids(asking(unit="trajectory", arrivals="data/arrivals/today"))
     of_trajectories = Arrivals.of(asking(unit="trajectory", arrivals="data/arrivals/today")).version
     assert of_trajectories.unit == "user"
     assert not digests(of_trajectories.members) & digests(log.to_bytes())

@@ -16,6 +16,7 @@ from primorl.setup import observation_tables, table_files
 from primorl.setup.observation_tables import ObservationTable
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources.tabular.columns import columns_of
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 from tests.trajectories.conftest import project
 from tests.trajectories.sources.tabular_builders import SECRET, entry, rows, run, text, write
@@ -231,6 +232,18 @@ def test_marks_in_columns_that_are_no_dimension_are_left_alone(policy: Policy) -
     given = text("age;dose;weight;note\n1;1;5;1,234\n", "in.csv")
     assert predict(policy, given, Path("out.csv"), keep=["note"]) == (1, 0)
     assert Path("out.csv").read_text().splitlines()[1].startswith('"1,234",')
+
+
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_a_delimiter_in_a_quoted_name_separates_nothing(policy: Policy, mark: str) -> None:
+    """As in a log that `init` reads. Twin: the same name with fewer of them."""
+    for name in ("as;told;by;them;x", "as;told"):
+        given = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "in.csv")
+        assert predict(policy, given, Path("out.csv")) == (1, 0)
+        log = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "log.csv")
+        assert columns_of(log)[0].delimiter == table_files.CsvTable(given).delimiter == ","
+    alone = ObservationTable(text('"x,y"\n1\n\n3\n', "one.csv"), ["x,y"], vector=False, keep=())
+    assert sum(len(batch.observations) for batch in alone.batches()) == 3
 
 
 def test_a_decimal_comma_among_commas_is_another_number_of_fields(policy: Policy) -> None:

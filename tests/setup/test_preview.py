@@ -79,12 +79,26 @@ def test_online_users_are_named(small_data: Params, monkeypatch: pytest.MonkeyPa
     """Twin: where nobody arrives, or nothing runs, nothing is said of them."""
     arriving = replace(small_data, online=replace(small_data.online, users=5))
     monkeypatch.setattr(found_by, "changed_stages", lambda: {"online"})
-    assert asked(arriving).line.endswith(
-        "; the stage `online` charges the users who arrive, on an account of their own"
-    )
+    said = "; the stage `online` charges the users who arrive: they are counted apart from the log's units"
+    assert asked(arriving).line.endswith(said)
     assert "online" not in asked(small_data).line
     monkeypatch.setattr(found_by, "changed_stages", lambda: set())
     assert "online" not in asked(arriving).line
+
+
+def test_of_online_users_with_the_ids_of_the_log_it_says_that_they_share_its_budget_and_are_not_counted(
+    small_data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the words of `plan`. Twin: where ids are not the log's, they are counted apart."""
+    arriving = replace(small_data, online=replace(small_data.online, users=5))
+    monkeypatch.setattr(found_by, "changed_stages", lambda: {"online"})
+    for shared in (True, False):
+        monkeypatch.setattr(found_by, "share_ids", lambda params, shared=shared: shared)
+        line = asked(arriving).line
+        assert (
+            "they share the log's budget where ids are the same, and what they are charged is not counted" in line
+        ) is (shared)
+        assert ("they are counted apart from the log's units" in line) is not shared
 
 
 def test_a_terminal_is_asked_only_where_a_budget_is_near(

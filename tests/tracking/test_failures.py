@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from mlflow.tracking import MlflowClient
@@ -18,7 +20,7 @@ from primorl import tracking
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.tracking import stage_run
+from primorl.tracking import stage_run, store
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -67,6 +69,24 @@ def test_a_uri_that_names_no_store_is_one_clear_error(chosen: Params, uri: str) 
     assert "hush" not in str(raised.value)
 
 
+@pytest.mark.parametrize("uri", ["databricks", "databricks-uc", "databricks://work"])
+def test_a_service_that_has_a_name_in_the_place_of_a_uri_is_asked(
+    uri: str, chosen: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Twin: without a scheme, any other word is a folder, which may not be there yet."""
+    asked: list[str] = []
+
+    def connect(found: str) -> Any:
+        asked.append(found)
+        return SimpleNamespace(search_experiments=lambda max_results: [])
+
+    monkeypatch.setattr(store, "_connect", connect)
+    assert store.check_store(with_uri(chosen, uri)) == f"{uri.partition(':')[0]} answers"
+    assert asked == [uri]
+    assert store.check_store(with_uri(chosen, "runs")).endswith("not there yet; the first run makes it")
+    assert asked == [uri]
+
+
 def test_a_deleted_experiment_is_one_clear_error(project: Path, chosen: Params) -> None:
     with stage_run("ingest", chosen):
         pass
@@ -101,7 +121,7 @@ SPOILED = """
 import os, resource, signal, sys
 from pathlib import Path
 from primorl.config import params
-from primorl.tracking import stage_run
+from primorl.tracking import stage_run, store
 with stage_run("train_model", params.load(Path(sys.argv[2]))) as run:
     run.metric("loss", 1.0)
     run.flush()

@@ -1,5 +1,6 @@
 """Registered policies: they answer as `Policy.act` does, and the champion is the best that the budget allows."""
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+import yaml
 from fastapi.testclient import TestClient
 from mlflow.exceptions import MlflowException
 from mlflow.pyfunc import scoring_server
@@ -20,13 +22,15 @@ from primorl.evaluation.private.results import GAIN, MEAN_RETURN
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.policy.loaded import load_policy
 from primorl.policy.networks import initial_layers
+from primorl.privacy.statement import Statement
 from primorl.project.files import write_json
-from primorl.tracking.registry import Entry, champion, judged, register
+from primorl.tracking.registry import CHOSEN, Entry, champion, judged, register
 from primorl.tracking.store import Log, Store
 from tests.projects import project_settings
 from tests.statements import PRIVATE
 
 NAMES = ("age", "pressure", "dose before")
+GENERATED = ("observation_0", "observation_1", "observation_2")
 ROWS = np.array([[0.5, -0.5, 1.0], [0.0, 0.25, -1.0]])
 
 
@@ -40,26 +44,36 @@ def store(tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch) ->
     mlflow.set_tracking_uri(before)
 
 
-def registered(store: MlflowClient, value: float = -3.5, *, discrete: bool = False, named: bool = True) -> Path:
-    """Register a policy of random weights; its folder."""
+def registered(
+    store: MlflowClient,
+    value: float = -3.5,
+    *,
+    discrete: bool = False,
+    named: bool = True,
+    said: dict[str, Any] | None = None,
+    budget: float | None = None,
+) -> Path:
+    """Register a policy of random weights, of which a summary says what `summary` does and more; its folder."""
     one = torch.ones(2)
     layers = initial_layers((3, 4, 2), 1, torch.Generator().manual_seed(int(-10 * value)))
     policy = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), 0 * one if discrete else -one, one, discrete)
     folder = Path(f"policy{value}")
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     save(
         folder,
         [policy],
         variant="private",
         environment=None,
-        names=(NAMES if named else ("observation_0", "observation_1", "observation_2"), ("rate", "volume")),
+        names=(NAMES if named else GENERATED, ("rate", "volume")),
     )
     write_json(folder / "privacy.json", PRIVATE)
     experiment = store.get_experiment_by_name("e") or store.get_experiment(
         store.create_experiment("e", artifact_location=(Path.cwd() / "runs").as_uri())
     )
     run = Log(Store(store, "test"), store.create_run(experiment.experiment_id).info.run_id)
-    register(run, folder, Entry.of(summary(value), from_plain(project_settings()), "ab", description="d"))
+    plain = project_settings()
+    plain["privacy"]["budget"]["epsilon"] = budget
+    register(run, folder, Entry.of(summary(value) | (said or {}), from_plain(plain), "ab", description="d"))
     mlflow.set_tracking_uri(store.tracking_uri)  # for those who fetch it
     return folder
 
@@ -72,7 +86,7 @@ def summary(value: float, epsilon: float = 0.5) -> dict[str, Any]:
         "unit": "patient",
         "units": 900,
         "policy_sha256": f"{-value:08.3f}",
-        "spent_on_dataset": {"epsilon": 0.75},
+        "spent_on_dataset": {"epsilon": 0.75, "delta": 1e-6},
         "return_mean": value,
         "env_id": "Pendulum-v1",
         "void": [],
@@ -107,6 +121,59 @@ def test_columns_go_in_by_name_whatever_their_order(store: MlflowClient) -> None
     plain = registered(store, -4.0, named=False)
     model = mlflow.pyfunc.load_model("models:/visits@latest-private")
     np.testing.assert_array_equal(model.predict(ROWS), load_policy(plain).act(ROWS))
+
+
+def asked(model: Any, content: dict[str, Any]) -> Any:
+    """What MLflow's own server answers."""
+    return TestClient(scoring_server.init(model)).post("/invocations", json=content)
+
+
+def forms(rows: Any, *, named: bool) -> list[dict[str, Any]]:
+    """Every way to send rows as JSON: as columns by name, and as arrays where the log names no columns."""
+    names = NAMES if named else GENERATED
+    records = [dict(zip(names, row, strict=True)) for row in rows]
+    columns = {name: [row[place] for row in rows] for place, name in enumerate(names)}
+    tables = [{"dataframe_split": {"columns": list(names), "data": rows}}, {"dataframe_records": records}]
+    if named:
+        return [*tables, {"inputs": records}, {"inputs": columns}, {"instances": records}]
+    return [*tables, {"inputs": rows}, {"instances": rows}]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_served_policy_answers_every_form_of_a_request_and_quotes_no_cell(store: MlflowClient, named: bool) -> None:
+    """By MLflow's own server. Twin: the same requests with numbers in the place of the texts are answered."""
+    folder = registered(store, named=named)
+    model = mlflow.pyfunc.load_model("models:/visits/1")
+    for content in forms(ROWS.tolist(), named=named):
+        answer = asked(model, content)
+        np.testing.assert_allclose(answer.json()["predictions"], load_policy(folder).act(ROWS), rtol=1e-6)
+    for wrong in ("secret61x", ["secret61x"], {"secret61x": 1}):
+        for content in forms([[0.123, wrong, 1.0], ROWS[0].tolist()], named=named):
+            answer = asked(model, content)
+            assert answer.status_code == 400, content
+            message = answer.json()["message"]
+            assert wrong != "secret61x" or re.fullmatch(r"observation: .*not numbers; give .*", message)
+            assert "secret61x" not in answer.text
+            assert "0.123" not in answer.text
+
+
+def test_a_table_without_a_column_is_refused_in_one_line(store: MlflowClient) -> None:
+    """Twin: with a signature of a typed array, MLflow refuses every table, and quotes it."""
+    registered(store, named=False)
+    table = {"columns": list(GENERATED[:2]), "data": [[0.123, 0.5]]}
+    answer = asked(mlflow.pyfunc.load_model("models:/visits/1"), {"dataframe_split": table})
+    assert answer.status_code == 400
+    assert answer.json()["message"].startswith("observation: found no column observation_2; needed are observation_0")
+    assert "0.123" not in answer.text
+
+
+def test_a_model_s_file_names_no_path_of_this_machine(store: MlflowClient) -> None:
+    """`primorl release` refuses such paths in a bundle."""
+    registered(store)
+    text = Path(mlflow.artifacts.download_artifacts("models:/visits/1"), "MLmodel").read_text(encoding="utf-8")
+    flavor = yaml.safe_load(text)["flavors"]["python_function"]
+    assert (flavor["model_code_path"], flavor["artifacts"]["policy"]["uri"]) == ("served.py", "artifacts/policy")
+    assert not re.search(r"(^|[^:/\w])/\w", text)
 
 
 def test_a_served_policy_refuses_a_wrong_width_in_one_line_without_values(store: MlflowClient) -> None:
@@ -182,6 +249,70 @@ def test_where_nobody_qualifies_the_old_champion_goes(store: MlflowClient) -> No
         plain["privacy"]["budget"]["epsilon"] = budget
         register(log, folder, Entry.of(summary(-3.5), from_plain(plain), "ab", description="d"))
         assert set(store.get_registered_model("visits").aliases) == expected
+
+
+def by_units(low: float, spent: float | None) -> dict[str, Any]:
+    """What a summary says where the private units say what the policy is worth."""
+    answer = {"of": "policy", "what": MEAN_RETURN, "estimator": "lstd", "value": low + 1, "ci95": (low, low + 2)}
+    asked = {"private_evaluation": [answer | {"delta": 1e-5}], "spent_on_dataset": {"epsilon": spent, "delta": 1e-6}}
+    return {"env_id": None, "return_mean": None} | asked
+
+
+def statement_of(version: int) -> Statement:
+    folder = Path(mlflow.artifacts.download_artifacts(f"models:/visits/{version}"))
+    return Statement.read(folder / "artifacts/policy")
+
+
+def test_where_private_units_choose_the_champion_their_answers_count(store: MlflowClient) -> None:
+    """The ε of the weights, 0.5, is within the budget of 0.7. Twin: a policy that a simulator measured is champion."""
+    registered(store, -1.0, said=by_units(5.0, 0.75), budget=0.7)
+    found = store.get_model_version("visits", "1")
+    assert {key: found.tags[key] for key in ("epsilon", "delta", "epsilon_of_weights", "delta_of_weights")} == {
+        "epsilon": "0.75",
+        "delta": "1e-06",
+        "epsilon_of_weights": "0.5",
+        "delta_of_weights": "1e-05",
+    }
+    assert CHOSEN in found.description
+    assert set(store.get_registered_model("visits").aliases) == {"latest-private"}
+    assert statement_of(1).public_assumptions == (*Statement.read(Path("policy-1.0")).public_assumptions, CHOSEN)
+    registered(store, -2.0, budget=0.7)
+    assert CHOSEN not in (text := store.get_model_version("visits", "2")).description
+    assert "epsilon_of_weights" not in text.tags
+    assert CHOSEN not in statement_of(2).public_assumptions
+    assert int(store.get_model_version_by_alias("visits", "champion").version) == 2
+
+
+def test_a_budget_that_covers_the_answers_has_a_champion_and_one_left_without_a_guarantee_has_none(
+    store: MlflowClient,
+) -> None:
+    """Twin: at 0.8 the account of 0.75 is within. A run without a guarantee on the same people ends it."""
+    registered(store, -1.0, said=by_units(5.0, 0.75), budget=0.8)
+    assert int(store.get_model_version_by_alias("visits", "champion").version) == 1
+    registered(store, -2.0, said=by_units(9.0, None), budget=0.8)
+    assert "epsilon" not in store.get_model_version("visits", "2").tags
+    assert int(store.get_model_version_by_alias("visits", "champion").version) == 1
+
+
+def test_a_policy_that_the_units_judge_later_is_a_new_version_whose_statement_says_so(store: MlflowClient) -> None:
+    """Twin: asked again, with more spent, it keeps its version and has the new account."""
+    unjudged = by_units(5.0, 0.6) | {"private_evaluation": []}
+    registered(store, -1.0, said=unjudged)
+    registered(store, -1.0, said=by_units(5.0, 0.75))
+    registered(store, -1.0, said=by_units(4.0, 0.9))
+    assert [found.version for found in store.search_model_versions("name = 'visits'")] == [2, 1]
+    found = store.get_model_version("visits", "2").tags
+    assert (found["epsilon"], found["epsilon_of_weights"], found["value"]) == ("0.9", "0.5", "4.0")
+    assert CHOSEN not in statement_of(1).public_assumptions
+    assert CHOSEN in statement_of(2).public_assumptions
+
+
+def test_what_the_units_say_of_a_version_beyond_the_budget_has_no_say() -> None:
+    """It does not decide which question counts either. Twin: within the budget it does, and no other one compares."""
+    asked = {"judged_by": "private units"}
+    versions = [stored(1, 5.0, 0.5, **asked), stored(2, 9.0, 2.0, judged_in="fqe, discount 0.9", **asked)]
+    assert best(versions, 1.0) == "1"
+    assert best(versions, 2.0) == "2"
 
 
 def test_no_champion_is_above_the_cap_or_judged_by_others() -> None:

@@ -105,6 +105,15 @@ USE = [
         ("tests/setup/test_onnx_file.py",),
     ),
     Bug(
+        "use-misstated-exported",
+        "use",
+        "primorl/commands/export.py",
+        "    if stated.private:\n",
+        "    if False:\n",
+        "an ε that was edited is printed and written into the ONNX file",
+        ("tests/commands/test_export.py",),
+    ),
+    Bug(
         "use-void-exported",
         "use",
         "primorl/commands/export.py",

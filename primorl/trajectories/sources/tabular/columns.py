@@ -17,7 +17,7 @@ from primorl.project.errors import PipelineError
 Kind = Literal["whole numbers", "numbers", "truth values", "times", "text", "empty"]
 
 _MOST_BYTES = 2**18  # of the file, from its beginning
-_DELIMITERS = ",;\t|"
+DELIMITERS = ",;\t|"
 _FEWEST = 3  # columns of a log; fewer are one line whose delimiter is another
 
 
@@ -39,13 +39,12 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
         PipelineError: the file is no CSV in UTF-8 with a header; no cell and nothing of the first line is quoted.
     """
     head = _head(path)
-    delimiter = max(_DELIMITERS, key=lambda one: len(_names(head, one)))  # of equals the first
-    names = _names(head, delimiter)
+    delimiter, names = header_of(head)
     if len(names) < _FEWEST or any(_is_cell(name) for name in names) or len(set(names)) < len(names):
         raise PipelineError(
             f"{path}: the first line names no columns: a field is empty, a number, a time, several lines or there "
             f"twice, or there are fewer than {_FEWEST}; allowed is CSV with a name for each column in its first line "
-            f"and one of {' '.join(map(repr, _DELIMITERS))} between them; add that line"
+            f"and one of {' '.join(map(repr, DELIMITERS))} between them; add that line"
         )
     found = _types(path, head, delimiter, ".")
     decimal_point: Literal[".", ","] = "."
@@ -73,6 +72,18 @@ def _head(path: Path) -> str:
     except (UnicodeDecodeError, EOFError):
         raise PipelineError(f"{path}: not CSV in UTF-8; convert it, or repair it") from None
     return text
+
+
+def header_of(head: str) -> tuple[str, list[str]]:
+    """The delimiter that makes the most fields of the first line, of equals the first, and these fields.
+
+    A delimiter within quotes separates nothing.
+
+    Args:
+        head: of the file, from its first line.
+    """
+    delimiter = max(DELIMITERS, key=lambda one: len(_names(head, one)))
+    return delimiter, _names(head, delimiter)
 
 
 def _names(head: str, delimiter: str) -> list[str]:
