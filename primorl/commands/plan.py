@@ -1,8 +1,9 @@
 """``primorl plan``."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,6 +11,7 @@ import typer
 
 from primorl.commands.folders import given_path
 from primorl.commands.plan_settings import MOST_ROUNDS, Asked, Options, Settings, asked_for
+from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS, UNITS
 
@@ -87,11 +89,13 @@ def _run(
         return
     if figure is not None:
         raise PipelineError("--figure: found without --frontier, which it draws; give both or neither")
-    asked = asked_for(settings)
     if as_json:
+        asked = asked_for(settings)
         _print_json(_as_json(asked, private=not settings.no_guarantee) | _fit_as_json(settings))
-    else:
-        for line in _text(settings, asked):
+        return
+    with ExitStack() as stack:
+        status = stack.enter_context(Status()) if settings.asks_units else None
+        for line in _text(settings, asked_for(settings), status):
             print(line)
 
 
@@ -132,7 +136,7 @@ def _shown(epsilon: float) -> str:
     return at_most(epsilon, 4)
 
 
-def _text(settings: Settings, asked: Asked) -> Iterator[str]:
+def _text(settings: Settings, asked: Asked, status: Status | None) -> Iterator[str]:
     from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.privacy.accounting.rounding import at_least, at_most
 
@@ -168,7 +172,7 @@ def _text(settings: Settings, asked: Asked) -> Iterator[str]:
         if others:
             yield _with_others(params, asked, others)
         if settings.manifest is not None and UNITS.exists():
-            yield from _left(settings, settings.manifest, asked, others)
+            yield from _left(settings, settings.manifest, asked, others, status)
         if params.online.asked:
             yield _online_line(params)
 
@@ -226,7 +230,9 @@ def _with_others(params: "Params", asked: Asked, others: "list[PendingCharge]") 
     return f"{line}, which privacy.budget.epsilon {budget.epsilon!r} does not allow" if beyond else line
 
 
-def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[PendingCharge]") -> Iterator[str]:
+def _left(
+    settings: Settings, manifest: "Manifest", asked: Asked, others: "list[PendingCharge]", status: Status | None
+) -> Iterator[str]:
     """What was spent on the dataset, what the next run charges, and whether the budget allows it."""
     from primorl.privacy.accounting.rounding import at_most, left_of
     from primorl.privacy.ledger.account import Account
@@ -234,7 +240,8 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
     from primorl.setup import model_work
     from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
     from primorl.setup.losses import losses
-    from primorl.setup.next_charges import PendingCharge
+    from primorl.setup.next_charges import PendingCharge, mark_paid, same_questions
+    from primorl.setup.partitions import Partitions
 
     params = settings.params
     assert params is not None
@@ -258,7 +265,9 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
     charges = [PendingCharge(model_work.STAGE, None, asked.event), *others]
     if settings.is_a_run:
-        charges = _mark_paid(params, account, charges)
+        if account.entries:
+            stay = partial(same_questions, status)
+            charges = mark_paid(params, Partitions.open(PARTITIONS), account, charges, questions_stay=stay)
         yield _next_line(charges, asked)
     if declared.epsilon is None:
         yield "  budget: none (privacy.budget.epsilon is null)"
@@ -269,14 +278,6 @@ def _left(settings: Settings, manifest: "Manifest", asked: Asked, others: "list[
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
         return
     yield from _fitting(params, account, budget, asked, charges, manifest)
-
-
-def _mark_paid(params: "Params", account: "Account", charges: "list[PendingCharge]") -> "list[PendingCharge]":
-    """What the run charges, with what is paid marked so."""
-    from primorl.setup.next_charges import mark_paid
-    from primorl.setup.partitions import Partitions
-
-    return mark_paid(params, Partitions.open(PARTITIONS), account, charges) if account.entries else charges
 
 
 def _next_line(charges: "list[PendingCharge]", asked: Asked) -> str:

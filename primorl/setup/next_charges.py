@@ -21,7 +21,7 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.dvc import changed_stages
+from primorl.project.dvc import Status, changed_stages
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
@@ -91,9 +91,14 @@ def check_clone(params: Params, manifest: Manifest) -> None:
         clone_work.check_actions(params, manifest)
 
 
-def same_questions() -> bool:
-    """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are."""
-    return not changed_stages() & {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
+def same_questions(status: Status | None = None) -> bool:
+    """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
+
+    Args:
+        status: that was asked for before; None: it is asked for now.
+    """
+    changed = changed_stages() if status is None else status.changed_stages()
+    return not changed & {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
 
 
 def mark_paid(

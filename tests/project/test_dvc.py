@@ -1,10 +1,11 @@
 """What DVC is asked for is what it would do."""
 
+import signal
 from pathlib import Path
 
 import pytest
 
-from primorl.project.dvc import changed_stages, run_dvc
+from primorl.project.dvc import Status, changed_stages, run_dvc
 from primorl.project.errors import PipelineError
 
 _STAGES = """\
@@ -41,3 +42,14 @@ def test_changed_stages_are_those_whose_inputs_changed(tmp_path: Path, monkeypat
     Path("dvc.yaml").write_text("stages: [", encoding="utf-8")
     with pytest.raises(PipelineError, match="`dvc status` fails: "):
         changed_stages()
+
+
+def test_a_status_that_nobody_waits_for_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    (tmp_path / ".dvc").mkdir()
+    Path("dvc.yaml").write_text(_STAGES, encoding="utf-8")
+    with Status() as status:
+        assert status._process is not None
+        assert status._process.poll() is None
+    assert status._process.returncode == -signal.SIGKILL
