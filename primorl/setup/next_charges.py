@@ -273,7 +273,10 @@ def still_fitting(
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
     """Names of charges, with their ε."""
-    names = [each.stage + (f" ({each.epsilon:g})" if numbers and each.epsilon is not None else "") for each in charges]
+    names = [
+        each.stage + (f" ({at_most(each.epsilon, 4)})" if numbers and each.epsilon is not None else "")
+        for each in charges
+    ]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 

@@ -71,8 +71,10 @@ def preview(params: Params) -> Preview | None:
     line = f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
     if budget.epsilon is None:
         return Preview(f"{line}, without a budget{online}", near=False)
-    near = after > _NEAR * budget.epsilon
-    return Preview(f"{line}, of a budget of {at_most(budget.epsilon, 6)}{online}", near=near)
+    line += f", of a budget of {at_most(budget.epsilon, 6)}"
+    if after > budget.epsilon:
+        line += ": what does not fit is refused before it reads a private row"
+    return Preview(line + online, near=after > _NEAR * budget.epsilon)
 
 
 def _online(params: Params) -> str:

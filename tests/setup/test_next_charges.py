@@ -11,9 +11,10 @@ from pipeline import clone_behaviour
 from primorl.config import shares
 from primorl.config.params import Params, plain
 from primorl.privacy.ledger.requests import Request
+from primorl.project.dvc import Status
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARTITIONS
-from primorl.setup import clone_work, next_charges
+from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
 from primorl.setup.next_charges import beside_model, check_all_fits
 from primorl.setup.partitions import Partitions
@@ -106,10 +107,10 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
             ledger.commit(ledger.reserve(asked, None).id)
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
     for stage in ("train_model", "clone_behaviour", "optimize_policy", "evaluate_private"):
-        monkeypatch.setattr(next_charges, "changed_stages", lambda stage=stage: {stage})
+        monkeypatch.setattr(Status, "changed_stages", lambda _, stage=stage: {stage})
         found = planned(params, capsys)
         assert found.endswith(f"train_model 0 (paid), clone_behaviour 0 (paid), {questions}"), "others may be asked"
-    monkeypatch.setattr(next_charges, "changed_stages", lambda: {"evaluate"})
+    monkeypatch.setattr(Status, "changed_stages", lambda _: {"evaluate"})
     again = planned(replace(params, seed=7), capsys)
     assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"

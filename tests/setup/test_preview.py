@@ -47,11 +47,12 @@ def test_what_is_said_is_what_is_charged_and_then_nothing(small_data: Params) ->
     assert "ε 0 is spent" not in again.line
 
 
-@pytest.mark.parametrize(("budget", "near"), [(100.0, False), (5.0, True)])
-def test_a_budget_that_is_nearly_used_up_is_near(small_data: Params, budget: float, near: bool) -> None:
+@pytest.mark.parametrize(("budget", "near", "refused"), [(100.0, False, False), (5.0, True, False), (1.0, True, True)])
+def test_a_budget_that_is_nearly_used_up_is_near(small_data: Params, budget: float, near: bool, refused: bool) -> None:
     found = asked(with_changes(small_data, privacy={"budget": {"epsilon": budget, "delta": DELTA}}))
     assert found.near is near
     assert f"of a budget of {budget:g}" in found.line
+    assert ("what does not fit is refused" in found.line) is refused
 
 
 def test_a_run_without_a_guarantee_is_called_that(small_data: Params) -> None:
