@@ -67,7 +67,7 @@ def explain(key: str, error: Any) -> str:
         message = "a block of keys is needed"
     if kind == "tuple_type":
         message = "a list is needed"
-    message = message[0].lower() + message[1:]
+    message = (message[0].lower() + message[1:]).replace("input should be", "allowed is", 1)
     # A rule about several keys says itself what it found; a store's address may carry a password.
     quiet = isinstance(found, dict | list) or not key or key.partition(".")[0] in ("tracking", "ledger")
-    return message if quiet else f"found {shown(found)}; {message}"
+    return message if quiet else f"found {'nothing' if found is None else shown(found)}; {message}"

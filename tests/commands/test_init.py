@@ -257,7 +257,7 @@ def test_bounds_that_nobody_gave_are_left_open_and_nothing_runs(
     assert cli.main(["check"]) == 1
     refused = capsys.readouterr().err
     for key in ("bounds.observation.low.0", "bounds.reward.1", "options.columns.action.high.0"):
-        assert f"{key}: found None" in refused
+        assert f"{key}: found nothing; allowed is" in refused
 
 
 def test_the_cards_texts_need_not_be_filled_in_and_the_hint_fits(place: Path) -> None:

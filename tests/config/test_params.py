@@ -103,13 +103,13 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
 @pytest.mark.parametrize(
     ("key", "value", "message"),
     [
-        ("seed", -1, "seed: found -1; input should be greater than or equal to 0"),
-        ("seed", 2**31, "seed: found 2147483648; input should be less than 2147483648"),
-        ("seed", 0.5, "seed: found 0.5; input should be a valid integer, got a number with a fractional part"),
+        ("seed", -1, "seed: found -1; allowed is greater than or equal to 0"),
+        ("seed", 2**31, "seed: found 2147483648; allowed is less than 2147483648"),
+        ("seed", 0.5, "seed: found 0.5; allowed is a valid integer, got a number with a fractional part"),
         (
             "privacy.rounds",
             "atuo",
-            "privacy.rounds: found 'atuo'; input should be a valid integer, unable to parse string as an integer, "
+            "privacy.rounds: found 'atuo'; allowed is a valid integer, unable to parse string as an integer, "
             "or auto",
         ),
         ("seed", True, "seed: found True; a number is needed, not a truth value"),
@@ -120,13 +120,13 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             "s3",
             f"{FILE}source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'propofol'",
         ),
-        ("chosen.options.episodes", 0, f"{FILE}options.episodes: found 0; input should be greater than 0"),
+        ("chosen.options.episodes", 0, f"{FILE}options.episodes: found 0; allowed is greater than 0"),
         ("chosen.options.hidden", 64, f"{FILE}options.hidden: found 64; a list is needed"),
-        ("chosen.options.hidden", [64, 0], f"{FILE}options.hidden.1: found 0; input should be greater than 0"),
+        ("chosen.options.hidden", [64, 0], f"{FILE}options.hidden.1: found 0; allowed is greater than 0"),
         (
             "chosen.bounds.observation",
             "all",
-            f"{FILE}bounds.observation: found 'all'; input should be 'space' or 'public'",
+            f"{FILE}bounds.observation: found 'all'; allowed is 'space' or 'public'",
         ),
         (
             "chosen.bounds.observation",
@@ -143,7 +143,7 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         (
             "partition.public_fraction",
             -0.1,
-            "partition.public_fraction: found -0.1; input should be greater than or equal to 0",
+            "partition.public_fraction: found -0.1; allowed is greater than or equal to 0",
         ),
         (
             "partition.public",
@@ -151,11 +151,11 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             "partition: found both of public_fraction and public; give exactly one and set the other to null or auto",
         ),
         ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
-        ("privacy.delta", 1.0, "privacy.delta: found 1.0; input should be less than 1"),
+        ("privacy.delta", 1.0, "privacy.delta: found 1.0; allowed is less than 1"),
         (
             "privacy.target_epsilon",
             float("inf"),
-            "privacy.target_epsilon: found inf; input should be a finite number",
+            "privacy.target_epsilon: found inf; allowed is a finite number",
         ),
         (
             "privacy.target_epsilon",
@@ -172,9 +172,9 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         (
             "dynamics.variant",
             "High",
-            "dynamics.variant: found 'High'; input should be 'private', 'no_privacy', 'no_clip' or 'mopo'",
+            "dynamics.variant: found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'",
         ),
-        ("dynamics.ensemble_size", 1, "dynamics.ensemble_size: found 1; input should be greater than or equal to 2"),
+        ("dynamics.ensemble_size", 1, "dynamics.ensemble_size: found 1; allowed is greater than or equal to 2"),
         ("dynamics.processes", 2, "dynamics.processes: unknown key; it is compute.processes, on which no charge"),
         (
             "dynamics.log_variance_bounds",
@@ -188,10 +188,10 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ),
         ("policy.seeds", [], "policy.seeds: found an empty list; must name at least one seed, or be null"),
         ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once; every seed stands once"),
-        ("policy.seeds", [1, -2], "policy.seeds.1: found -2; input should be greater than or equal to 0"),
-        ("policy.discount", float("nan"), "policy.discount: found nan; input should be a finite number"),
+        ("policy.seeds", [1, -2], "policy.seeds.1: found -2; allowed is greater than or equal to 0"),
+        ("policy.discount", float("nan"), "policy.discount: found nan; allowed is a finite number"),
         ("tracking", "http://ana:hush@host", "tracking: a block of keys is needed"),
-        ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: input should be a valid string"),
+        ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed is a valid string"),
     ],
 )
 def test_an_error_names_the_key_what_was_found_and_what_is_allowed(key: str, value: object, message: str) -> None:
@@ -271,8 +271,8 @@ def test_every_wrong_key_is_named_at_once() -> None:
     raw["policy"]["horizon"] = 0
     raw["chosen"]["options"]["episodes"] = 0
     assert refusal(raw) == (
-        "privacy.delta: found 2; input should be less than 1; policy.horizon: found 0; input should be greater than 0; "
-        f"{FILE}options.episodes: found 0; input should be greater than 0"
+        "privacy.delta: found 2; allowed is less than 1; policy.horizon: found 0; allowed is greater than 0; "
+        f"{FILE}options.episodes: found 0; allowed is greater than 0"
     )
 
 
@@ -323,7 +323,7 @@ def test_a_stage_says_what_is_wrong_in_one_line_and_fails(tmp_path: Path) -> Non
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
     wrong = stage(tmp_path)
     assert wrong.returncode == 1
-    assert wrong.stderr == "error: params.yaml: policy.horizon: found 0; input should be greater than 0\n"
+    assert wrong.stderr == "error: params.yaml: policy.horizon: found 0; allowed is greater than 0\n"
 
     shown = stage(tmp_path, "--debug")
     assert shown.returncode == 1
@@ -361,7 +361,7 @@ def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: s
     """The statement would speak of persons while trajectories are sampled, clipped and counted."""
     name = ONE_OF_EACH_SOURCE[source]
     found = refusal(changed("chosen.unit", "person", project_settings(name)))
-    assert found.startswith(f"datasets/{name}.yaml: unit: found 'person'; input should be 'trajectory'")
+    assert found.startswith(f"datasets/{name}.yaml: unit: found 'person'; allowed is 'trajectory'")
 
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:

@@ -244,7 +244,7 @@ def test_some_keys_are_decided_in_params_yaml_alone(project: Path, key: str) -> 
             {"dynamics": {"processes": 2}},
             "suggested.dynamics.processes: unknown key; it is compute.processes, on which",
         ),
-        ({"policy": {"horizon": 0}}, "suggested.policy.horizon: found 0; input should be greater than 0"),
+        ({"policy": {"horizon": 0}}, "suggested.policy.horizon: found 0; allowed is greater than 0"),
         ({"policy": {"horizon": "auto"}}, "suggested.policy.horizon: found auto; a suggestion is a value"),
         ({"privacy": {"budget": {"epsilon": 3}}}, "suggested.privacy.budget.epsilon: all runs share it; it is set in"),
         ({"dynamics": {"train_anyway": True}}, "suggested.dynamics.train_anyway: it must be said in so many words"),
@@ -269,7 +269,7 @@ def test_a_wrong_suggestion_is_named_where_it_stands_used_or_not(
 def test_a_wrong_default_is_named_in_its_file(project: Path) -> None:
     path = Path("datasets/defaults.yaml")
     path.write_text(path.read_text(encoding="utf-8").replace("max_epochs: 60", "max_epochs: 0"), encoding="utf-8")
-    assert "datasets/defaults.yaml: dynamics.mopo.max_epochs: found 0; input should be greater than 0" in refusal(AUTO)
+    assert "datasets/defaults.yaml: dynamics.mopo.max_epochs: found 0; allowed is greater than 0" in refusal(AUTO)
 
 
 def test_old_settings_are_told_their_new_name(project: Path) -> None:
