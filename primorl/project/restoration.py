@@ -100,13 +100,10 @@ def _recorded(stage: str | None = None) -> dict[str, str]:
         return {}  # nothing has run to its end yet
 
 
-_LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # that in C is ten times as fast
-
-
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
     """The content of ``dvc.lock``, which a command asks for several times and nobody changes here."""
-    return yaml.load(text, Loader=_LOADER)  # noqa: S506  both loaders are safe
+    return yaml.safe_load(text)
 
 
 def _put_back(path: str, digest: str, cache: Path) -> bool:

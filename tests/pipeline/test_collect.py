@@ -14,4 +14,4 @@ def test_it_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: py
     assert run.logged == {"dataset": "pendulum-replay", "source": "replay", "environment": "Pendulum-v1"}
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert "6/6" in printed.err
+    assert "6 of 6 episodes" in printed.err
