@@ -37,8 +37,8 @@ run: $(SETUP) ## run the stages whose inputs changed, then print the results
 	PATH="$(CURDIR)/.venv/bin:$$PATH" dvc repro
 	@.venv/bin/primorl summary
 
-test: $(SETUP) ## run the test suite
-	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 2 --dist loadscope
+test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
+	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope
 
 bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
 	.venv/bin/python -m benchmarks.speed

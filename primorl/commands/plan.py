@@ -136,7 +136,7 @@ def _shown(epsilon: float) -> str:
     return at_most(epsilon, 4)
 
 
-def _text(settings: Settings, asked: Asked, status: Status | None) -> Iterator[str]:
+def _text(settings: Settings, asked: Asked, status: Status | None = None) -> Iterator[str]:
     from primorl.privacy.accounting.epsilon import RELATION_NAME
     from primorl.privacy.accounting.rounding import at_least, at_most
 
