@@ -46,6 +46,10 @@ _PAGE = 1000  # versions of one answer of the store
 _JUDGED = {"value", "judged_by", "judged_in"}
 _ASKED = "private units"
 _OF_WEIGHTS = "{}_of_weights"
+_DESCRIPTION = (
+    "Private policies learned from `{dataset}`. Each version states its ε, δ and unit in its tags and in its "
+    "`privacy.json`. The alias `champion` is the best one within the budget, `latest-private` the newest."
+)
 CHOSEN = (
     "which version is the champion in MLflow: the answers of the private units have a say in it, and this ε is of the "
     "weights alone; the version's tag epsilon counts everything that was charged on these units by then"
@@ -198,7 +202,7 @@ def _version(client: "MlflowClient", run: "Run", saved: Path, entry: Entry, *, n
     client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, 0)])
     if new:
         with suppress(MlflowException):  # another run may have made it just now
-            client.create_registered_model(entry.name)
+            client.create_registered_model(entry.name, description=_DESCRIPTION.format(dataset=entry.name))
     return client.create_model_version(
         entry.name,
         f"models:/{logged.model_id}",

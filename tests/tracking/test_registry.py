@@ -374,6 +374,7 @@ def test_what_is_found_void_has_no_alias_any_more(store: MlflowClient) -> None:
     register(log, folder, Entry.of(void, from_plain(project_settings()), "ab", description="d"))
     assert store.get_model_version("visits", "2").tags["void"] == "noise is seeded"
     assert store.get_registered_model("visits").aliases == {"champion": 1, "latest-private": 1}
+    assert "Private policies learned from `visits`" in store.get_registered_model("visits").description
     register(log, folder, Entry.of(void, from_plain(project_settings()), "cd", description="d"))
     assert len(store.search_model_versions("name = 'visits'")) == 2
 
