@@ -164,10 +164,10 @@ def _frontier_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
                 if not side:
                     continue
                 noise = results.noise_of(side)
-                amounts = (noise.coordinate, noise.norm, noise.share) if noise else (None, None, None)
+                amounts = (noise.multiplier, noise.coordinate, noise.norm, noise.share) if noise else (None,) * 4
                 yield (
                     *(task.name, units, f"{epsilon:g}", case),
-                    *map(_figure, (side[0]["noise_multiplier"], *amounts)),
+                    *map(_figure, amounts),
                     _interval(final),
                     _value(results.estimate(results.bests(side))),
                     *(against if case == OURS else ("", "")),
@@ -286,12 +286,13 @@ def _figure(value: float | None) -> str:
 
 
 def _runs(rows: Sequence[Row]) -> tuple[str, str]:
-    """How many, with those that ended with an error, and the median of their seconds."""
+    """How many, with those that ended with an error, and the median of the others' seconds."""
     if not rows:
         return "0", _NOTHING
     failed = results.failures(rows)
     count = f"{len(rows)} ({failed} diverged or failed)" if failed else str(len(rows))
-    return count, f"{np.median([row['seconds'] for row in rows]):.0f}"
+    took = [row["seconds"] for row in rows if row["status"] != "failed"]
+    return count, f"{np.median(took):.0f}" if took else _NOTHING
 
 
 if __name__ == "__main__":

@@ -20,11 +20,13 @@ class Noise:
     """Noise of one round over the clipping norm C, and of all rounds over the most that they can move.
 
     Attributes:
+        multiplier: z.
         coordinate: z/(qK), of one weight.
         norm: z√d/(qK), of all weights.
         share: s = z√d/(qK√T).
     """
 
+    multiplier: float
     coordinate: float
     norm: float
     share: float
@@ -100,4 +102,4 @@ def noise(row: Row) -> Noise | None:
         return None
     coordinate = z / (q * units)
     norm = coordinate * math.sqrt(row["parameters"])
-    return Noise(coordinate, norm, norm / math.sqrt(rounds))
+    return Noise(z, coordinate, norm, norm / math.sqrt(rounds))
