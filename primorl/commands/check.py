@@ -62,14 +62,12 @@ def _run(
 
 def _say_charges(params: "Params") -> None:
     """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
+    from primorl.setup.next_charges import UNKNOWN
     from primorl.setup.preview import preview
 
     found = preview(params)
     if found is None:
-        print(
-            "what `dvc repro` charges is known once the data are partitioned with these settings: "
-            "`dvc repro partition` charges nothing"
-        )
+        print(UNKNOWN)
         return
     print(found.line)
     if found.near and sys.stdin.isatty() and sys.stdout.isatty() and not typer.confirm("Go on?"):

@@ -80,4 +80,4 @@ def _check_figures(folder: Path, stated: "Statement", *, near_clone: bool) -> No
     if folder.resolve() == POLICY.resolve() and str(MODEL) in parts:
         check_with_parts(folder, stated, parts, near_clone=near_clone)
     else:
-        check_alone(folder / FILE, stated)
+        check_alone(folder / FILE, stated, near_clone=near_clone)

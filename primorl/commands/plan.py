@@ -1,7 +1,7 @@
 """``primorl plan``."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing, nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -90,11 +90,9 @@ def _run(
     if figure is not None:
         raise PipelineError("--figure: found without --frontier, which it draws; give both or neither")
     if as_json:
-        asked = asked_for(settings)
-        _print_json(_as_json(asked, private=not settings.no_guarantee) | _fit_as_json(settings))
+        _print_json(_as_json(asked_for(settings), private=not settings.no_guarantee) | _fit_as_json(settings))
         return
-    with ExitStack() as stack:
-        status = stack.enter_context(Status()) if settings.asks_units else None
+    with Status() if settings.is_a_run else nullcontext() as status:
         for line in _text(settings, asked_for(settings), status):
             print(line)
 
@@ -240,7 +238,7 @@ def _left(
     from primorl.setup import model_work
     from primorl.setup.accounts import begun_ledger, check_secret, dataset_version
     from primorl.setup.losses import losses
-    from primorl.setup.next_charges import PendingCharge, mark_paid, same_questions
+    from primorl.setup.next_charges import MAKE_DATA, UNKNOWN, PendingCharge, mark_paid, same_questions
     from primorl.setup.partitions import Partitions
 
     params = settings.params
@@ -264,9 +262,12 @@ def _left(
     if total.charges > 1:
         yield f"  ε {_shown(total.epsilon_fixed)} if all their settings were fixed beforehand, whatever the results"
     charges = [PendingCharge(model_work.STAGE, None, asked.event), *others]
-    if settings.is_a_run:
+    changed = status.changed_stages() if status is not None else set()
+    if changed & MAKE_DATA:
+        yield f"  {UNKNOWN}"
+    elif settings.is_a_run:
         if account.entries:
-            stay = partial(same_questions, status)
+            stay = partial(same_questions, changed)
             charges = mark_paid(params, Partitions.open(PARTITIONS), account, charges, questions_stay=stay)
         yield _next_line(charges, asked)
     if declared.epsilon is None:
@@ -276,8 +277,8 @@ def _left(
     yield f"  budget: ε {at_most(budget.epsilon, 6)}, left {left_of(budget.epsilon, total.epsilon)}"
     if params.dynamics.variant != "private":
         yield f"  a run of variant {params.dynamics.variant} does not fit: it has no guarantee and fits no budget"
-        return
-    yield from _fitting(params, account, budget, asked, charges, manifest)
+    elif not changed & MAKE_DATA:
+        yield from _fitting(params, account, budget, asked, charges, manifest)
 
 
 def _next_line(charges: "list[PendingCharge]", asked: Asked) -> str:

@@ -191,11 +191,6 @@ class Settings:
         return self.as_it_stands and self.params is not None and self.params.dynamics.variant != "private"
 
     @property
-    def asks_units(self) -> bool:
-        """Whether that run asks the private units about the policy."""
-        return self.is_a_run and self.params is not None and bool(self.params.evaluation.private.estimators)
-
-    @property
     def is_a_run(self) -> bool:
         """Whether the question is about the private run that ``params.yaml`` describes, on the data that are here."""
         options = asdict(self.options) | {"units": None}

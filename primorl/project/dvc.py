@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Set
@@ -11,6 +12,7 @@ from typing import Self
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 
+_PATIENCE = 10.0  # seconds
 REMAKE = "`dvc repro --force --single-item ingest partition`"
 """What makes the partitions anew. Without these words DVC does nothing: to it, no input has changed."""
 
@@ -45,8 +47,12 @@ class Status:
 
     def __exit__(self, *_: object) -> None:
         if self._process is not None and self._process.returncode is None:
-            self._process.kill()
-            self._process.communicate()
+            self._process.send_signal(signal.SIGINT)  # DVC gives its locks back
+            try:
+                self._process.communicate(timeout=_PATIENCE)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.communicate()
 
     def changed_stages(self) -> Set[str]:
         """Names of the stages whose own inputs or outputs changed since they ran; none outside a DVC project.

@@ -126,7 +126,7 @@ def _fill(folder: Path, made: Path) -> None:
         place = folder / path.relative_to(made)
         if path.is_dir():
             place.mkdir(exist_ok=True)
-        else:
+        elif not place.exists():  # a call that was killed made it, and it may have been edited since
             path.replace(place)
     (folder / UNFINISHED).replace(folder / VERSION)
 

@@ -30,8 +30,7 @@ def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Sta
         PipelineError: one line; names the file.
     """
     path = folder / FILE
-    if near_clone and not statement.mechanisms:
-        raise PipelineError(f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`")
+    _refuse_without_clone(path, statement, near_clone=near_clone)
     for place, each in {str(folder): statement, **parts}.items():
         if each.private:
             check_epsilon(Path(place) / FILE, each)
@@ -42,16 +41,18 @@ def check_with_parts(folder: Path, statement: Statement, parts: Mapping[str, Sta
     _refuse_misstated(path, statement)
 
 
-def check_alone(path: Path, statement: Statement) -> None:
+def check_alone(path: Path, statement: Statement, *, near_clone: bool) -> None:
     """Check a statement by itself, where the releases that it was made from are not there: all figures by its event.
 
     Args:
         path: of the statement, for the message.
         statement: private.
+        near_clone: whether the policy was chosen near the clone of the behaviour.
 
     Raises:
         PipelineError: one line; names the file.
     """
+    _refuse_without_clone(path, statement, near_clone=near_clone)
     check_epsilon(path, statement)
     if statement.mechanisms:
         try:
@@ -61,6 +62,11 @@ def check_alone(path: Path, statement: Statement) -> None:
         if statement.event != joint:
             raise PipelineError(f"{path}: event: not that of the mechanisms in the same file together; {_EDITED}")
     _refuse_misstated(path, statement)
+
+
+def _refuse_without_clone(path: Path, statement: Statement, *, near_clone: bool) -> None:
+    if near_clone and not statement.mechanisms:
+        raise PipelineError(f"{path}: mechanisms: found none, yet the policy was chosen near a clone; run `dvc repro`")
 
 
 def _refuse_misstated(path: Path, statement: Statement) -> None:

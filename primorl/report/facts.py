@@ -265,12 +265,14 @@ def _with_others(
 ) -> Mapping[str, Any]:
     """The guarantee of a page that also shows other results: of everything that was charged on the same units.
 
-    A value without an ε is shown as well, and of it nothing is guaranteed, whatever its charge says.
+    Nothing is guaranteed of a page that shows a value without an ε, or one whose ε is more than that of all these
+    charges: another ledger paid for it. δ is the smaller one of the run and the budget.
     """
-    bare = any(epsilon is None for _, epsilon, _, _ in _compared(others))
-    unbounded = {"private": False, "profile": [], "attacks": []} if bare else {}
-    together = with_account(released, [each.to_json() for each in own], spending.costs, spending.delta)
-    return {**together, **unbounded}
+    delta = min(spending.delta, released["delta"] or spending.delta)
+    together = with_account(released, [each.to_json() for each in own], spending.costs, delta)
+    most = together["epsilon"] or 0.0
+    beyond = any(epsilon is None or epsilon > most for _, epsilon, _, _ in _compared(others))
+    return {**together, "private": False, "profile": [], "attacks": []} if beyond else together
 
 
 def _compared(others: Sequence[Other] | None) -> Sequence[Other]:

@@ -68,7 +68,7 @@ def _unbounded(facts: Facts) -> str | None:
         return None
     return (
         f"This is the guarantee of the policy alone. No bound holds for {facts.counted} together: a result without a "
-        "guarantee is among them or is shown below."
+        "guarantee, or one that another ledger paid for, is among them or is shown below."
     )
 
 

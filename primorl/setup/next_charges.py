@@ -4,7 +4,7 @@ The three are paid one after the other by the same people. A budget that allows 
 without its answers, so it is refused before the first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import cache
@@ -21,7 +21,7 @@ from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.dvc import Status, changed_stages
+from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
@@ -34,6 +34,12 @@ from primorl.setup.public_checks import check_public
 from primorl.setup.question_events import question_event
 from primorl.trajectories.storage.manifest import Manifest
 
+MAKE_DATA = {"collect", "ingest", "partition"}
+UNKNOWN = (
+    "what `dvc repro` charges is known once the data are partitioned with these settings: `dvc repro partition` "
+    "charges nothing"
+)
+"""What is said where one of `MAKE_DATA` will run: it may make other units or another horizon."""
 _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about what it makes
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1
@@ -91,14 +97,18 @@ def check_clone(params: Params, manifest: Manifest) -> None:
         clone_work.check_actions(params, manifest)
 
 
-def same_questions(status: Status | None = None) -> bool:
+def same_questions(changed: Set[str] | None = None) -> bool:
     """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
 
     Args:
-        status: that was asked for before; None: it is asked for now.
+        changed: stages whose inputs changed; None: DVC is asked now.
     """
-    changed = changed_stages() if status is None else status.changed_stages()
-    return not changed & {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
+    return not (changed_stages() if changed is None else changed) & {
+        model_work.STAGE,
+        clone_work.STAGE,
+        _POLICY_STAGE,
+        questions.STAGE,
+    }
 
 
 def mark_paid(

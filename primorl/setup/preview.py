@@ -12,12 +12,11 @@ from primorl.project.paths import MANIFEST, PARTITIONS
 from primorl.setup import accounts, model_work
 from primorl.setup.arrivals import share_ids, whose_account
 from primorl.setup.fitting import fitted
-from primorl.setup.next_charges import PendingCharge, beside_model, check_clone, mark_paid, said
+from primorl.setup.next_charges import MAKE_DATA, PendingCharge, beside_model, check_clone, mark_paid, said
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import check_choices, make_plan
 
 _NEAR = 0.8  # of a budget
-_MAKE_DATA = {"collect", "ingest", "partition"}
 
 
 @dataclass(frozen=True)
@@ -42,7 +41,7 @@ def preview(params: Params) -> Preview | None:
         PipelineError: the settings do not fit the data, or `dvc status` fails.
     """
     changed = changed_stages()
-    if not MANIFEST.exists() or changed & _MAKE_DATA:
+    if not MANIFEST.exists() or changed & MAKE_DATA:
         return None
     partitions = Partitions.open(PARTITIONS)
     if partitions.manifest.info.dataset != params.dataset:

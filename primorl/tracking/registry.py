@@ -3,9 +3,10 @@
 ``latest-private`` is the newest version. ``champion`` is the best one whose ε is within ``privacy.budget.epsilon``,
 see `champion`. Policies without a guarantee are not registered: a registry is where policies are fetched from for use.
 
-The tag ``epsilon`` counts everything that decides which version is champion. Where a simulator judges, this is the
-policy alone. Where the private units judge, it is all that was charged on them when they had answered: the choice among
-versions that are within a budget is then within it as well, because the account of the newest one counts the others.
+The tag ``epsilon`` is that of the version. Where a simulator judges, this is the policy alone, and the choice of the
+champion reads all versions: who has it knows something of each, up to ``spent_on_dataset`` of the newest. Where the
+private units judge, it is all that was charged on them when they had answered: the choice among versions that are
+within a budget is then within it as well, because the account of the newest one counts the others.
 """
 
 import json

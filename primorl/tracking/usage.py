@@ -7,7 +7,9 @@ from pathlib import Path
 
 from primorl.project.logs import Log
 
-_READ_PRIVATE = {"collect", "ingest", "partition", "train_model", "clone_behaviour", "evaluate_private", "online"}
+_READ_PRIVATE = {
+    *("collect", "ingest", "partition", "train_model", "clone_behaviour", "optimize_mopo", "evaluate_private", "online")
+}
 _PROCESS = Path("/proc/self/status")  # Linux; getrusage counts the parent's memory before the start, too
 
 

@@ -109,8 +109,7 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         (
             "privacy.rounds",
             "atuo",
-            "privacy.rounds: found 'atuo'; allowed is a valid integer, unable to parse string as an integer, "
-            "or auto",
+            "privacy.rounds: found 'atuo'; allowed is a valid integer, unable to parse string as an integer, or auto",
         ),
         ("seed", True, "seed: found True; a number is needed, not a truth value"),
         ("privacy.target_epsilon", True, "privacy.target_epsilon: found True; a number is needed, not a truth value"),

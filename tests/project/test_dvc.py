@@ -1,6 +1,5 @@
 """What DVC is asked for is what it would do."""
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -52,4 +51,4 @@ def test_a_status_that_nobody_waits_for_ends(tmp_path: Path, monkeypatch: pytest
     with Status() as status:
         assert status._process is not None
         assert status._process.poll() is None
-    assert status._process.returncode == -signal.SIGKILL
+    assert status._process.returncode not in (None, 0)

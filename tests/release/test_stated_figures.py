@@ -1,6 +1,7 @@
 """A statement whose figures are not those of its event is found out, key by key."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,8 +10,9 @@ from primorl.privacy.accounting.epsilon import ACCOUNTANT, training_event
 from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.figures import figures
 from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
+from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
-from primorl.release.stated_figures import misstated
+from primorl.release.stated_figures import check_alone, misstated
 from tests.statements import PRIVATE
 
 EVENT = training_event(0.1, 8.763, 150)
@@ -79,3 +81,10 @@ def test_the_same_version_makes_the_same_figures(statement: Statement, key: str,
     assert misstated(replace(ours, **{key: change(statement)})) == key
     if key != "profile":
         assert misstated(replace(statement, **{key: change(statement)})) is None
+
+
+def test_a_policy_near_a_clone_must_count_the_clone(statement: Statement) -> None:
+    """The model's own statement is sound, but it is not of a policy that the clone had a say in."""
+    check_alone(Path("privacy.json"), statement, near_clone=False)
+    with pytest.raises(PipelineError, match="mechanisms: found none, yet the policy was chosen near a clone"):
+        check_alone(Path("privacy.json"), statement, near_clone=True)

@@ -9,14 +9,17 @@ import torch
 
 from pipeline import report
 from primorl.policy.exported import DeterministicPolicy
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.accounting.privacy_filter import cost
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
-from primorl.report.facts import Facts, compared_actions, read_facts
+from primorl.release.guaranteed import whole
+from primorl.report.facts import Facts, Spending, _with_others, compared_actions, read_facts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.test_evaluate import SEEDS, chosen, place_seeds, project, run
 from tests.pipeline.test_evaluate_in_model import without_simulator
 from tests.pipeline.tiny_policy import write_model, write_partitions
-from tests.statements import PRIVATE
+from tests.statements import OF_TRAINING, PRIVATE
 from tests.trajectories.builders import INFO, episodes, table
 
 __all__ = ["project"]
@@ -234,3 +237,14 @@ def constant(*output: float, low: float = 0.0, high: float = 1.0, discrete: bool
     layers = (torch.zeros(1, len(output), 1), torch.tensor([[output]]))
     ends = [torch.full((len(output),), end) for end in (low, high)]
     return DeterministicPolicy(layers, torch.zeros(1), torch.ones(1), *ends, discrete_actions=discrete)
+
+
+def test_a_result_that_the_ledger_did_not_pay_for_takes_the_bound_away() -> None:
+    """Twin: with results within the account it stays. δ is the smaller one of the run and the budget."""
+    released, own = whole(OF_TRAINING.to_json(), None, None, 1e-5), [OF_TRAINING]
+    spending = Spending((), None, 1e-3, {"0ther": cost(Training(0.5, 4.0, 50).event)})
+    within, beyond = ("a", 0.1, 1.0, "simulator"), ("b", 1e3, 2.0, "simulator")
+    kept = _with_others(released, own, spending, [within, within])
+    assert kept["private"]
+    assert kept["delta"] == released["delta"]
+    assert not _with_others(released, own, spending, [within, beyond])["private"]

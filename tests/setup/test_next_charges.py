@@ -82,11 +82,15 @@ def test_with_a_noise_multiplier_the_advice_counts_the_rest(asking: Params) -> N
     check(at(asking, 0.7, 1.0, **noise | {"noise_multiplier": float(found)}))
 
 
+def planned_all(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
+    write_settings(plain(params))
+    return said(capsys)
+
+
 def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
     """What `primorl plan` says of the next charges."""
-    write_settings(plain(params))
     capsys.readouterr()
-    (line,) = (line for line in said(capsys).splitlines() if "next `dvc repro`" in line)
+    (line,) = (line for line in planned_all(params, capsys).splitlines() if "next `dvc repro`" in line)
     return line.strip()
 
 
@@ -114,6 +118,9 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     again = planned(replace(params, seed=7), capsys)
     assert "charges ε: train_model 0.9999, clone_behaviour 0.35, evaluate_private: behaviour 0 (paid)" in again
     assert again.endswith("model_check 0.2"), "it asks about another model"
+    monkeypatch.setattr(Status, "changed_stages", lambda _: {"partition"})
+    assert "known once the data are partitioned" in planned_all(params, capsys), "other units may be made of them"
+    monkeypatch.setattr(Status, "changed_stages", lambda _: {"evaluate"})
     other = replace(params, behaviour=replace(params.behaviour, target_epsilon=0.3))
     assert planned(other, capsys).endswith("clone_behaviour 0.3, " + questions.replace(" 0.2", " 0 (paid)"))
     wide = replace(params, behaviour=replace(params.behaviour, hidden=(8,)))

@@ -182,7 +182,7 @@ REPORT = [
         "preview-of-old-data",
         "preview",
         "primorl/setup/preview.py",
-        " or changed & _MAKE_DATA",
+        " or changed & MAKE_DATA",
         "",
         "`primorl check --charges` speaks of the units before, though the next run partitions anew",
         ("tests/setup/test_preview.py",),
