@@ -45,7 +45,7 @@ def main() -> None:
             with suppress(Exception):  # the picture shows what is missing
                 page.wait_for_selector(wait, timeout=30_000)
             page.wait_for_timeout(1500)
-            for closed in page.get_by_role("button", name="Close").all():  # MLflow's assistant covers a third of its pages
+            for closed in page.get_by_role("button", name="Close").all():  # MLflow's assistant covers a third of it
                 with suppress(Exception):
                     closed.click(timeout=2000)
             page.screenshot(path=FIGURES / f"screen-{picture}.png")

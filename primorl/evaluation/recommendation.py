@@ -7,7 +7,7 @@ logs with a known truth (docs/evaluation-results.md).
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Literal
@@ -100,7 +100,8 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, *, believed: boo
         return _more("today's return was not asked of the people in the data (evaluation.private.estimators)")
     if clone is None:
         return _more("no clone of today's practice was made (behaviour.target_epsilon), so there is nothing to compare")
-    today, gain = fmean(clone.as_drawn), min(*clone.gains, min(clone.policy) - behaviour.high)
+    today, over_clone, over_people = fmean(clone.as_drawn), min(clone.gains), min(clone.policy) - behaviour.high
+    gain = min(over_clone, over_people)
     half = (behaviour.high - behaviour.low) / 2
     misfit = max(0.0, abs(today - behaviour.value) - half)
     margin = MISFIT_SHARE * misfit + ERRORS * clone.error + DOUBT_SHARE * max(0.0, clone.doubt)
@@ -116,7 +117,8 @@ def recommend(behaviour: Behaviour | None, clone: Clone | None, *, believed: boo
         reason = f"{why}; the clone predicts public actions better than a constant; {told}"
         return Recommendation(answer="keep", policy="models/behaviour", reason=_sentence(reason), **figures)
     moved = f"gains {gain:.3g} over" if gain >= 0 else f"loses {-gain:.3g} against"
-    compared = f"in the member of the model that likes it least the policy {moved} today's practice"
+    least = "a clone of today's practice" if over_clone <= over_people else "the upper end of what people get today"
+    compared = f"in the member of the model that likes it least the policy {moved} {least}"
     if gain > margin:
         reason = f"{compared}, more than the {margin:.3g} that the model's known error asks for; {told}"
         return Recommendation(answer="trial", policy="models/policy", reason=_sentence(reason), **figures)
@@ -162,7 +164,14 @@ def of_answers(answers: PrivateEvaluation, clone_loss: PublicLosses | None) -> R
         of_drawn, of_released, of_policy, gains = (each or () for each in members)
         clone = Clone(of_drawn, of_released, of_policy, gains, doubt.value, error, better)
     today = None if said is None else _behaviour(answers, said)
-    return recommend(today, clone, believed=not answers.disbelieved)
+    found, chance = recommend(today, clone, believed=not answers.disbelieved), answers.answer("random", MEAN_RETURN)
+    if found.answer == "trial" and policy is not None and chance is not None and chance.value > policy.value:
+        warning = (
+            f"{found.reason} But in the model random actions are worth more, {chance.value:.4g} against "
+            f"{policy.value:.4g}: the policy is far from the best one there, or the model is wrong where nobody acted."
+        )
+        return replace(found, reason=warning)
+    return found
 
 
 def _behaviour(answers: PrivateEvaluation, said: Answer) -> Behaviour:

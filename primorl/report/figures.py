@@ -55,7 +55,7 @@ def _attack(facts: Facts) -> Figure | None:
     x, y = zip(*points, strict=True)
     unit = facts.statement.unit
     data = [
-        line(x, y, "best possible attack", RED, hover="%{text}")
+        line(x, y, "no attack is above this line", RED, hover="%{text}")
         | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
         line((0, 1), (0, 1), "blind guessing", GREY, dash="dash"),
     ]

@@ -145,6 +145,26 @@ def test_a_repair_records_again_what_the_models_name(project: Params, capsys: py
     assert spent(project) == adaptive(*[EVENT] * 2)
 
 
+def test_a_database_that_is_gone_while_the_head_is_there_is_repaired_too(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Twin: nothing is written before the loss is accepted."""
+    charge = charged(project)
+    before = spent(project)
+    for file in Path(".primorl").glob("ledger.db*"):
+        file.unlink()
+    here = snapshot(Path())
+    assert "ledger repair" in primorl(capsys, "ledger", "show")[2]
+    status, out, err = primorl(capsys, "ledger", "repair")
+    assert status == 1
+    assert "ledger repair --accept-loss" in err
+    assert snapshot(Path()) == here
+    status, out, err = primorl(capsys, "ledger", "repair", "--accept-loss")
+    assert (status, err) == (0, "")
+    assert f"recorded again: charge {charge}" in out.splitlines()
+    assert spent(project) == before
+
+
 @pytest.mark.parametrize("named", [True, False])
 def test_a_policy_of_model_and_clone_names_both_charges(
     project: Params, capsys: pytest.CaptureFixture[str], named: bool

@@ -59,7 +59,7 @@ def test_a_gain_beyond_the_error_is_worth_a_trial() -> None:
     assert "-80 [-84, -76]" in found.reason
     assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), believed=True).answer == "keep", "two errors are 1"
     loses = recommend(TODAY, replace(CLONE, gains=(-2.0, 40.0)), believed=True)
-    assert "the policy loses 2 against today's practice" in loses.reason
+    assert "the policy loses 2 against a clone of today's practice" in loses.reason
 
 
 def test_a_gain_must_beat_the_people_s_own_return_too() -> None:
@@ -135,3 +135,22 @@ def test_the_answers_are_read_as_they_are() -> None:
     worse = PublicLosses(initial=2.0, constant=1.0, final=1.5)
     assert of_answers(ANSWERS, worse).answer == "trial", "the model makes of it what people get"
     assert of_answers(replace(ANSWERS, estimates=ANSWERS.estimates[1:]), None).answer == "more_data"
+
+
+def test_a_trial_says_where_random_actions_are_worth_more_in_the_model() -> None:
+    """Twin: where they are worth less, nothing is said of them."""
+
+    def reason(value: float) -> str:
+        random = answer("random", MEAN_RETURN, value, estimator="model")
+        return of_answers(replace(ANSWERS, estimates=(*ANSWERS.estimates, random)), None).reason
+
+    assert "random actions are worth more, -60 against -70" in reason(-60.0)
+    assert "random" not in reason(-90.0)
+
+
+def test_the_reason_names_what_the_policy_is_compared_with() -> None:
+    """A wide interval of today's return is not a loss against today's practice."""
+    assert (
+        "over the upper end of what people get today"
+        in recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), believed=True).reason
+    )

@@ -90,7 +90,7 @@ class Chain:
         """What to raise about a record."""
         return PipelineError(
             f"ledger {self._ledger}: record {sequence}: {reason}; nothing can be charged before the ledger is whole: "
-            "restore the database from its backup"
+            "restore the database from its backup, or see what `primorl ledger repair` can do"
         )
 
     def _checked(self, record: Record, due: int, previous: str, records: Sequence[Record]) -> dict[str, Any]:

@@ -111,7 +111,9 @@ class Store:
         with self._clear_errors():
             if not read_only:
                 self._create_tables()
-            elif self.begun:
+            elif not self.begun:
+                self._tables = set()
+            else:
                 there = sa.inspect(self._engine)
                 self._tables = {table.name for table in _tables.sorted_tables if there.has_table(table.name)}
                 self.begun = _records.name in self._tables
@@ -185,6 +187,8 @@ class Store:
         return sorted(found)
 
     def _content(self, table: sa.Table, version: int) -> bytes | None:
+        if table.name not in self._tables:
+            return None
         # A literal column keeps what SQLite holds, of whatever type somebody made it.
         query: sa.Select[Any] = (
             sa.select(sa.literal_column("content")).select_from(table).where(table.c.version == version)
@@ -195,6 +199,8 @@ class Store:
 
     def progress(self, charge: str) -> Mark | None:
         """How far a charge has come; None if nothing is known of it."""
+        if _progress.name not in self._tables:
+            return None
         with self._clear_errors(), self._engine.connect() as connection:
             row = connection.execute(sa.select(_progress).where(_progress.c.charge == charge)).one_or_none()
         return None if row is None else Mark(*row)
