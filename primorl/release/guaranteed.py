@@ -53,12 +53,11 @@ def with_account(
     """
     if not released["private"]:
         return released
-    stated = {each["charge"]: cost(event_from_json(each["event"])) for each in own}
-    spent = total([*charged.values(), *(stated[charge] for charge in stated.keys() - charged.keys())])
+    stated = [(each["charge"], cost(event_from_json(each["event"]))) for each in own]
+    spent = total([*charged.values(), *(each for charge, each in stated if charge not in charged)])
     # The figures of this run's statements are tighter. They hold alone where the ledger has nothing else and no more.
-    if charged.keys() <= stated.keys() and spent.epsilon(delta) <= total(list(stated.values())).epsilon(delta) * (
-        1 + 1e-9
-    ):
+    nothing_else = charged.keys() <= {charge for charge, _ in stated}
+    if nothing_else and spent.epsilon(delta) <= total([each for _, each in stated]).epsilon(delta) * (1 + 1e-9):
         return released
     return _of_cost(released, spent, delta) if math.isfinite(spent.epsilon(delta)) else _unbounded(released)
 

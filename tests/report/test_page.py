@@ -315,6 +315,9 @@ def test_an_attack_on_a_page_with_other_results_has_all_charges_of_the_ledger() 
     assert account["epsilon"] == pytest.approx((mine["5f0c1d2e"] + other["0ther"]).epsilon(1e-5))
     assert (success(account) or 0.0) > alone
     assert with_account(own, [own], other, 1e-5) == account  # the run's charge is in another ledger
+    nameless = own | {"charge": None}
+    both = with_account(own, [nameless, nameless], other, 1e-5)["epsilon"]
+    assert both == pytest.approx((cost(OF_EVENT) + cost(OF_EVENT) + other["0ther"]).epsilon(1e-5))  # each is counted
     more = {"5f0c1d2e": cost(Training(0.1, 1.0, 150).event)}  # more than the statement says
     assert with_account(own, [own], more, 1e-5)["epsilon"] == pytest.approx(more["5f0c1d2e"].epsilon(1e-5))
     text = page(replace(FACTS, released=account, counted="all of it"))
