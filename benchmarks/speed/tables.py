@@ -24,7 +24,7 @@ def main() -> None:
 
 def written(document: str, results: Path = RESULTS) -> str:
     """``document`` with every table as the results have it."""
-    return _PLACE.sub(lambda place: place[1] + table(results, place["name"]) + place[4], document)
+    return _PLACE.sub(lambda place: place[1] + table(results, place["name"]) + place[3], document)
 
 
 def table(results: Path, name: str) -> str:
