@@ -21,7 +21,7 @@ from primorl.commands.main import app, one_each
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
-_DVC = (
+_DVC = "repro exp push pull checkout commit remote gc status metrics plots params artifacts".split()
     "repro",
     "exp",
     "push",
