@@ -7,11 +7,12 @@ import h5py
 import numpy as np
 import pyarrow as pa
 import pytest
-from primorl.trajectories.sources.d4rl.source import reference, source
 
 from primorl.config.datasets import D4rlDataset
 from primorl.project.errors import PipelineError
 from primorl.trajectories.ingestion import ingest
+from primorl.trajectories.sources import d4rl
+from primorl.trajectories.sources.d4rl import reference, source
 from primorl.trajectories.storage.parquet import PartReader
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.d4rl_builders import Columns, columns, entry, expected, package, write
