@@ -1,5 +1,8 @@
 """``source: replay``: a behaviour policy's whole training in an environment, recorded."""
 
+import primorl.simulators.gym_notice  # noqa: F401  before Stable-Baselines3, which imports Gym
+
+# isort: split
 import re
 import warnings
 from collections.abc import Callable
@@ -19,7 +22,6 @@ from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNo
 from stable_baselines3.common.vec_env import VecEnv
 from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvStepReturn
 
-import primorl.simulators.gym_notice  # noqa: F401  before Stable-Baselines3, which imports Gym
 from primorl.config.datasets import ReplayDataset, ReplayOptions
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
