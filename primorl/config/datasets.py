@@ -42,7 +42,6 @@ T = TypeVar("T")
 class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
-    backend: Literal["gymnasium", "envpool"] = "gymnasium"
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
     episodes: PositiveInt
     runs: Annotated[int, Within(gt=0, le=1024)] = 1

@@ -8,9 +8,8 @@ from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.storage.loading import EVERY
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import EVERY, UnitRows
 
 if TYPE_CHECKING:
     from primorl.trajectories.storage.store import ShardedStore, UnitStore

@@ -182,9 +182,8 @@ def _made(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
 def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     """The candidate with the lowest loss in a dry run."""
     from primorl.training.dry_run import DryRun
-    from primorl.trajectories.storage.store import UnitStore
 
-    dry_run = DryRun(UnitStore.of(public), flag=manifest.info.termination == LEARNED)
+    dry_run = DryRun(public, flag=manifest.info.termination == LEARNED)
     candidates = list(_candidates(params, manifest, public))
     best: tuple[Outcome, _Candidate] | None = None
     with progress_bar(len(candidates), "dry runs on the public split", "run") as bar:
@@ -285,18 +284,16 @@ def _clipped(
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
     from primorl.setup.training import training_setup
-    from primorl.trajectories.storage.store import UnitStore
 
-    store = UnitStore.of(public)
     tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
     from_public = tried.dynamics.start == "public"
-    setup = training_setup(tried, manifest, store, start=False)
+    setup = training_setup(tried, manifest, public, start=False)
     if "privacy.clipping_norm" in params.unfitted:
         norm = dry_run.usual_norm(setup, from_public=from_public)
         if math.isinf(norm):
             return None
         values = values | {"privacy.clipping_norm": float(f"{norm:.4g}")}
-        setup = training_setup(params.fitted(values), manifest, store, start=False)
+        setup = training_setup(params.fitted(values), manifest, public, start=False)
     return _Candidate(values, setup, from_public)
 
 

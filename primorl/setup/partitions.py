@@ -46,10 +46,8 @@ class Partitions:
 
     @cached_property
     def public(self) -> "UnitStore":
-        """The public split as tensors; it may be empty."""
-        from primorl.trajectories.storage.store import UnitStore
-
-        return UnitStore.of(self.rows)
+        """The public split; it may be empty."""
+        return self.rows
 
     @property
     def identity(self) -> dict[str, Any]:
