@@ -142,7 +142,7 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
         local=LOCAL_FROM_PUBLIC if begun else LOCAL,
         server=SERVER,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     )
     return replace(setup, start=_public_start(setup, public)) if begun else setup
 

@@ -41,7 +41,7 @@ def training_setup(
         local=params.dynamics,
         server=params.dynamics,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     ).of_process(place.process, place.processes)
     return replace(setup, start=_public_start(setup, public)) if start and params.dynamics.start == "public" else setup
 

@@ -21,7 +21,7 @@ from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 
@@ -47,17 +47,14 @@ class _Do(IntEnum):
     QUERY = 2  # answer the query of this number with a sum over the own units
     BEGIN = 3  # take the normaliser: rounds follow
     ROUND = 4  # take the weights, answer with the sum of a fresh cohort's updates
-    LAST = 5  # the same, and no cohort need be drawn for another
 
 
 class Group:
     """This process among those that train together, joined by torchrun's environment variables.
 
-    Numbers that decide what is done go through gloo. Tensors go through NCCL where all have a GPU of their own.
+    Everything is exchanged through gloo, in the CPU's memory.
 
     Args:
-        device: this process's.
-        nccl: whether this process has a GPU of its own.
         silence: see `SILENCE`; once `settle` was called.
         watch: called while this process waits for others; raises `ProcessLostError` where it knows that one has ended.
 
@@ -65,24 +62,12 @@ class Group:
         ProcessLostError: not all processes came.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        *,
-        nccl: bool = False,
-        silence: timedelta = SILENCE,
-        watch: Callable[[], None] | None = None,
-    ) -> None:
-        self._device, self._exchange = device, torch.device("cpu")
+    def __init__(self, *, silence: timedelta = SILENCE, watch: Callable[[], None] | None = None) -> None:
         self._watch = watch or (lambda: None)
         self._silence = silence
         self._limit = SILENCE.total_seconds()
-        self._nccl: dist.ProcessGroup | None = None
         self._wait(lambda: dist.init_process_group("gloo", timeout=PREPARATION), "did not come")
         self.process, self.processes = dist.get_rank(), dist.get_world_size()
-        if self._all(nccl):
-            self._wait(self._join_nccl)
-            self._exchange = device
         self._limit = PREPARATION.total_seconds()
 
     def __enter__(self) -> Self:
@@ -107,38 +92,16 @@ class Group:
 
     def receive(self, like: Tensor) -> Tensor:
         """What the first process sends, of the shape and type of ``like``, which is overwritten."""
-        exchange = self._exchange if like.is_floating_point() else torch.device("cpu")
-        moved = like.to(exchange).contiguous()
-        group = self._by(moved)
-        self._wait(lambda: dist.broadcast(moved, 0, group=group))
+        moved = like.cpu().contiguous()
+        self._wait(lambda: dist.broadcast(moved, 0))
         return moved.to(like.device)
 
     def gather(self, own: Tensor) -> list[Tensor] | None:
         """Every process's tensor at the first one, in order; None at the others. Sensitive where they are sums."""
-        if self._exchange.type == "cuda":
-            # NCCL does not notice a process that died: ask all by gloo, when each is done, whether they are there.
-            torch.cuda.synchronize(self._exchange)
-            self._gather(torch.zeros(1, dtype=torch.int64))
-        return self._gather(own.to(self._exchange).contiguous())
-
-    def _gather(self, own: Tensor) -> list[Tensor] | None:
-        parts = [torch.empty_like(own) for _ in range(self.processes)] if self.process == 0 else None
-        group = self._by(own)
-        self._wait(lambda: dist.gather(own, parts, dst=0, group=group))
+        moved = own.cpu().contiguous()
+        parts = [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
+        self._wait(lambda: dist.gather(moved, parts, dst=0))
         return parts
-
-    def _by(self, tensor: Tensor) -> dist.ProcessGroup | None:
-        """What exchanges ``tensor``: NCCL, or None for gloo."""
-        return self._nccl if tensor.device.type == "cuda" else None
-
-    def _all(self, own: bool) -> bool:
-        """Whether it is so at every process: each knows its own machine only."""
-        least = torch.tensor([int(own)])
-        self._wait(lambda: dist.all_reduce(least, dist.ReduceOp.MIN))
-        return bool(least)
-
-    def _join_nccl(self) -> None:
-        self._nccl = dist.new_group(backend="nccl", timeout=SILENCE)
 
     def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
         """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
@@ -146,8 +109,6 @@ class Group:
 
         def run() -> None:
             try:
-                if self._device.type == "cuda":
-                    torch.cuda.set_device(self._device)
                 call()
             except BaseException as error:
                 errors.append(error)
@@ -193,11 +154,11 @@ class DistributedRounds:
     def __exit__(self, *exception: object) -> None:
         self._own.__exit__(*exception)
 
-    def sum(self, weights: Weights, *, last: bool = False) -> list[Tensor]:
+    def sum(self, weights: Weights) -> list[Tensor]:
         """See `Rounds.sum`; over the cohorts of all processes, which begin with ``weights``, a release."""
-        _tell(self._group, _Do.LAST if last else _Do.ROUND)
+        _tell(self._group, _Do.ROUND)
         self._group.send(_flat(weights))
-        own = self._own.sum(weights, last=last)
+        own = self._own.sum(weights)
         return _like(_added(self._group, _flat(own)).to(own[0].device), own)
 
 
@@ -269,9 +230,9 @@ def serve_rounds(
     normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.columns > architecture.targets)
     weights = [w.to(device) for w in architecture.initial_weights(0)]
     with rounds(normaliser) as own:
-        while (command := _told(group)[0]) != _Do.STOP:
+        while _told(group)[0] != _Do.STOP:
             weights = _like(group.receive(_flat(weights)), weights)
-            group.gather(_flat(own.sum(tuple(weights), last=command == _Do.LAST)))
+            group.gather(_flat(own.sum(tuple(weights))))
 
 
 def check_coverage(group: Group, units: int, numbers: Tensor) -> None:

@@ -19,8 +19,7 @@ from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.networks import Network
-from primorl.training.policy_network import CategoricalGradient, PolicyNetwork, SquashedGaussianGradient
+from primorl.training.policy_network import CategoricalGradient, Network, PolicyNetwork, SquashedGaussianGradient
 from primorl.training.settings import LocalTraining
 
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
@@ -47,6 +46,15 @@ class LocalBatches:
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+
+
+def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
+    """Fill batches up to so many units with units that have no rows."""
+    more = units - batches.weights.shape[1]
+    if more <= 0:
+        return batches
+    parts = [torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1) for v in vars(batches).values()]
+    return LocalBatches(*parts)
 
 
 class Workspace:
@@ -199,7 +207,8 @@ def _clipped_updates(
     workspace: Workspace,
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
-    batches = _with_idle_unit(batches)
+    if batches.weights.shape[1] == 1:
+        batches = with_idle_units(batches, 2)  # products of one matrix take another way
     steps, units, rows = batches.weights.shape
     if steps == 0 or units == 0:
         return [
@@ -223,8 +232,7 @@ def _clipped_updates(
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
     gradient = _loss_gradient(shape, local.beta_nll, pairs, rows, workspace, device)
     rectified = isinstance(shape, PolicyNetwork)
-    # On a GPU no value may be asked for: the steps may be in the course of being captured.
-    ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
+    ragged = padding.flatten(1).any(1).tolist()
     refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
     for j, (x_j, y_j, weight_j, idle_j) in enumerate(
         zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True)
@@ -234,13 +242,6 @@ def _clipped_updates(
         _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local, rectified=rectified)
         _clip(layers, idle_j, clip)
     return clip.finish([layer.moved for layer in layers])
-
-
-def _with_idle_unit(batches: LocalBatches) -> LocalBatches:
-    """The same batches; with an idle second unit where there is one: products of one matrix take another way."""
-    if batches.weights.shape[1] != 1:
-        return batches
-    return LocalBatches(*(torch.cat((values, torch.zeros_like(values)), dim=1) for values in vars(batches).values()))
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
@@ -305,7 +306,6 @@ def _loss_gradient(
 ) -> "_LossGradient | CategoricalGradient | SquashedGaussianGradient":
     """What makes the gradient of the network's own loss."""
     if not isinstance(shape, PolicyNetwork):
-        assert isinstance(shape, Architecture)
         return _LossGradient(shape, beta_nll, pairs, rows, workspace, device)
     count = 1 if shape.discrete_actions else 4
     buffers = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(count)]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights, negative_log_likelihood, soft_bounded
 
 _sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
@@ -88,6 +89,10 @@ class PolicyNetwork:
         for last in weights[-2:]:
             last.zero_()
         return tuple(weights)
+
+
+Network = Architecture | PolicyNetwork
+"""N equal MLPs side by side that the engine trains: the dynamics ensemble or a cloned policy."""
 
 
 def policy_row_losses(shape: PolicyNetwork, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.normaliser import Normaliser
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator, losses_of_rows
 from primorl.training.settings import PooledTraining
 from primorl.training.training import Trained

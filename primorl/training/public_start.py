@@ -8,8 +8,8 @@ from torch import Tensor
 from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training.cohort import CohortSource
-from primorl.training.networks import Network
 from primorl.training.normaliser_query import all_rows
+from primorl.training.policy_network import Network
 from primorl.training.pooled import train_pooled
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.settings import LEAST_UNITS, PooledTraining

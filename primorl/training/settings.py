@@ -100,9 +100,7 @@ class Execution:
     Attributes:
         device: where rounds are computed.
         chunk_bytes: bound on one chunk's buffers.
-        read_ahead: whether a thread reads the next chunk while one is trained. Worth it only where a core is free.
     """
 
     device: "torch.device"
     chunk_bytes: int
-    read_ahead: bool = False

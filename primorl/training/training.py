@@ -58,10 +58,9 @@ def train(
 ) -> Trained:
     """Answer the plan's queries and run its rounds, or those that an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``save_checkpoint``, before its weights meet any private
-    row. (Rows of its cohort may have been read by then, see `Rounds`; reading releases nothing.) However often a run
-    dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died are not repeated. Noise
-    and cohorts are drawn afresh: there is no generator whose state could be replayed.
+    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row of its cohort is
+    read. However often a run dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died
+    are not repeated. Noise and cohorts are drawn afresh: there is no generator whose state could be replayed.
 
     Args:
         setup: everything but the data.
@@ -103,7 +102,7 @@ def train(
                     raise ValueError("rounds are left to run, and there are no units to run them on")
                 now = replace(now, started=now.started + 1)
                 save_checkpoint(now)
-                total = rounds.sum(now.weights, last=now.started >= plan.rounds)
+                total = rounds.sum(now.weights)
                 now = now.stepped(plan.release(total), setup.server)
             last = now.started >= plan.rounds
             evaluation = None

@@ -27,9 +27,9 @@ from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
 from primorl.training import public_start
 from primorl.training.cloning import CloningSetup
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.settings import LEAST_UNITS
+from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.test_train_model_resumption import KilledError, dying
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
