@@ -7,10 +7,9 @@ the sums are added up.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import IntEnum
-from functools import partial
 from typing import Self
 
 import torch
@@ -21,7 +20,6 @@ from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
-from primorl.training.policy_network import Network
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 
@@ -96,12 +94,17 @@ class Group:
         self._wait(lambda: dist.broadcast(moved, 0))
         return moved.to(like.device)
 
-    def gather(self, own: Tensor) -> list[Tensor] | None:
-        """Every process's tensor at the first one, in order; None at the others. Sensitive where they are sums."""
+    def add(self, own: Tensor) -> Tensor | None:
+        """The sum over all processes, at the first one, in their order; None at the others. Sensitive."""
         moved = own.cpu().contiguous()
         parts = [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
         self._wait(lambda: dist.gather(moved, parts, dst=0))
-        return parts
+        if parts is None:
+            return None
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return total.to(own.device)
 
     def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
         """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
@@ -147,7 +150,9 @@ class DistributedRounds:
 
     def __enter__(self) -> Self:
         _tell(self._group, _Do.BEGIN)
-        self._group.send(torch.cat(_maps(self._normaliser)).float())
+        maps = self._normaliser
+        parts = (maps.input_mean, maps.input_scale, maps.target_mean, maps.target_scale)
+        self._group.send(torch.cat(parts).float())
         self._own.__enter__()
         return self
 
@@ -159,20 +164,19 @@ class DistributedRounds:
         _tell(self._group, _Do.ROUND)
         self._group.send(_flat(weights))
         own = self._own.sum(weights)
-        return _like(_added(self._group, _flat(own)).to(own[0].device), own)
+        return _like(_total(self._group, _flat(own)), own)
 
 
-def distributed_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict[str, Callable[[], Tensor]]:
-    """What makes the sum of each query over the units of all processes, given what makes it over this one's.
+def distributed_total(group: Group, query: int, own: Callable[[], Tensor]) -> Tensor:
+    """The sum of a query over the units of all processes, exact: these are whole numbers.
 
-    These are whole numbers, so the sum is exact, as with one process.
+    Args:
+        group: the processes; this is the first.
+        query: its number among the plan's queries.
+        own: makes the sum over this process's units.
     """
-
-    def total(query: int, of_own: Callable[[], Tensor]) -> Tensor:
-        _tell(group, _Do.QUERY, query)
-        return _added(group, of_own())
-
-    return {name: partial(total, i, make) for i, (name, make) in enumerate(own.items())}
+    _tell(group, _Do.QUERY, query)
+    return _total(group, own())
 
 
 def announce_grant(group: Group, identity: str) -> None:
@@ -199,40 +203,22 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     Raises:
         ProcessLostError: the first process is gone.
     """
-    totals = [partial(query.total, source) for query in setup.queries().values()]
-    serve_rounds(group, totals, setup.architecture, setup.execution.device, partial(Rounds, setup, source))
-
-
-def serve_rounds(
-    group: Group,
-    totals: Sequence[Callable[[], Tensor]],
-    architecture: Network,
-    device: torch.device,
-    rounds: Callable[[Normaliser], Rounds],
-) -> None:
-    """`serve` with the sums of queries and the rounds handed in.
-
-    Args:
-        group: the processes.
-        totals: computes the sum of each query over this process's units, in the order of `distributed_totals`.
-        architecture: sizes of the network.
-        device: this process's.
-        rounds: makes the rounds on this process's units.
-    """
+    queries = list(setup.queries().values())
     command, number = _told(group)
     while command == _Do.QUERY:
-        group.gather(totals[number]())
+        group.add(queries[number].total(source))
         command, number = _told(group)
     if command != _Do.BEGIN:
         return
-    sizes = [architecture.inputs, architecture.inputs, architecture.targets, architecture.targets]
+    shape, device = setup.architecture, setup.execution.device
+    sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
-    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.columns > architecture.targets)
-    weights = [w.to(device) for w in architecture.initial_weights(0)]
-    with rounds(normaliser) as own:
+    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets)
+    weights = [w.to(device) for w in shape.initial_weights(0)]
+    with Rounds(setup, source, normaliser) as rounds:
         while _told(group)[0] != _Do.STOP:
             weights = _like(group.receive(_flat(weights)), weights)
-            group.gather(_flat(own.sum(tuple(weights))))
+            group.add(_flat(rounds.sum(tuple(weights))))
 
 
 def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
@@ -246,17 +232,22 @@ def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
     Raises:
         PipelineError: a unit is with nobody, or with two (raised at the first process).
     """
-    held = torch.zeros(units, dtype=torch.uint8)
+    held = torch.zeros(units, dtype=torch.int32)
     held[numbers] = 1
-    covered = group.process != 0 or bool((_added(group, held.int()) == 1).all())
-    if group.process != 0:
-        group.gather(held.int())
+    holders = group.add(held)
+    covered = holders is None or bool((holders == 1).all())
     group.settle()
     if not covered:
         raise PipelineError(
             "the processes do not hold each private unit exactly once; have all of them run the same version of this "
             "project on the same data/partitions"
         )
+
+
+def _total(group: Group, own: Tensor) -> Tensor:
+    total = group.add(own)
+    assert total is not None, "the first process asks"
+    return total
 
 
 def _tell(group: Group, command: _Do, number: int = 0) -> None:
@@ -266,20 +257,6 @@ def _tell(group: Group, command: _Do, number: int = 0) -> None:
 def _told(group: Group) -> tuple[int, int]:
     command, number = group.receive(torch.empty(2, dtype=torch.int64)).tolist()
     return command, number
-
-
-def _added(group: Group, own: Tensor) -> Tensor:
-    """The sum over all processes, at the first one, in their order. Sensitive."""
-    parts = group.gather(own)
-    assert parts is not None
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
-
-
-def _maps(normaliser: Normaliser) -> tuple[Tensor, ...]:
-    return normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource
-from primorl.training.distributed import DistributedRounds, Group, distributed_totals
+from primorl.training.distributed import DistributedRounds, Group, distributed_total
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
@@ -81,8 +82,12 @@ def train(
     plan, architecture, device = setup.plan, setup.architecture, setup.execution.device
     _check(setup, source, public, group)
     now = state or TrainingState.begin(setup.first_weights())
-    totals = {name: _total(query.total, source) for name, query in setup.queries().items()} if source else {}
-    now = answer_queries(plan, distributed_totals(group, totals) if group and totals else totals, now, save_checkpoint)
+    totals: dict[str, Callable[[], Tensor]] = {}
+    if source is not None:
+        for number, (name, query) in enumerate(setup.queries().items()):
+            of_own = partial(query.total, source)
+            totals[name] = partial(distributed_total, group, number, of_own) if group else of_own
+    now = answer_queries(plan, totals, now, save_checkpoint)
     now = now.to(device)
     normaliser = setup.make_normaliser(public, now.answers)
     on_device = normaliser.to(device)
@@ -147,10 +152,6 @@ def answer_queries(
     state = replace(state, asked=True, answers=answers)
     save_checkpoint(state)
     return state
-
-
-def _total(total: Callable[[CohortSource], Tensor], source: CohortSource) -> Callable[[], Tensor]:
-    return lambda: total(source)
 
 
 def _check(

@@ -25,7 +25,7 @@ from primorl.setup.losses import losses
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.cloning import CloningSetup
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.settings import LEAST_UNITS
@@ -46,7 +46,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone_work, "ROUNDS", 4)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
-    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(pooled, "_POOLED", dataclasses.replace(pooled._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 

@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup import launcher
-from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve_rounds
+from primorl.training import distributed
+from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve
 from primorl.training.rounds import Rounds
+from primorl.training.settings import Execution
 from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, training_setup
 
@@ -60,6 +63,22 @@ def rounds(of: Plan, maps: Normaliser) -> Rounds:
     return Rounds(training_setup(of, SHAPE, local=LOCAL), held(of), maps)
 
 
+@dataclass(frozen=True)
+class Queried:
+    """A setup with two queries: the sum of the units' numbers, and ones."""
+
+    plan: Plan
+    architecture: Architecture
+    execution: Execution = field(default_factory=lambda: Execution(CPU, 1 << 20))
+
+    def queries(self) -> dict[str, Any]:
+        numbers = torch.tensor(self.plan.local_units)
+        return {
+            "numbers": SimpleNamespace(total=lambda source: numbers.sum().view(1)),
+            "ones": SimpleNamespace(total=lambda source: torch.ones(2, 3, dtype=torch.int64)),
+        }
+
+
 class Coins:
     """Rounds whose sum says who joined: ``[K]``."""
 
@@ -102,9 +121,8 @@ def work(group: Group, scenario: int) -> None:
 
     def shared(make: Callable[[Plan, Normaliser], Any], **changes: Any) -> None:
         own = plan(**changes).of_process(group.process, group.processes)
-        numbers = torch.tensor(own.local_units)
-        totals = [lambda: numbers.sum().view(1), lambda: torch.ones(2, 3, dtype=torch.int64)]
-        serve_rounds(group, totals, SHAPE, CPU, partial(make, own))
+        distributed.Rounds = lambda setup, source, maps: make(own, maps)  # type: ignore[assignment, misc]
+        serve(group, Queried(own, SHAPE), None)  # type: ignore[arg-type]
 
     if scenario == SUMS:
         shared(rounds)

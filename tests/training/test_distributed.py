@@ -25,7 +25,7 @@ from primorl.training.distributed import (
     _flat,
     _tell,
     check_coverage,
-    distributed_totals,
+    distributed_total,
 )
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
@@ -82,13 +82,10 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
 
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
-    held = torch.tensor(first(crew.plan()).local_units)
-    totals = distributed_totals(
-        group, {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
-    )
+    numbers, ones = crew.Queried(first(crew.plan()), SHAPE).queries().values()
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
-    assert totals["ones"]().tolist() == [[2, 2, 2], [2, 2, 2]]
-    assert totals["numbers"]().tolist() == [sum(range(7))]
+    assert distributed_total(group, 1, lambda: ones.total(None)).tolist() == [[2, 2, 2], [2, 2, 2]]
+    assert distributed_total(group, 0, lambda: numbers.total(None)).tolist() == [sum(range(7))]
     _tell(group, _Do.STOP)
 
 

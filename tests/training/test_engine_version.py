@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "65530874f29ccdec39ac6afbdf451d3ecd971f886fc667a4d032c1b08b1fb61f"
+SOURCES = "f4440372dc03937a68efb704a826d3fa8ba38cdf6117381e2e04261ea26cea34"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
