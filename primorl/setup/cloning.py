@@ -19,7 +19,7 @@ from primorl.setup.declared import check_declared, check_partitions
 from primorl.setup.paid_training import PrivateStage
 from primorl.training.cloning import CloningSetup
 from primorl.training.policy_network import PolicyNetwork
-from primorl.training.public_start import public_start
+from primorl.training.pooled import public_start
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.training.training import Trained
 from primorl.trajectories.storage.manifest import Manifest
@@ -142,13 +142,13 @@ def cloning_setup(params: Params, manifest: Manifest, public: UnitStore, place: 
         local=LOCAL_FROM_PUBLIC if begun else LOCAL,
         server=SERVER,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     )
     return replace(setup, start=_public_start(setup, public)) if begun else setup
 
 
 def _public_start(setup: CloningSetup, public: UnitStore) -> Weights:
-    """Weights that the public split makes; see `primorl.training.public_start`."""
+    """Weights that the public split makes; see `primorl.training.pooled`."""
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
     return public_start(setup.architecture, normaliser, setup.source_of(public), setup.seed, setup.local.beta_nll)
 

@@ -28,13 +28,13 @@ from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
 from primorl.setup.planning import architecture, check_choices, make_plan
-from primorl.training.networks import Network
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitRows
 
 if TYPE_CHECKING:
     from primorl.training.dry_run import DryRun, Outcome
+    from primorl.training.policy_network import Network
     from primorl.training.setup import TrainingSetup
 
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
@@ -169,7 +169,7 @@ def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
         print(f"{stage}: {fit.reason}", file=sys.stderr)
 
 
-def noise_share(plan: Plan, shape: Network) -> float:
+def noise_share(plan: Plan, shape: "Network") -> float:
     """The noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 

@@ -7,7 +7,7 @@ from typing import Self
 
 from primorl.project.progress import progress_bar
 from primorl.tracking import StageRun
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
 

@@ -7,7 +7,7 @@ from primorl.dynamics.ensemble import Weights
 from primorl.setup.bounds import model_bounds, observation_columns
 from primorl.setup.compute import ALONE, Place, chosen_device, execution
 from primorl.setup.planning import architecture, check_choices, make_plan
-from primorl.training.public_start import public_start
+from primorl.training.pooled import public_start
 from primorl.training.setup import TrainingSetup
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
@@ -41,12 +41,12 @@ def training_setup(
         local=params.dynamics,
         server=params.dynamics,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     ).of_process(place.process, place.processes)
     return replace(setup, start=_public_start(setup, public)) if start and params.dynamics.start == "public" else setup
 
 
 def _public_start(setup: TrainingSetup, public: UnitStore) -> Weights:
-    """Weights that the public split makes; see `primorl.training.public_start`."""
+    """Weights that the public split makes; see `primorl.training.pooled`."""
     normaliser = setup.make_normaliser(public.flat(), {})
     return public_start(setup.ensemble, normaliser, public, setup.seed, setup.local.beta_nll)

@@ -25,11 +25,11 @@ from primorl.setup.losses import losses
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.cloning import CloningSetup
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.settings import LEAST_UNITS
+from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.test_train_model_resumption import KilledError, dying
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
@@ -46,7 +46,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone_work, "ROUNDS", 4)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
-    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(pooled, "_POOLED", dataclasses.replace(pooled._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 

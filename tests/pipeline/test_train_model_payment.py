@@ -20,7 +20,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.setup import reporting
-from primorl.training.engine_version import ENGINE_VERSION
+from primorl.training.state import ENGINE_VERSION
 from primorl.training.training import PublicEvaluation
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -128,7 +128,7 @@ def test_a_process_that_hangs_ends_the_training() -> None:
     """It is alive and its connections stand, so only silence tells."""
 
     def ask() -> None:
-        with launcher.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
+        with launcher.started(2, CREW) as watch, Group(watch=watch, silence=timedelta(seconds=1)) as group:
             _tell(group, crew.HANG)  # type: ignore[arg-type]
             group.settle()
             group.gather(torch.zeros(1))
