@@ -8,7 +8,6 @@ from pydantic import ValidationError
 from primorl.config.reading import shown
 
 UNKNOWN = "unknown key; remove it or check its spelling"
-REMOVED_BACKEND = "no longer a key: all environments are Gymnasium's; remove it"
 _MOST = 10
 
 
@@ -59,7 +58,7 @@ def explain(key: str, error: Any) -> str:
     if key.endswith("dynamics.processes"):
         return "unknown key; it is compute.processes, on which no charge depends"
     if kind in ("unexpected_keyword_argument", "invalid_key"):
-        return REMOVED_BACKEND if key.endswith("options.backend") else UNKNOWN
+        return UNKNOWN
     if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
         return "missing"
     if kind == "union_tag_invalid":
