@@ -284,7 +284,7 @@ def _clipped(
     params: Params, manifest: Manifest, public: UnitRows, values: dict[str, Any], dry_run: "DryRun"
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
-    from primorl.setup.training import training_setup
+    from primorl.setup.model_work import training_setup
     from primorl.trajectories.storage.store import UnitStore
 
     store = UnitStore.of(public)

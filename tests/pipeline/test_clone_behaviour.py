@@ -19,7 +19,7 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import clone_work, cloning
+from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
 from primorl.setup.losses import losses
 from primorl.setup.next_charges import check_all_fits
@@ -124,15 +124,15 @@ def test_a_version_with_other_constants_charges_nobody_again(
     partitions = Partitions.open(Path("data/partitions"))
 
     def prepared(params: Params) -> tuple[str, str]:
-        setup = cloning.cloning_setup(params, partitions.manifest, partitions.public)
-        return cloning.CLONING.identity(params, partitions), setup.digest
+        setup = clone_work.cloning_setup(params, partitions.manifest, partitions.public)
+        return clone_work.CLONING.identity(params, partitions), setup.digest
 
     identity, digest = prepared(asked)
-    local = dataclasses.replace(cloning.LOCAL, learning_rate=0.9)
+    local = dataclasses.replace(clone_work.LOCAL, learning_rate=0.9)
     other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local}
     with monkeypatch.context() as patched:
         for name in (name for name in other if name.startswith(constant)):
-            patched.setattr(clone_work if name == "ROUNDS" else cloning, name, other[name])
+            patched.setattr(clone_work, name, other[name])
         assert prepared(asked)[0] == identity
         assert prepared(asked)[1] != digest
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 1.0)
@@ -224,16 +224,16 @@ def test_a_clone_costs_what_was_asked_for() -> None:
 @pytest.mark.parametrize(("units", "expected"), [(100_000, 0.2), (3_000, 0.1059), (300, 0.01059)])
 def test_the_clip_shrinks_where_noise_would_carry_the_weights_away(units: int, expected: float) -> None:
     """By d = 2,457, T = 40, β = 0.9 and z = 13.55: the walk z C √(dT) / (qK (1 - β)) is 5 at most."""
-    norm = cloning.clipping_norm(2457, units, 13.55)
+    norm = clone_work.clipping_norm(2457, units, 13.55)
     walk = 13.55 * norm * math.sqrt(2457 * 40) / (0.3 * units) / (1 - 0.9)
     assert walk <= 5.001
     assert norm == expected
-    assert cloning.clipping_norm(2457, units, 0.0) == 0.2
+    assert clone_work.clipping_norm(2457, units, 0.0) == 0.2
 
 
 def setup_of(params: Params) -> tuple[CloningSetup, Partitions]:
     partitions = Partitions.open(Path("data/partitions"))
-    return cloning.cloning_setup(params, partitions.manifest, partitions.public), partitions
+    return clone_work.cloning_setup(params, partitions.manifest, partitions.public), partitions
 
 
 def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
@@ -243,8 +243,8 @@ def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked:
     judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
     losses = judge.compare(setup.initial_weights(), setup.first_weights())
     assert losses.final < losses.initial - 0.01
-    assert setup.local == cloning.LOCAL_FROM_PUBLIC
-    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
+    assert setup.local == clone_work.LOCAL_FROM_PUBLIC
+    assert setup.plan.clip == clone_work.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
 
 
 @pytest.mark.parametrize(("public", "normaliser"), [(LEAST_UNITS - 1, "public"), (LEAST_UNITS, "bounds")])
@@ -260,8 +260,8 @@ def test_rounds_begin_with_random_weights_where_no_start_can_be_made(
         )
     )
     assert setup.start is None
-    assert setup.local == cloning.LOCAL
-    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA).clip
+    assert setup.local == clone_work.LOCAL
+    assert setup.plan.clip == clone_work.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA).clip
 
 
 def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -276,8 +276,8 @@ def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, mon
     partitions = Partitions.open(Path("data/partitions"))
     with monkeypatch.context() as patched:
         patched.setattr(json, "dumps", spying)
-        cloning.CLONING.identity(asked, partitions)
-        cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), partitions)
+        clone_work.CLONING.identity(asked, partitions)
+        clone_work.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), partitions)
     first, second = ({"network"} & set(content) for content in seen if "stage" in content)
     assert (first, second) == (set(), {"network"})
 

@@ -19,7 +19,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.setup import reporting
+from primorl.setup import paid_training
 from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.training import PublicEvaluation
 from tests.pipeline import tiny_policy
@@ -261,14 +261,14 @@ def test_accounting_takes_a_small_share_of_the_rounds(monkeypatch: pytest.Monkey
         asked.append(rounds)
         return accounting.Spent(1.0, 1.0, 1e-5)
 
-    monkeypatch.setattr(reporting.time, "monotonic", lambda: clock)
+    monkeypatch.setattr(paid_training.time, "monotonic", lambda: clock)
     monkeypatch.setattr(Plan, "spent", spent)
     run, plan = (
         RememberingRun(),
         Plan(9, "trajectory", PoissonSampler(0.5), EnsembleClip(0.5, "flat", 2, 2), 1.0, 100, 1e-3),
     )
     setup = training_setup(plan, Architecture(2, 1, 2, (4,), -10.0, 0.5))
-    with reporting.TrainingReport(run, setup, "train_model") as report:  # type: ignore[arg-type]
+    with paid_training.TrainingReport(run, setup, "train_model") as report:  # type: ignore[arg-type]
         for done in range(1, 101):
             clock += 1.0
             report(done, PublicEvaluation(done, 0.5, (0.1, 0.1, 0.1)) if done % 2 == 0 else None)

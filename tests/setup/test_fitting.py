@@ -19,11 +19,9 @@ from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
 from primorl.setup.fitting import TRAINING_KEYS, Fit, check_verdict
-from primorl.setup.model_training import MODEL_TRAINING
-from primorl.setup.model_work import model_identity
+from primorl.setup.model_work import MODEL_TRAINING, model_identity, training_setup
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
-from primorl.setup.training import training_setup
 from primorl.training import dry_run
 from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest

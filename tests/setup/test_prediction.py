@@ -12,9 +12,9 @@ import pytest
 
 from primorl.policy.loaded import Policy
 from primorl.project.errors import PipelineError
-from primorl.setup import observation_tables, table_files
-from primorl.setup.observation_tables import ObservationTable
+from primorl.setup import tables
 from primorl.setup.prediction import predict
+from primorl.setup.tables import ObservationTable
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.tabular.columns import columns_of
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
@@ -148,7 +148,7 @@ def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path,
 def test_a_missing_vector_is_not_guessed(project: Path) -> None:
     """Arrow reads no Parquet file with one; if a later version does, its numbers must not be taken."""
     missing = pa.array([[1.0] * 3, None, [2.0] * 3, [3.0] * 3], VECTORS)
-    found = observation_tables._vectors(missing.slice(1, 2))
+    found = tables._vectors(missing.slice(1, 2))
     assert np.isnan(found[0]).all()
     assert found[1].tolist() == [2.0] * 3
     Path("policy").mkdir()
@@ -162,25 +162,25 @@ def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypa
     values[:, 2] = 5
     given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
     predict(policy, given, Path("whole.csv"), keep=["age"])
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(table_files, "_CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 300)
     predict(policy, given, Path("parts.csv"), keep=["age"])
     assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
 
 
 def test_batches_get_smaller_with_the_width(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise memory would grow with the number of columns."""
-    monkeypatch.setattr(table_files, "_CELLS_PER_BATCH", 12)
+    monkeypatch.setattr(tables, "_CELLS_PER_BATCH", 12)
     given = table({"observation": pa.array([[0.0] * 3] * 10, VECTORS)}, "in.parquet")
-    batches = table_files.ParquetTable(given).batches(["observation"])
+    batches = tables.ParquetTable(given).batches(["observation"])
     assert [rows for _, rows, _ in batches] == [4, 4, 2]
 
 
 def test_many_short_rows_are_several_batches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of a CSV has a fixed number of bytes; the network's layers take memory for every row."""
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 4)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 4)
     given = text("x\n" + "1\n" * 10, "in.csv")
-    batches = list(table_files.CsvTable(given).batches(["x"]))
+    batches = list(tables.CsvTable(given).batches(["x"]))
     assert [rows for _, rows, _ in batches] == [4, 4, 2]
     assert sum(done for _, _, done in batches) == given.stat().st_size
 
@@ -216,7 +216,7 @@ def test_a_number_that_could_be_two_stops_the_command(
     policy: Policy, cell: str, mark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,234 may be 1.234 or a thousand times it; also in a later batch, and among commas where it is quoted."""
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
     for delimiter in ";,":
         lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
         given = text("".join(f"{delimiter.join(line)}\n" for line in lines), "in.csv")
@@ -241,7 +241,7 @@ def test_a_delimiter_in_a_quoted_name_separates_nothing(policy: Policy, mark: st
         given = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "in.csv")
         assert predict(policy, given, Path("out.csv")) == (1, 0)
         log = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "log.csv")
-        assert columns_of(log)[0].delimiter == table_files.CsvTable(given).delimiter == ","
+        assert columns_of(log)[0].delimiter == tables.CsvTable(given).delimiter == ","
     alone = ObservationTable(text('"x,y"\n1\n\n3\n', "one.csv"), ["x,y"], vector=False, keep=())
     assert sum(len(batch.observations) for batch in alone.batches()) == 3
 
@@ -322,15 +322,15 @@ def test_a_truncated_file_and_ctrl_c_leave_the_last_output(policy: Policy, monke
     with pytest.raises(PipelineError, match=r"in\.parquet: truncated or corrupt after row \d+"):
         predict(policy, given, Path("out.csv"))
 
-    batches = table_files.ParquetTable.batches
+    batches = tables.ParquetTable.batches
 
     def interrupted(self: Any, columns: Any) -> Any:
         yield next(batches(self, columns))
         raise KeyboardInterrupt
 
     table(columns, "in.parquet")
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 100)
-    monkeypatch.setattr(table_files.ParquetTable, "batches", interrupted)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 100)
+    monkeypatch.setattr(tables.ParquetTable, "batches", interrupted)
     with pytest.raises(KeyboardInterrupt):
         predict(policy, given, Path("out.csv"))
     assert Path("out.csv").read_text() == "before"

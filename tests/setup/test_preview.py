@@ -9,8 +9,8 @@ import pytest
 from primorl.commands import check
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.setup import preview as found_by
-from primorl.setup.preview import Preview, preview
+from primorl.setup import next_charges as found_by
+from primorl.setup.next_charges import Preview, preview
 from tests.pipeline.training_project import trained, with_changes, write_partitions
 from tests.trajectories.builders import INFO, episode
 
