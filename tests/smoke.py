@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from primorl.trajectories.sources.replay.recording import Episode  # noqa: E402
+from primorl.trajectories.sources.minari.writing import Episode  # noqa: E402
 from tests.trajectories.builders import write_raw  # noqa: E402  after the line above
 
 TINY_DATASET: dict[str, Any] = {

@@ -74,7 +74,7 @@ def lead(repeats: int) -> list[dict[str, object]]:
         weights = shape.initial_weights(0)
         with (
             launcher.started(PROCESSES, [*command, "--shape", str(number)]) as watch,
-            Group(CPU, watch=watch) as group,
+            Group(watch=watch) as group,
         ):
             first = plan.of_process(0, PROCESSES)
             own = rounds_of(first, shape, source_of(first, shape, transitions), normaliser)
@@ -130,7 +130,7 @@ def follow(number: int) -> None:
     torch.set_num_threads(1)
     members, width, transitions, cohort, _ = SHAPES[number]
     shape, plan, _ = parts(members, width, transitions, cohort)
-    with Group(CPU) as group:
+    with Group() as group:
         own = plan.of_process(group.process, group.processes)
         serve(group, {}, shape, CPU, partial(rounds_of, own, shape, source_of(own, shape, transitions)))
 

@@ -3,20 +3,19 @@
 import math
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from primorl.dynamics.config import PublicLosses, Variant
+from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
-from primorl.policy.exported import DeterministicPolicy, Layers, Names
-from primorl.policy.saved import SCALES
-from primorl.project.elapsed import ElapsedTime
+from primorl.policy.exported import DeterministicPolicy, Layers
+from primorl.policy.loaded import SCALES
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
 from primorl.project.values import Within
@@ -228,47 +227,30 @@ def save(
     folder: Path,
     behaviour: BehaviourPolicy,
     *,
-    variant: Variant,
-    environment: str | None,
-    names: Names | None,
-    elapsed: ElapsedTime | None = None,
-    observation_range: tuple[Tensor, Tensor] | None,
     rounds: int,
     engine_version: int,
     public_loss: PublicLosses | None,
+    **facts: Any,
 ) -> None:
-    """Write the files of a policy (`exported.save`), and ``behaviour.json`` and ``spread.safetensors``.
+    """Write the files of a policy, and ``behaviour.json`` and ``spread.safetensors``.
 
     Args:
         folder: an existing folder.
         behaviour: the clone.
-        variant: ``dynamics.variant`` of params.yaml.
-        environment: id of the Gymnasium environment; None: no simulator.
-        names: of the dimensions of observations, then of the actions.
-        elapsed: the dimension that is the time since the row before; None: there is none.
-        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
         rounds: in the weights.
         engine_version: of the engine that trained it.
         public_loss: on the public split, if there is one.
+        facts: variant, environment, names and whatever else `exported.save` takes.
     """
-    exported.save(
-        folder,
-        [behaviour.policy],
-        variant=variant,
-        policy="models/behaviour",
-        environment=environment,
-        names=names,
-        elapsed=elapsed,
-        observation_range=observation_range,
-        drawn=behaviour.discrete_actions,
-    )
+    exported.save(folder, [behaviour.policy], policy="models/behaviour", drawn=behaviour.discrete_actions, **facts)
     if behaviour.spread is not None:
         parts = zip(("weight", "bias"), behaviour.spread, strict=True)
         save_file({name: part.detach().float().cpu().contiguous() for name, part in parts}, folder / SPREAD)
-    BehaviourConfig(
+    config = BehaviourConfig(
         made=True,
         log_variance=behaviour.log_variance,
         rounds=rounds,
         engine_version=engine_version,
         public_loss=public_loss,
-    ).write(folder)
+    )
+    config.write(folder)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.config import Variant
 from primorl.policy.config import CandidateRecord, Folder, PolicyConfig
-from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
+from primorl.policy.loaded import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.files import file_sha256
 

@@ -1,34 +1,17 @@
-"""A policy that others are held near: what SAC needs of it."""
+"""KL constraint to a prior policy, such as a clone of the behaviour."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.exported import Layers
 from primorl.policy.replay import Scaling
 
 _LOG_ROOT = 0.5 * math.log(2 * math.pi)
-
-
-class Prior(Protocol):
-    """A stochastic policy: `primorl.policy.behaviour.BehaviourPolicy` is one."""
-
-    @property
-    def discrete_actions(self) -> bool:
-        """Whether actions are one-hot vectors."""
-
-    def mean_and_std(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """Of actions in a box, scaled to [-1, 1]: ``[.., S]`` in the environment's units to two ``[.., A]``."""
-
-    def log_probabilities(self, observation: Tensor) -> Tensor:
-        """Of every discrete action: ``[.., S]`` in the environment's units to ``[.., A]``."""
-
-    def actor_layers(self, observation_mean: Tensor, observation_scale: Tensor) -> Layers:
-        """Layers of an actor that acts as this policy does on observations that are standardised in this way."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +39,7 @@ class Normals:
 
 
 @dataclass(frozen=True)
-class Leash:
+class KLConstraint:
     """A prior as G policies see it, and how far from it each of them may go.
 
     Attributes:
@@ -65,12 +48,14 @@ class Leash:
         targets: κ of every policy, ``[G]``: what α holds the divergence KL(π‖π_b) at.
     """
 
-    prior: Prior
+    prior: BehaviourPolicy
     scaling: Scaling
     targets: Tensor
 
     @classmethod
-    def of(cls, prior: Prior, scaling: Scaling, divergences: Sequence[float], device: torch.device) -> "Leash":
+    def of(
+        cls, prior: BehaviourPolicy, scaling: Scaling, divergences: Sequence[float], device: torch.device
+    ) -> "KLConstraint":
         """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if they are discrete.
 
         Raises:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import in_bounds
-from primorl.policy.model import Model
 from primorl.project.errors import PipelineError
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
@@ -84,7 +84,7 @@ class Scaling:
     discrete_actions: bool = False
 
     @classmethod
-    def of(cls, model: Model, reward_scale: float) -> "Scaling":
+    def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
         """The scales of ``model``.
 
         Raises:

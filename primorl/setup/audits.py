@@ -17,7 +17,7 @@ from primorl.setup.model_work import training_setup
 from primorl.setup.planning import make_plan
 from primorl.tracking.store import Log
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 CONFIDENCE = 0.99
 """Of all bounds of one report together. Audits are repeated, and a false alarm would stop a release: so not 95%."""

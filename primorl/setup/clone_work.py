@@ -26,13 +26,13 @@ from primorl.setup.partitions import Partitions
 from primorl.setup.private_stage import PrivateStage
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.setup.compute import Place
     from primorl.training.policy_network import PolicyNetwork
     from primorl.training.setup import TrainingSetup
     from primorl.training.training import Trained
-    from primorl.trajectories.storage.store import UnitStore
 
 STAGE = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
@@ -196,7 +196,7 @@ def clone_plan(
 
 
 def cloning_setup(
-    params: Params, manifest: Manifest, public: "UnitStore", place: "Place | None" = None
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None
 ) -> "TrainingSetup":
     """Set up the training of the clone that params.yaml asks for, on the data that the manifest describes.
 
@@ -238,7 +238,7 @@ def cloning_setup(
         local=LOCAL_FROM_PUBLIC if begun else LOCAL,
         server=SERVER,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     )
     return from_public(setup, public) if begun else setup
 

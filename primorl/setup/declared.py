@@ -9,17 +9,16 @@ import numpy.typing as npt
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.dynamics.ensemble import Bounds
     from primorl.training.normaliser_query import ObservationColumns
-    from primorl.trajectories.storage.store import UnitStore
 
 Floats = npt.NDArray[np.float32]
 
 
-def observation_bounds(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Floats, Floats]:
+def observation_bounds(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Floats, Floats]:
     """Bound model states, [S] each: as declared, or by the environment or the public split; never by private data.
 
     Raises:
@@ -44,7 +43,7 @@ def observation_bounds(params: Params, manifest: Manifest, public: UnitRows) -> 
     return low, high
 
 
-def model_bounds(params: Params, manifest: Manifest, public: "UnitStore") -> "Bounds":
+def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> "Bounds":
     """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by the public split."""
     import torch
 
@@ -67,7 +66,7 @@ def observation_columns(manifest: Manifest) -> "ObservationColumns":
     return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
 
 
-def check_declared(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse parts of different datasets, public statistics where nobody is public, and infinite bounds of actions.
 
     Raises:

@@ -19,6 +19,7 @@ from primorl.setup.partitions import Partitions
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.setup.private_stage import PrivateStage
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.setup.compute import Place
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from primorl.training.public_evaluation import PublicEvaluation
     from primorl.training.setup import TrainingSetup
     from primorl.training.training import Trained
-    from primorl.trajectories.storage.store import UnitStore
 
 STAGE = "train_model"
 
@@ -95,7 +95,7 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
 
 
 def training_setup(
-    params: Params, manifest: Manifest, public: "UnitStore", place: "Place | None" = None, *, start: bool = True
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None, *, start: bool = True
 ) -> "TrainingSetup":
     """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
 
@@ -126,21 +126,21 @@ def training_setup(
         local=params.dynamics,
         server=params.dynamics,
         seed=params.seed,
-        execution=execution(params.compute, device, place),
+        execution=execution(params.compute, device),
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
 
 
-def from_public(setup: "TrainingSetup", public: "UnitStore") -> "TrainingSetup":
-    """Begin the rounds with weights that the public split makes; see `primorl.training.public_start`."""
-    from primorl.training.public_start import public_start
+def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
+    """Begin the rounds with weights that the public split makes; see `primorl.training.pooled`."""
+    from primorl.training.pooled import public_start
 
     normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
     source, beta = setup.source_of(public), setup.local.beta_nll
     return replace(setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta))
 
 
-def _fitted_setup(params: Params, manifest: Manifest, public: "UnitStore", place: "Place") -> "TrainingSetup":
+def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":
     return training_setup(fitted(params, manifest, public)[0], manifest, public, place)
 
 
@@ -152,7 +152,6 @@ def _train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitio
     """
     from primorl.setup.paid_training import log_evaluation
     from primorl.training.pooled import train_pooled
-    from primorl.trajectories.storage.store import UnitStore
 
     rows = partitions.open_private(sys.maxsize)
     assert isinstance(rows, UnitStore)

@@ -210,7 +210,7 @@ def check_next(params: Params) -> None:
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
     """
     partitions = Partitions.open(PARTITIONS)
-    manifest, public = partitions.manifest, partitions.rows
+    manifest, public = partitions.manifest, partitions.public
     check_public(params, manifest, public)
     chosen, fit = fitted(params, manifest, public)
     check_verdict(params, fit)
@@ -346,8 +346,8 @@ def preview(params: Params) -> Preview | None:
     partitions = Partitions.open(PARTITIONS)
     if partitions.manifest.info.dataset != params.dataset:
         return None
-    chosen, _ = fitted(params, partitions.manifest, partitions.rows)
-    check_choices(chosen, partitions.manifest, partitions.rows)
+    chosen, _ = fitted(params, partitions.manifest, partitions.public)
+    check_choices(chosen, partitions.manifest, partitions.public)
     check_clone(chosen, partitions.manifest)
     plan = make_plan(chosen, partitions.manifest)
     spent = plan.spent()

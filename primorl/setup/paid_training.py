@@ -24,18 +24,17 @@ from primorl.project.files import check_writable, home
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
-from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
-from primorl.setup.launcher import join, joined
+from primorl.setup.compute import Place, ThreadChoice, kept_bytes
+from primorl.setup.launcher import joined
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_stage import PrivateStage
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.independence import check_setup
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import TrainingState
+from primorl.training.state import ENGINE_VERSION, TrainingState
 from primorl.training.training import Trained, train
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
@@ -139,7 +138,7 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
     if not stage.asked(params):
         return  # one process does what there is to do
     place = Place.of(params.compute)
-    with join(place, chosen_device(params.compute, place)) as group:
+    with Group() as group:
         granted = wait_for_grant(group)
         if granted is None:
             return
@@ -172,7 +171,7 @@ def _train(
     on_round: OnRound,
 ) -> Trained:
     """Run the rounds that the payment has left, or restore what an earlier run finished."""
-    with joined(place, setup.execution.device, stage.name, needed=not payment.finished) as group:
+    with joined(place, stage.name, needed=not payment.finished) as group:
         private = None
         if not payment.finished:
             private = setup.source_of(_granted(params, setup, partitions, payment, place, group))

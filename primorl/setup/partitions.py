@@ -2,7 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,12 +11,11 @@ from primorl.project.errors import PipelineError
 from primorl.setup.accounts import check_secret, dataset_version
 from primorl.trajectories.identity.fingerprint import project_secret
 from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.storage.loading import EVERY
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import EVERY, UnitStore
 
 if TYPE_CHECKING:
-    from primorl.trajectories.storage.store import ShardedStore, UnitStore
+    from primorl.trajectories.storage.store import ShardedStore
 
 
 @dataclass(frozen=True)
@@ -27,13 +25,13 @@ class Partitions:
     Attributes:
         folder: ``data/partitions``.
         manifest: facts and counts that are declared public.
-        rows: of the public split; there may be none.
+        public: the public split; it may be empty.
         version: the units, as the ledger knows them.
     """
 
     folder: Path
     manifest: Manifest
-    rows: UnitRows
+    public: UnitStore
     version: Version
 
     @classmethod
@@ -46,14 +44,7 @@ class Partitions:
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
         version = dataset_version(manifest, folder)
-        return cls(folder, manifest, _public_rows(manifest, version, folder), version)
-
-    @cached_property
-    def public(self) -> "UnitStore":
-        """The public split as tensors; it may be empty."""
-        from primorl.trajectories.storage.store import UnitStore
-
-        return UnitStore.of(self.rows)
+        return cls(folder, manifest, _public_units(manifest, version, folder), version)
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -95,11 +86,11 @@ class Partitions:
         return store
 
 
-def _public_rows(manifest: Manifest, version: Version, folder: Path) -> UnitRows:
+def _public_units(manifest: Manifest, version: Version, folder: Path) -> UnitStore:
     """Read the public split, whose units must be those that the ledger knows as public."""
     info = manifest.info
     found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
-    rows = UnitRows.open(folder / "public", found.update)
+    rows = UnitStore.open(folder / "public", found.update)
     if found.to_bytes() != version.public:
         raise PipelineError(
             f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this project's "

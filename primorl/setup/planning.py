@@ -19,7 +19,7 @@ from primorl.project.errors import PipelineError
 from primorl.setup.declared import check_declared, needs_public, observation_bounds, observation_columns
 from primorl.training.settings import LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:
@@ -117,7 +117,7 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
         ) from None
 
 
-def check_choices(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
 
     Raises:
@@ -142,7 +142,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitRows) -> None:
         )
 
 
-def _check_start_of_weights(params: Params, public: UnitRows) -> None:
+def _check_start_of_weights(params: Params, public: UnitStore) -> None:
     """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
     if params.dynamics.start != "public":
         return
@@ -178,7 +178,7 @@ def _check_starts(params: Params, manifest: Manifest) -> None:
         )
 
 
-def _check_termination(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
     chosen, size = manifest.info.termination, public.observation_size
     key = f"datasets/{params.dataset}.yaml: termination"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from primorl.config.params import Params
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.setup.compute import Place
     from primorl.tracking import StageRun
     from primorl.training.setup import TrainingSetup
     from primorl.training.training import Trained
-    from primorl.trajectories.storage.store import UnitStore
 
 
 @dataclass(frozen=True)

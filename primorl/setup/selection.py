@@ -16,7 +16,7 @@ from primorl.evaluation.private.episodes import EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
-from primorl.policy.saved import EPOCHS, FINAL
+from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.mechanism.selection import Selection
 from primorl.privacy.statement import Statement

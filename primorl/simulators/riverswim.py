@@ -95,7 +95,7 @@ class Riverswim(Single):
     """
 
     def __init__(self, p: float):
-        super().__init__(RiverswimBatch(p))
+        super().__init__(RiverswimBatch(p), RiverswimBatch.observation_low, RiverswimBatch.observation_high)
 
 
 for _p, _id in ENVIRONMENTS.items():

@@ -14,8 +14,8 @@ from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
-from primorl.training.networks import Network
 from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
+from primorl.training.policy_network import Network
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
 from primorl.training.start_query import STARTS, StartQuery
 

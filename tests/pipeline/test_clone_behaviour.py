@@ -20,10 +20,10 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import clone_work
 from primorl.setup.partitions import Partitions
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.cloning import CloningSetup
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluator
+from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, watch_private, with_changes
 from tests.trajectories.builders import INFO, snapshot
@@ -39,7 +39,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone_work, "ROUNDS", 4)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
-    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(pooled, "_POOLED", dataclasses.replace(pooled._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.trajectories.sources.minari.writing import EpisodeWriter
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, trajectory_table
 
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.identity.duplicates import DuplicateCheck
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from tests.trajectories.builders import episode, table
 
 

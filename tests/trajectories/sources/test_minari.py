@@ -251,7 +251,7 @@ def without_an_episode(data: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (without_column, "episode 1: a file or array is missing, nested or corrupt; needed are"),
+        (without_column, "episode 1: a file or array is missing, nested or corrupt, or claims"),
         (cut_short, "episode 1: a file or array is missing, nested or corrupt"),
         (with_nulls, "episode 1: a file or array is missing, nested or corrupt"),
         (without_an_episode, "its number of episodes is not the one in metadata.json"),

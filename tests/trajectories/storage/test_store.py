@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import primorl.trajectories.storage.store as module
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.parquet import PartWriter
 from primorl.trajectories.storage.store import ShardedStore, UnitStore, open_units
