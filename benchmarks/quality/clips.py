@@ -27,7 +27,7 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.project.paths import MANIFEST, PRIVATE, PUBLIC
 from primorl.setup.fitting import fitted, noise_share
-from primorl.setup.training import training_setup
+from primorl.setup.model_work import training_setup
 from primorl.training.dry_run import update_norms
 from primorl.training.local_update import ensemble_clip
 from primorl.training.public_evaluation import PublicEvaluator

@@ -17,8 +17,8 @@ import torch
 from primorl.config.params import load
 from primorl.evaluation.returns import episode_returns
 from primorl.project.paths import PARTITIONS
-from primorl.setup.behaviour_files import behaviour_policy
-from primorl.setup.cloning import cloning_setup
+from primorl.setup.clone_work import cloning_setup
+from primorl.setup.model_files import behaviour_policy
 from primorl.setup.partitions import Partitions
 
 

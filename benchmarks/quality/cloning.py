@@ -1,4 +1,4 @@
-"""How close a private clone comes to a fit without privacy, on simulated logs: what chose `primorl.setup.cloning`.
+"""How close a private clone comes to a fit without privacy, on simulated logs: what chose `primorl.setup.clone_work`.
 
     python -m benchmarks.quality.cloning --project FOLDER --epsilon 0.1 0.25 0.5 [--norm 0.2] [--rate 1]
 
@@ -20,8 +20,8 @@ from torch import Tensor
 from primorl.config.blocks import FIRST_CLONE, Behaviour
 from primorl.dynamics.ensemble import Bounds, Weights
 from primorl.privacy.mechanism.plan import Plan
-from primorl.setup import clone_work, cloning
-from primorl.setup.bounds import observation_columns
+from primorl.setup import clone_work as cloning
+from primorl.setup.declared import observation_columns
 from primorl.training.cloning import CloningSetup
 from primorl.training.cohort import CohortSource
 from primorl.training.policy_network import policy_row_losses
@@ -56,7 +56,7 @@ def main() -> None:
     print(f"{manifest.info.dataset}: {manifest.private_units} units")
     shape = cloning.policy_network(BEHAVIOUR, manifest)
     for epsilon in given.epsilon:
-        noise = clone_work.noise_for(epsilon, DELTA)
+        noise = cloning.noise_for(epsilon, DELTA)
         for norm, rate, momentum in itertools.product(given.norm, given.rate, given.momentum):
             for seed in range(given.seeds):
                 plan = cloning.clone_plan(shape, manifest, noise, DELTA, norm)

@@ -23,7 +23,7 @@ from benchmarks.quality.logs.project import ROOT, lay, partitions
 from primorl.config.params import load
 from primorl.project.paths import MANIFEST, PRIVATE, PUBLIC
 from primorl.setup.fitting import fitted
-from primorl.setup.training import training_setup
+from primorl.setup.model_work import training_setup
 from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.training import train
 from primorl.trajectories.storage.manifest import Manifest

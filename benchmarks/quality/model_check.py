@@ -28,7 +28,7 @@ from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.project.files import replaced_directory
 from primorl.setup.estimators import MODEL_CHECK
 from primorl.setup.evaluation_problem import evaluation_problem
-from primorl.setup.training import training_setup
+from primorl.setup.model_work import training_setup
 from primorl.training.training import train
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore

@@ -30,7 +30,7 @@ from primorl.project.records import read_record, record, write_record
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.training.dry_run import DryRun, Outcome
@@ -119,7 +119,7 @@ class Fit:
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
 
 
-def fitted(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Params, Fit]:
+def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
     """Fit the settings that are to be fitted, and judge all of them.
 
     Args:
@@ -174,12 +174,12 @@ def noise_share(plan: Plan, shape: "Network") -> float:
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
-def _made(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _made(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
     return (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public)
 
 
-def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The candidate with the lowest loss in a dry run."""
     from primorl.training.dry_run import DryRun
 
@@ -217,7 +217,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     )
 
 
-def _by_rule(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
     few = _starts_from_few(params, public)
     common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
@@ -247,14 +247,14 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     )
 
 
-def _starts_from_few(params: Params, public: UnitRows) -> bool:
+def _starts_from_few(params: Params, public: UnitStore) -> bool:
     """Whether the rounds begin from public units that are too few for a dry run."""
     if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN or params.privacy.statistics.normaliser == "private":
         return False
     return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
 
 
-def _candidates(params: Params, manifest: Manifest, public: UnitRows) -> Iterator[dict[str, Any]]:
+def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
     common = _common(manifest, public) | _FROM_PUBLIC
     seen = []
@@ -280,10 +280,10 @@ class _Candidate:
 
 
 def _clipped(
-    params: Params, manifest: Manifest, public: UnitRows, values: dict[str, Any], dry_run: "DryRun"
+    params: Params, manifest: Manifest, public: UnitStore, values: dict[str, Any], dry_run: "DryRun"
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
-    from primorl.setup.training import training_setup
+    from primorl.setup.model_work import training_setup
 
     tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
     from_public = tried.dynamics.start == "public"
@@ -297,7 +297,7 @@ def _clipped(
     return _Candidate(values, setup, from_public)
 
 
-def _common(manifest: Manifest, public: UnitRows) -> dict[str, Any]:
+def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
     """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
     usual = _ROWS
     if public.units:
@@ -313,7 +313,7 @@ def _wanted(params: Params, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in params.unfitted}
 
 
-def _digest(params: Params, manifest: Manifest, public: UnitRows) -> str:
+def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     """Of everything that a fit depends on but code."""
     unfitted, info = params.unfitted, manifest.info
     blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}

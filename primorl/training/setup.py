@@ -32,7 +32,7 @@ class TrainingSetup:
     """A private training without its data.
 
     The stage, the other processes, the audit and the attacks all train from such an object. It is built from
-    params.yaml, the manifest and the public split (`primorl.setup.training`); no private byte is read for it.
+    params.yaml, the manifest and the public split (`primorl.setup.model_work`); no private byte is read for it.
 
     Attributes:
         plan: sampler, clip, noise, queries and what they cost.

@@ -101,27 +101,6 @@ def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.threads == 4
 
 
-@pytest.mark.parametrize(
-    ("most", "threads", "device"), [(1, None, "cpu"), (4, 4, "cpu"), (4, None, "cuda")], ids=["alone", "asked", "gpu"]
-)
-def test_threads_stay_where_there_is_no_choice(
-    monkeypatch: pytest.MonkeyPatch, most: int, threads: int | None, device: str
-) -> None:
-    machine = Machine(monkeypatch, most)
-    machine.seconds[most] = 9.0
-    ThreadChoice(settings(threads=threads), torch.device(device)).update()
-    assert (machine.threads, machine.probes) == (most, 0)
-
-
-def test_a_probe_measures_and_leaves_its_number_of_threads() -> None:
-    before = torch.get_num_threads()
-    try:
-        assert 0 < compute._probe(1) < 10
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
-
-
 WATCHED = """
 import importlib, os, sys
 class Watch:

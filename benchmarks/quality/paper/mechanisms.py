@@ -49,7 +49,7 @@ from primorl.evaluation.returns import episode_returns
 from primorl.policy import sac
 from primorl.policy.replay import ReplayBuffer
 from primorl.project.paths import MANIFEST, PRIVATE, PUBLIC
-from primorl.setup.training import training_setup
+from primorl.setup.model_work import training_setup
 from primorl.simulators.environments import reset_states
 from primorl.sweeps.file import read_sweep, with_settings
 from primorl.sweeps.sweeping import check_partition

@@ -1,20 +1,32 @@
-"""Tables of observations as the matrices that a policy takes: its dimensions are found by the names of columns."""
+"""Tables of observations in Parquet or CSV as the matrices that a policy takes; memory does not grow with the file.
+
+The dimensions of an observation are found by the names of columns. Errors name the file and the row, counted from 1
+without a CSV's header. They quote no cell.
+"""
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 
 from primorl.config.tabular import CsvFormat, DecimalPoint
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
-from primorl.setup.table_files import CsvTable, ParquetTable, open_table
+from primorl.trajectories.sources.tabular.columns import header_of
 from primorl.trajectories.sources.tabular.elapsed import RowOrder, elapsed_in
 
+_CELLS_PER_BATCH, _ROWS_PER_BATCH = 2**22, 2**16
+_CSV_BLOCK_BYTES = 2**22
+_PARQUET_BUFFER_BYTES = 2**16
+_UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError)
 _VECTOR = "observation"
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$"
 _NUMBERS: dict[DecimalPoint, str] = {".": _NUMBER, ",": _NUMBER.replace(r"\.", ",")}
@@ -24,9 +36,145 @@ _MARKED = r"^[-+]?[.,]?\d+([.,]\d*|[ '\x{a0}\x{202f}]\d{3})*([eE][-+]?\d+)?$"
 Matrix = npt.NDArray[np.float64]
 
 
+class ParquetTable:
+    """A Parquet file; raises a `PipelineError` if it is not readable.
+
+    Attributes:
+        path: the file.
+        names: of its columns.
+        total: how much `batches` counts in all.
+        unit: of that.
+    """
+
+    unit = "row"
+
+    def __init__(self, path: Path):
+        self.path = path
+        try:
+            # Without `pre_buffer` and threads Arrow holds what it decodes, and not all row groups of the file.
+            self._file = pq.ParquetFile(path, pre_buffer=False, buffer_size=_PARQUET_BUFFER_BYTES)
+        except (pa.ArrowMemoryError, MemoryError):
+            raise
+        except _UNREADABLE:
+            raise PipelineError(f"{path}: not readable as Parquet: truncated, corrupt or empty; repair it") from None
+        self.names: list[str] = self._file.schema_arrow.names
+        self.total: int = self._file.metadata.num_rows
+
+    def type_of(self, column: str) -> pa.DataType:
+        """Return the type of a column's decoded values."""
+        kind = self._file.schema_arrow.field(column).type
+        return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[dict[str, pa.Array], int, int]]:
+        """Yield columns of a batch by name, its number of rows, and how much of `total` it is.
+
+        Raises:
+            PipelineError: the file is corrupt further down.
+        """
+        width = sum(getattr(self.type_of(column), "list_size", 1) for column in columns)
+        rows, read = min(_ROWS_PER_BATCH, max(1, _CELLS_PER_BATCH // max(1, width))), 0
+        try:
+            for batch in self._file.iter_batches(rows, columns=list(columns), use_threads=False):
+                found = {column: batch.column(column) for column in columns}
+                decoded = {
+                    column: array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+                    for column, array in found.items()
+                }
+                yield decoded, batch.num_rows, batch.num_rows
+                read += batch.num_rows
+        except (pa.ArrowMemoryError, MemoryError):
+            raise
+        except _UNREADABLE:
+            vectors = any(pa.types.is_fixed_size_list(self.type_of(column)) for column in columns)
+            # Arrow reads no missing vector.
+            why = "truncated, corrupt, or a vector is missing" if vectors else "truncated or corrupt"
+            raise PipelineError(f"{self.path}: {why} after row {read}; repair it") from None
+
+
+class CsvTable:
+    """A CSV file in UTF-8 with a header; see `ParquetTable`. Every field is read as text."""
+
+    unit = "byte"
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._ragged: list[int] = []
+        with path.open("rb") as file:
+            header = file.readline(_CSV_BLOCK_BYTES).decode("utf-8-sig", "replace")
+        self.delimiter, fields = header_of(header)
+        self._several = len(fields) > 1
+        with self._opened(None) as (_, reader):
+            self.names: list[str] = reader.schema.names
+        self.total = path.stat().st_size
+
+    def type_of(self, column: str) -> pa.DataType:
+        """Return text, whatever the column."""
+        return pa.string()
+
+    def batches(self, columns: Sequence[str]) -> Iterator[tuple[dict[str, pa.Array], int, int]]:
+        """See `ParquetTable.batches`."""
+        done = 0
+        with self._opened(list(columns)) as (file, reader):
+            for block in reader:  # of short rows it has many
+                for first in range(0, block.num_rows, _ROWS_PER_BATCH):
+                    batch, now = block.slice(first, _ROWS_PER_BATCH), file.tell()
+                    yield {column: batch.column(column) for column in columns}, batch.num_rows, now - done
+                    done = now
+
+    @contextmanager
+    def _opened(self, columns: list[str] | None) -> Iterator[tuple[Any, pacsv.CSVStreamingReader]]:
+        def refuse(row: Any) -> str:
+            self._ragged.append(row.number - 1)  # the header counts there
+            return "error"
+
+        reading = pacsv.ReadOptions(block_size=_CSV_BLOCK_BYTES, use_threads=False)  # or rows would have no number
+        parsing = pacsv.ParseOptions(
+            delimiter=self.delimiter,
+            newlines_in_values=True,
+            ignore_empty_lines=self._several,  # of one column, an empty line is a row without a value
+            invalid_row_handler=refuse,
+        )
+        texts = pacsv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns or (), pa.string()))
+        try:
+            with self.path.open("rb") as file, pacsv.open_csv(file, reading, parsing, texts) as reader:
+                yield file, reader
+        except (pa.ArrowMemoryError, MemoryError):
+            raise
+        except (pa.ArrowException, UnicodeDecodeError):
+            if self._ragged:
+                raise PipelineError(
+                    f"{self.path}: row {self._ragged[0]}: found another number of fields than in the header, whose "
+                    f"fields {self.delimiter!r} separates; allowed: as many in every row"
+                ) from None
+            raise PipelineError(
+                f"{self.path}: not readable as CSV in UTF-8 with a header: truncated, corrupt or empty; repair it"
+            ) from None
+
+
+def check_ending(path: Path, option: str) -> None:
+    """Refuse a file name that says neither Parquet nor CSV.
+
+    Raises:
+        PipelineError: names the option that the path was given with.
+    """
+    if path.suffix not in (".parquet", ".csv"):
+        raise PipelineError(f"{option}: found {str(path)!r}; allowed is a name that ends in .parquet or .csv")
+
+
+def open_table(path: Path) -> ParquetTable | CsvTable:
+    """Open a table that `check_ending` allows.
+
+    Raises:
+        PipelineError: it is not there, or not readable.
+    """
+    if not path.is_file():
+        raise PipelineError(f"{path}: not there; give a .parquet or .csv file")
+    return ParquetTable(path) if path.suffix == ".parquet" else CsvTable(path)
+
+
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of a table, in its order.
+    """Consecutive rows of a table.
 
     Attributes:
         observations: ``[n, S]``; NaN where a value is missing, no number or no declared category.
@@ -120,11 +268,11 @@ class ObservationTable:
 
     @property
     def kept(self) -> list[tuple[str, pa.DataType]]:
-        """Names and types of the columns to keep."""
+        """Return names and types of the columns to keep."""
         return [(column, self.table.type_of(column)) for column in self._keep]
 
     def batches(self) -> Iterator[Batch]:
-        """All rows, in the file's order.
+        """Yield all rows, in the file's order.
 
         Raises:
             PipelineError: the file is corrupt further down, or has a number with other marks than the decimal point.
@@ -190,13 +338,13 @@ class ObservationTable:
         turned = np.empty((self._size, rows))
         of: dict[str, list[int]] = {}
         for index, dimension in enumerate(self._dimensions):
-            if dimension.category is None:
-                self._refuse_marks(dimension.column, columns[dimension.column], before)
-                turned[index] = _numbers(columns[dimension.column], self._decimal_point)
-                if self._elapsed is not None and dimension.column == self._elapsed.name:
-                    turned[index] = turned[index].clip(max=self._elapsed.most)
-            else:
+            if dimension.category is not None:
                 of.setdefault(dimension.column, []).append(index)
+                continue
+            self._refuse_marks(dimension.column, columns[dimension.column], before)
+            turned[index] = _numbers(columns[dimension.column], self._decimal_point)
+            if self._elapsed is not None and dimension.column == self._elapsed.name:
+                turned[index] = turned[index].clip(max=self._elapsed.most)
         for column, indices in of.items():
             text = columns[column].cast(pa.string())
             declared = pa.array([self._dimensions[index].category for index in indices])
@@ -226,12 +374,7 @@ class ObservationTable:
 
 
 def _numbers(array: pa.Array, decimal_point: DecimalPoint = ".") -> Matrix:
-    """Float64, NaN where there is no number.
-
-    Args:
-        array: of numbers or text.
-        decimal_point: of text.
-    """
+    """Numbers, or text, as float64; NaN where there is no number."""
     if _is_text(array.type):
         text = pc.utf8_trim_whitespace(array)
         fits = pc.match_substring_regex(text, _NUMBERS[decimal_point])
@@ -252,10 +395,9 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _fits_number(kind: pa.DataType) -> bool:
-    plain = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    return bool(plain or pa.types.is_boolean(kind) or pa.types.is_null(kind) or _is_text(kind))
-
-
 def _fits_category(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_boolean(kind) or pa.types.is_null(kind) or _is_text(kind))
+
+
+def _fits_number(kind: pa.DataType) -> bool:
+    return bool(_fits_category(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
