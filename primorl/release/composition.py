@@ -4,11 +4,36 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.accounting.figures import true_positive_rate
 from primorl.privacy.accounting.privacy_filter import Cost, cost, total
+from primorl.privacy.together import joint_event
 
+_CLONING = "clone_behaviour"  # the stage of its charges
 _DELTAS = (1e-4, 1e-3, 1e-2, 0.02, 0.05, 0.1, 0.2)
+
+
+def counted_clone(clone: Mapping[str, Any] | None, ledger: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The clone that a guarantee counts: the bundle's, or else all that the ledger has on these data.
+
+    A policy shows by itself no more of the clone that it was made near than its ``config.json`` says, which a stranger
+    may have changed. So a clone that was paid for is counted also where the bundle lacks its statement.
+
+    Args:
+        clone: ``privacy.json`` of the clone; None: the bundle has none.
+        ledger: ``ledger-statement.json``.
+
+    Returns:
+        What `whole` needs of a statement; None: no clone with a guarantee was ever paid for.
+    """
+    if clone is not None:
+        return clone
+    events = [
+        record["event"]
+        for record in ledger["records"]
+        if record["stage"] == _CLONING and record["same_version"] and record["epsilon"] is not None
+    ]
+    return {"event": event_to_json(joint_event(events)), "private": True, "void": []} if events else None
 
 
 def whole(
@@ -21,7 +46,7 @@ def whole(
 
     Args:
         statement: ``privacy.json`` of the model.
-        clone: the same of the clone of the behaviour, or see `primorl.release.card_answers.counted_clone`; None: none
+        clone: the same of the clone of the behaviour, or see `counted_clone`; None: none
             was made.
         answers: ``private-evaluation.json``; None: nothing was asked.
         delta: δ of the ledger's statement.
