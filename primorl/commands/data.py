@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.commands.printing import rendered
 from primorl.project.paths import PARTITIONS
 

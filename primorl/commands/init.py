@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import primorl
-from primorl.commands.folders import given_path, project_folder
+from primorl.commands.arguments import given_path, project_folder
 from primorl.project.errors import PipelineError
 
 if TYPE_CHECKING:

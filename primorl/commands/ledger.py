@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:

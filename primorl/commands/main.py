@@ -30,7 +30,7 @@ from primorl.commands import (
     summary,
     sweep,
 )
-from primorl.commands.folders import in_project
+from primorl.commands.arguments import in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.paths import LATEST_REPORT
 
 if TYPE_CHECKING:
