@@ -21,8 +21,16 @@ rounds: ε covers all of them together. Nothing is spent and no private row is r
 """
 MOST_ROUNDS = 1_000_000
 _MOST_QUERIES = 8
+_MULTIPLIERS = "a number from 1e-06 to 1e+06"
+
+
+def _is_multiplier(z: float) -> bool:
+    return 1e-6 <= z <= 1e6  # the range that dp-accounting can account for
+
+
 _probability = number(float, lambda q: 0 < q <= 1, "a number above 0, at most 1")
-_multiplier = number(float, lambda z: 1e-6 <= z <= 1e6, "a number from 1e-06 to 1e+06")  # what dp-accounting can
+_multiplier = number(float, _is_multiplier, _MULTIPLIERS)
+_query = number(float, _is_multiplier, f"none, or numbers with commas between them, each {_MULTIPLIERS}")
 _rounds = number(int, lambda t: 1 <= t <= MOST_ROUNDS, f"a whole number from 1 to {MOST_ROUNDS}")
 _delta = number(float, lambda d: 0 < d < 1, "a number above 0 and below 1")
 _epsilon = number(float, lambda e: 0 < e < math.inf, "a number above 0")
@@ -30,10 +38,10 @@ _units = number(int, lambda k: k >= 1, "a whole number from 1")
 
 
 def _queries(text: str) -> tuple[float, ...]:
-    multipliers = () if text == "none" else tuple(_multiplier(part) for part in text.split(","))
-    if len(multipliers) > _MOST_QUERIES:
-        raise typer.BadParameter(f"found {len(multipliers)}, allowed: up to {_MOST_QUERIES}")
-    return multipliers
+    parts = [] if text == "none" else text.split(",")
+    if len(parts) > _MOST_QUERIES:
+        raise typer.BadParameter(f"found {len(parts)}, allowed: up to {_MOST_QUERIES}")
+    return tuple(_query(part) for part in parts)
 
 
 def register(app: typer.Typer) -> None:

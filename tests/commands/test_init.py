@@ -249,7 +249,7 @@ def test_what_nobody_gave_is_to_be_filled_in_whatever_the_rows_say(
 ) -> None:
     """The draft of a log with other values, lengths and people is the same. Nothing runs before it is filled in."""
     assert init("--csv", "log.csv", *MEANING) == 0
-    named = "categories of ward, bounds of glucose, bounds of dose, bounds of reward, horizon; nothing trains"
+    named = "bounds of glucose, categories of ward, bounds of dose, bounds of reward, horizon; nothing trains"
     assert named in capsys.readouterr().out
     draft = Path("project/datasets/log.yaml").read_bytes()
     shutil.rmtree("project")
