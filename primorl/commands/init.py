@@ -222,7 +222,6 @@ def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
 
 
 def _public_fraction(target: Path) -> float:
-    """Return the share of units that a new project's settings make public."""
     from primorl.config.reading import read_yaml
 
     files = ("params.yaml", "datasets/defaults.yaml")

@@ -149,12 +149,7 @@ def _online_line(params: Params) -> str:
     from primorl.setup.arrivals import Arrivals, whose_account
 
     asked, arrivals = params.online, Arrivals.of(params)
-    if asked.guarantee == "paper":
-        each = "no guarantee (online.guarantee: paper)"
-    elif asked.target_epsilon is None:
-        each = "no guarantee"
-    else:
-        each = f"ε {at_most(asked.target_epsilon, 4)} for each"
+    each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"
     whose = whose_account(shared=arrivals.shared)
     return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
 

@@ -69,7 +69,7 @@ def _run(
 
 
 def _where(chosen: "Params") -> str:
-    """Where the runs are found, as a sentence that holds no credentials."""
+    """Say where the runs are found, without credentials."""
     from urllib.parse import urlsplit
 
     from primorl.tracking.store import without_credentials

@@ -115,7 +115,6 @@ class SweepFile(Block):
 
 
 def _overlap(key: str, other: str) -> bool:
-    """Say whether one of two dotted keys is the other, or a part of it."""
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
 
 
@@ -236,7 +235,6 @@ def column_heads(keys: list[str]) -> list[str]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value whose JSON is the same however it was written."""
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):

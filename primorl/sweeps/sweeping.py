@@ -222,7 +222,6 @@ def _one_search(sweep: Sweep) -> Iterator[None]:
 
 
 def _any_trial(sweep: Sweep) -> Trial:
-    """Return a trial at one end of a search's space."""
     assert sweep.content.search is not None
     space = sweep.content.search.space
     ends = {key: at.low if isinstance(at, Between) else at.choices[0] for key, at in space.items()}

@@ -201,7 +201,6 @@ def _write(job: Job, status: Status, error: str | None, seconds: float) -> Row:
 
 
 def _machine(threads: int) -> str:
-    """Name processor, version of torch, threads and cores, in one line."""
     model = processor()
     with contextlib.suppress(PackageNotFoundError):
         model += f", torch {version('torch')}"
