@@ -71,7 +71,7 @@ TASKS = {
 }
 
 # How often each estimator is repeated (trained ones take long).
-ESTIMATORS: dict[EstimatorName, int] = {"lstd": 20, "fqe": 20, "dptd": 5, "importance": 20, "doubly_robust": 20}
+ESTIMATORS: dict[EstimatorName, int] = {"lstd": 20, "dptd": 5, "doubly_robust": 20}
 
 
 def main() -> None:

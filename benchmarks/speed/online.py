@@ -21,7 +21,7 @@ from primorl.online.dppg import DPPG
 from primorl.online.learning import PARAMETERS, OnlineState, Update, learn
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
-from primorl.online.reinforce import PolicyGradient
+from primorl.online.policy_optimisation import PolicyGradient
 from primorl.online.trajectories import Trajectories
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators import environments

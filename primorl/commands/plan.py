@@ -182,8 +182,6 @@ def _online_line(params: "Params") -> str:
 
     asked, arrivals = params.online, Arrivals.of(params)
     each = "no guarantee" if asked.target_epsilon is None else f"ε {at_most(asked.target_epsilon, 4)} for each"
-    if asked.guarantee == "paper":
-        each = "no guarantee (online.guarantee: paper)"
     whose = whose_account(shared=arrivals.shared)
     return f"online: {arrivals.people} users in {len(arrivals.cohorts)} cohorts of {asked.cohort}, {each}; {whose}"
 

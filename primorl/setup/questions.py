@@ -9,7 +9,7 @@ from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.schema import DatasetInfo
 
 STAGE = "evaluate_private"
-_WEIGHTED: frozenset[EstimatorName] = frozenset({"importance", "doubly_robust"})
+_WEIGHTED: frozenset[EstimatorName] = frozenset({"doubly_robust"})
 _ABOUT: dict[EstimatorName, tuple[Literal["model", "policy"], ...]] = {"behaviour": (), "model_check": ("model",)}
 
 
@@ -39,7 +39,7 @@ def check_question(name: EstimatorName, info: DatasetInfo) -> None:
     if name in _WEIGHTED and not info.spaces.discrete_actions:
         raise PipelineError(
             f"params.yaml: evaluation.private.estimators.{name}: needs discrete actions, and those of {info.dataset} "
-            "are a box; take lstd or fqe"
+            "are a box; take lstd"
         )
 
 

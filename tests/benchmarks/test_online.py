@@ -11,7 +11,7 @@ from benchmarks.quality.online import __main__ as runner
 from benchmarks.quality.online.report import interval
 from benchmarks.quality.online.runs import Learning
 from benchmarks.quality.online.tasks import TASKS, height
-from primorl.online.reinforce import PolicyGradient
+from primorl.online.policy_optimisation import PolicyGradient
 
 
 def case(learning_rate: float = 1.0) -> Learning:

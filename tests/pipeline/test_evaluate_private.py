@@ -219,6 +219,6 @@ def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(
 
 
 def test_an_estimator_that_does_not_fit_the_data_is_refused_before_the_model_is_paid_for(data: Params) -> None:
-    with pytest.raises(PipelineError, match=r"evaluation\.private\.estimators\.importance: needs discrete actions"):
-        trained(asking(data, {"importance": 1.0}))
+    with pytest.raises(PipelineError, match=r"evaluation\.private\.estimators\.doubly_robust: needs discrete actions"):
+        trained(asking(data, {"doubly_robust": 1.0}))
     assert charged(data) == []

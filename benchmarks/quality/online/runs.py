@@ -110,7 +110,7 @@ class Learning:
             "users": plan.units,
             "parameters": network.parameters,
             "epsilon": None if spent is None else spent.epsilon_pld,
-            "void": [*plan.void(), *([self.update.void] if self.update.void else [])],
+            "void": [*plan.void(), *(["the papers' mode"] if self.column == "paper" else [])],
             "curve": [[count, float(task.returns(act, task.traced).mean())] for count, act in looks],
             "drawn": task.judge(drawn(network, last.parameters)),
             "greedy": task.judge(greedy(network, last.parameters)),
