@@ -103,7 +103,10 @@ def test_the_models_statement_alone_is_too_little(received: Path) -> None:
         (lambda all_: all_["mechanisms"][0].update(noise_multiplier=9.0), "mechanisms.0: differs from"),
         (lambda all_: all_["mechanisms"][1].update(noise_multiplier=99.0), "mechanisms.1: event: not that"),
         (lambda all_: all_["mechanisms"][1].update(epsilon=0.1), "mechanisms.1: epsilon: less than"),
-        (lambda all_: all_["mechanisms"][1].update(charge=all_["mechanisms"][0]["charge"]), "mechanisms.1: differs from"),
+        (
+            lambda all_: all_["mechanisms"][1].update(charge=all_["mechanisms"][0]["charge"]),
+            "mechanisms.1: differs from",
+        ),
         (lambda all_: all_["mechanisms"][1].update(charge="f" * 16), "found no committed charge"),
         (lambda all_: all_["spent_on_dataset"].update(epsilon=0.1), "spent_on_dataset: epsilon: less than"),
         (lambda all_: all_["public_assumptions"].pop(), "public_assumptions: leaves out"),
