@@ -119,20 +119,12 @@ def at(row: int, value: float) -> Callable[[np.ndarray], np.ndarray]:  # type: i
         (without(FULL, "rewards"), "rewards: found nothing; needed is an array; there are actions, infos, metadata"),
         (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "actions: found no array; needed is an array"),
         (changed("actions", lambda a: a[:-1]), "actions: found 14 rows; allowed: 15, as many as observations"),
-        (changed("timeouts", lambda a: a[:-1]), "timeouts: found 14 rows; allowed: 15"),
         (changed("observations", lambda a: a[:, :2]), "observations: found shape (2,) a step, declared is (3,)"),
-        (changed("next_observations", lambda a: a[:, 0]), "next_observations: found shape () a step, declared is (3,)"),
         (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is ()"),
         (changed("observations", lambda a: a.astype(int)), "observations: found type int64; allowed: floating point"),
         (changed("rewards", lambda a: a.astype("S9")), "rewards: found type |S9; allowed: real numbers"),
-        (changed("terminals", lambda a: at(6, 2)(a.astype(int))), "terminals: row 6 is neither 0 nor 1"),
         (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: row 6 is neither 0 nor 1"),
         (changed("observations", at(6, np.nan)), "trajectory number 3, step 1: found a non-finite observation"),
-        (
-            changed("next_observations", at(6, np.inf)),
-            "trajectory number 3, step 1: found a non-finite next_observation",
-        ),
-        (changed("rewards", at(6, np.nan)), "trajectory number 3, step 1: found a non-finite reward"),
         (changed("actions", at(6, 71.5)), "trajectory number 3, step 1: found an action outside the declared space"),
         ({name: values[:0] for name, values in FULL.items() if values.ndim}, "found no steps; allowed is at least one"),
         (
@@ -157,17 +149,14 @@ def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path, cont
     assert snapshot(project) == before
 
 
-@pytest.mark.parametrize("kept", [0, 100, 2000])
-def test_a_truncated_file_is_refused(project: Path, kept: int) -> None:
+def test_a_truncated_file_is_refused(project: Path) -> None:
     path = write(project / "x.hdf5", FULL)
-    path.write_bytes(path.read_bytes()[:kept])
     dataset = entry(path)
     collected(dataset)
-    with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
-        ingested(dataset)
-    Path("raw/data.hdf5").unlink()
-    with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
-        ingested(dataset)
+    for damage in (lambda file: file.write_bytes(path.read_bytes()[:2000]), Path.unlink):
+        damage(Path("raw/data.hdf5"))
+        with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
+            ingested(dataset)
 
 
 def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:

@@ -157,20 +157,20 @@ def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
     assert sum(over) == 60
 
 
-def test_the_environment_shows_what_the_data_shows(observation: str = "centres") -> None:
+def test_the_environment_shows_what_the_data_shows() -> None:
     """A policy that was learned from the data must meet the same observations when it is judged."""
-    env = make(ENVIRONMENTS[observation])  # type: ignore[index]
-    mdp = tables()
+    env = make(ENVIRONMENTS["centres"])
+    observations = tables().observations["centres"]
     seen, _ = env.reset(seed=0)
     env.action_space.seed(0)
     ends = set()
     for _ in range(30):
         over = False
         while not over:
-            assert (mdp.observations[observation] == seen).all(axis=1).any()  # type: ignore[index]
+            assert (observations == seen).all(axis=1).any()
             seen, reward, over, truncated, _ = env.step(env.action_space.sample())
             assert not truncated
-        last = int((mdp.observations[observation] == seen).all(axis=1).argmax())  # type: ignore[index]
+        last = int((observations == seen).all(axis=1).argmax())
         assert last in (DEATH, SURVIVAL)
         assert reward == (last == SURVIVAL)
         ends.add(last)

@@ -1,3 +1,4 @@
+import gzip
 import random
 import re
 import shutil
