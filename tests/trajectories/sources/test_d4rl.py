@@ -54,7 +54,6 @@ CUT["timeouts"] = np.isin(np.arange(8), [6])
 def test_transitions_are_those_of_the_rows_read_one_by_one(
     project: Path, content: Columns, horizon: int | None, transitions: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None crosses an episode's end, a terminal step is never lost, and where a batch ends does not matter."""
     monkeypatch.setattr(d4rl, "_ROWS_PER_BATCH", rows)
     dataset = entry(write(project / "logs" / "x.hdf5", content), horizon=horizon)
     collected(dataset)
@@ -64,7 +63,6 @@ def test_transitions_are_those_of_the_rows_read_one_by_one(
 
 
 def test_columns_of_one_number_and_flags_of_numbers_are_accepted(project: Path) -> None:
-    """Published files have rewards and terminals as (N,) or (N, 1), booleans or floats, compressed or not."""
     upright = {name: FULL[name][:, None] for name in ("rewards", "terminals", "timeouts")}
     forms = [
         FULL | upright | {"terminals": upright["terminals"].astype(np.float32)},
@@ -160,7 +158,6 @@ def test_a_truncated_file_is_refused(project: Path) -> None:
 
 
 def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:
-    """To make room for it would take all memory."""
     path = project / "x.hdf5"
     with h5py.File(path, "w") as file:
         for name, shape, kind in (("observations", (10**12, 3), "f4"), ("actions", (10**12, 1), "f4")):
@@ -195,7 +192,6 @@ def tables(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 def test_a_name_finds_the_file_here_or_fetches_it(
     project: Path, tables: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the tables alone: the package itself cannot be imported on most machines."""
     body = write(project / "x.hdf5", FULL).read_bytes()
     with serving({"/sets/tiny.hdf5": (200, {}, body)}) as address:
         tables(f"{address}/sets/tiny.hdf5")
@@ -227,7 +223,6 @@ def test_a_score_that_is_not_the_references_is_pointed_out(
 def test_a_name_that_cannot_be_had_is_one_clear_error(
     project: Path, tables: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No package, unknown, not reachable, cut short on the way; nothing half-fetched is left."""
     monkeypatch.setitem(sys.modules, "d4rl", None)
     with pytest.raises(PipelineError, match=r"needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough"):
         collected(entry(name="tiny-medium-v0"))

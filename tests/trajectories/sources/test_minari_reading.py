@@ -41,7 +41,6 @@ def exchange(file: h5py.File, name: str, values: Any) -> None:
     ],
 )
 def test_unfit_episodes_are_named(tmp_path: Path, name: str, values: Any, message: str) -> None:
-    """Someone with thousands of episodes has to find the one that is wrong."""
     path = write_raw(tmp_path, episodes(4))  # episode 2 has 7 steps
     with h5py.File(path, "a") as file:
         exchange(file, name, values)
@@ -68,7 +67,6 @@ def test_missing_and_empty_episodes_are_named(tmp_path: Path) -> None:
 
 
 def test_one_number_a_step_may_have_an_axis_or_none(tmp_path: Path) -> None:
-    """Published datasets have rewards as (N, 1), and actions as (N,) where the space has one dimension."""
     path = write_raw(tmp_path, episodes(3))
     (before,) = MinariReader(tmp_path, SPACES).tables()
     with h5py.File(path, "a") as file:
@@ -126,14 +124,6 @@ def test_unfit_datasets_are_refused_before_a_row_is_read(tmp_path: Path, change:
     with pytest.raises(PipelineError) as wrong:
         MinariReader(tmp_path, SPACES)
     assert message in str(wrong.value)
-
-
-def test_a_dataset_without_stored_spaces_takes_its_environments(tmp_path: Path) -> None:
-    """Minari writes the spaces only where they differ from the environment's, in its older versions."""
-    path = write_raw(tmp_path, episodes(1)).with_name("metadata.json")
-    metadata = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in metadata.items() if not key.endswith("_space")}))
-    assert sum(table.num_rows for table in MinariReader(tmp_path, SPACES).tables()) == 1
 
 
 def test_no_dataset_or_two_are_refused(tmp_path: Path) -> None:
