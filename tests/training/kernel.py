@@ -58,13 +58,13 @@ def some(batches: LocalBatches, units: Sequence[int], steps: int) -> LocalBatche
     return LocalBatches(*(values[:steps, list(units)].contiguous() for values in vars(batches).values()))
 
 
-def norm(parts: Sequence[Tensor]) -> float:
+def joint_norm(parts: Sequence[Tensor]) -> float:
     return math.sqrt(sum(float(p.double().square().sum()) for p in parts))
 
 
 def gap(ours: Sequence[Tensor], theirs: Sequence[Tensor]) -> float:
     """The norm of the difference."""
-    return norm([a.double() - b.double() for a, b in zip(ours, theirs, strict=True)])
+    return joint_norm([a.double() - b.double() for a, b in zip(ours, theirs, strict=True)])
 
 
 def equal(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:

@@ -19,7 +19,7 @@ from primorl.training.local_update import LocalBatches, Workspace, sum_of_update
 from primorl.training.policy_network import Network, PolicyNetwork, constant_policy_loss, policy_row_losses
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
-from tests.training.kernel import KINDS, batches_of, equal, gap, network, norm, some, targets_of, weights_of
+from tests.training.kernel import KINDS, batches_of, equal, gap, joint_norm, network, some, targets_of, weights_of
 from tests.training.reference import reference_sum
 from tests.units import Ragged, local_training, training_setup
 
@@ -43,9 +43,9 @@ def test_agrees_with_the_reference(kind: str, mode: str, bound: float, weight_de
     local = local_training(0.3, 7, weight_decay=weight_decay, beta_nll=beta_nll)
     fast = sum_of_updates(start, batches, shape, local, clip_of(shape, bound, mode))
     slow = reference_sum(start, batches, shape, local, bound, mode)
-    assert norm(slow) > 0.01
+    assert joint_norm(slow) > 0.01
     for ours, theirs in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * norm(slow))
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=TOLERANCE * joint_norm(slow))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -64,7 +64,7 @@ def test_the_agreement_can_fail(kind: str) -> None:
     late = clip.finish([m.flatten(0, 1).clone() for m in moved])
     wrong.append([m.unflatten(0, (-1, shape.members)).sum(0) for m in late])
     for sums in wrong:
-        assert gap(sums, slow) > 20 * TOLERANCE * norm(slow)
+        assert gap(sums, slow) > 20 * TOLERANCE * joint_norm(slow)
 
 
 ADVERSARIAL = st.sampled_from([0.0, 1.0, -1e3, 1e6, 1e20, -3e38, math.nan, math.inf, -math.inf, 1e-40])
@@ -98,19 +98,21 @@ def test_the_sensitivity_test_finds_a_planted_bug(monkeypatch: pytest.MonkeyPatc
     batches, start = batches_of(shape, [8], 8), weights_of(shape)
     batches.targets.mul_(1e3)
     local, clip = local_training(1.0, 8), clip_of(shape)
-    sound = norm(sum_of_updates(start, batches, shape, local, clip))
+    sound = joint_norm(sum_of_updates(start, batches, shape, local, clip))
     monkeypatch.setattr(EnsembleClip, "bound", property(lambda self: self.clipping_norm))
-    broken = norm(sum_of_updates(start, batches, shape, local, clip))
+    broken = joint_norm(sum_of_updates(start, batches, shape, local, clip))
     assert 0.49 < sound <= 0.5
     assert broken > 0.5 * 1.7
 
 
-def round_sum(source: Ragged, shape: Architecture, mode: Any, chunk_bytes: int = 1 << 24) -> list[torch.Tensor]:
+def round_sum(
+    source: Ragged, shape: Architecture, mode: Any, batch: int = 4, chunk_bytes: int = 1 << 24
+) -> list[torch.Tensor]:
     """What a round of all units sums to, through secret orders, padding and chunks as in training."""
     identity = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
     plan = Plan(source.units, "trajectory", PoissonSampler(1.0), clip_of(shape, 0.5, mode), 1.0, 1, 1e-5)
     execution = Execution(torch.device("cpu"), chunk_bytes)
-    setup = training_setup(plan, shape, local=local_training(0.05, 4), execution=execution)
+    setup = training_setup(plan, shape, local=local_training(0.05, batch), execution=execution)
     with Rounds(setup, source, identity) as rounds:
         return rounds.sum(shape.initial_weights(0))
 
@@ -132,7 +134,7 @@ def test_neighbouring_rounds_differ_by_at_most_the_clip(values: list[float], len
     others = Ragged([*constant, torch.full((1, 4), 1e24)], [*constant, torch.full((1, 4), 1.0)])
     row = torch.tensor((values * 4)[:4]).expand(length, 4)
     both = Ragged([*others.inputs, row], [*others.targets, row])
-    assert gap(round_sum(both, shape, mode), round_sum(others, shape, mode)) <= 0.5
+    assert gap(round_sum(both, shape, mode, 1), round_sum(others, shape, mode, 1)) <= 0.5
 
 
 def test_a_unit_that_is_not_finite_changes_nothing_however_long_it_is() -> None:
@@ -141,9 +143,9 @@ def test_a_unit_that_is_not_finite_changes_nothing_however_long_it_is() -> None:
     rows = [torch.full((n, 4), v) for n, v in ((13, 3.0), (9, -2.0), (16, 5.0), (3, 0.3), (11, 9.0), (12, -7.0))]
     ghost = torch.full((50, 4), math.nan)
     alone = round_sum(Ragged(rows, rows), shape, "flat")
-    assert norm(alone) > 0.1
+    assert joint_norm(alone) > 0.1
     for chunk_bytes in (1 << 24, 1000):
-        assert equal(round_sum(Ragged([*rows, ghost], [*rows, ghost]), shape, "flat", chunk_bytes), alone)
+        assert equal(round_sum(Ragged([*rows, ghost], [*rows, ghost]), shape, "flat", chunk_bytes=chunk_bytes), alone)
 
 
 def test_a_step_without_rows_clips_nothing() -> None:
@@ -155,7 +157,7 @@ def test_a_step_without_rows_clips_nothing() -> None:
     before = layer.moved.clone()
     local_update._clip([layer], torch.tensor([[False], [True]]), EnsembleClip(0.5, "flat", members=3, layers=1))
     assert torch.equal(layer.moved[3:], before[3:])
-    assert 0.499 < norm([layer.moved[:3]]) < 0.501
+    assert 0.499 < joint_norm([layer.moved[:3]]) < 0.501
     assert torch.equal(layer.now, layer.origin.repeat(2, 1, 1) + layer.moved)
 
 
