@@ -23,7 +23,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
-from primorl.setup.model_work import plan_identity
+from primorl.setup.paid_work import plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
