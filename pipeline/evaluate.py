@@ -16,7 +16,7 @@ from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.episode import log_episode
-from primorl.evaluation.figure import draw_returns
+from primorl.evaluation.figures import draw_returns
 from primorl.evaluation.logged import log_summary, note
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import found_in

@@ -28,7 +28,7 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     import json
 
     from primorl.evaluation.summary import Summary
-    from primorl.evaluation.table import text
+    from primorl.evaluation.wording import text
 
     found = Summary.read(SUMMARY)
     summary, stale = found.to_json(), other_files(found)

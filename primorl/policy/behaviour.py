@@ -1,6 +1,7 @@
-"""A cloned behaviour: a stochastic policy, the policy like any other that is released of it, and its files."""
+"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files, a KL constraint to it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
@@ -16,6 +17,7 @@ from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
 from primorl.policy.exported import DeterministicPolicy, Layers
 from primorl.policy.loaded import SCALES
+from primorl.policy.replay import Scaling
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
 from primorl.project.values import Within
@@ -23,6 +25,7 @@ from primorl.project.values import Within
 FILE, SPREAD = "behaviour.json", "spread.safetensors"
 _NOT_THERE = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
 _Count = Annotated[int, Within(ge=1)]
 
 
@@ -136,7 +139,7 @@ class BehaviourPolicy:
         if self.discrete_actions:
             return (self.log_probabilities(observation) * action).sum(-1)
         mean, std = self.mean_and_std(observation)
-        return (-0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (-0.5 * ((action - mean) / std).square() - std.log() - _LOG_ROOT).sum(-1)
 
     def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
         """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
@@ -179,6 +182,79 @@ class BehaviourPolicy:
         rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
         output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
         return output.view(*observation.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Normals:
+    """Independent normals, truncated to [-1, 1], so that the divergence from them can fall to zero.
+
+    Attributes:
+        mean: of the normals, ``[.., A]``, within [-1, 1].
+        std: of the normals, ``[.., A]``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def log_density(self, action: Tensor) -> Tensor:
+        """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
+        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr((-1 - self.mean) / self.std)
+        normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
+        density: Tensor = (normal - inside.log()).sum(-1)
+        return density
+
+    def slope(self, action: Tensor) -> Tensor:
+        """∂ log density / ∂ action, ``[.., A]``."""
+        return (self.mean - action) / self.std.square()
+
+
+@dataclass(frozen=True)
+class KLConstraint:
+    """A prior as G policies see it, and how far from it each of them may go.
+
+    Attributes:
+        prior: π_b.
+        scaling: of the observations that are asked about.
+        targets: κ of every policy, ``[G]``: what α holds the divergence KL(π‖π_b) at.
+    """
+
+    prior: BehaviourPolicy
+    scaling: Scaling
+    targets: Tensor
+
+    @classmethod
+    def of(
+        cls, prior: BehaviourPolicy, scaling: Scaling, divergences: Sequence[float], device: torch.device
+    ) -> "KLConstraint":
+        """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if they are discrete.
+
+        Raises:
+            ValueError: the prior's actions are of the other kind.
+        """
+        if prior.discrete_actions != scaling.discrete_actions:
+            raise ValueError("prior and model must both have discrete actions, or neither")
+        dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
+        return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
+
+    def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
+        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers have other sizes.
+
+        Args:
+            hidden: units of each hidden layer of the policy.
+        """
+        layers = self.prior.actor_layers(self.scaling.observation_mean, self.scaling.observation_scale)
+        return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
+
+    def normals(self, observation: Tensor) -> Normals:
+        """For standardised observations ``[.., S]``."""
+        return Normals(*self.prior.mean_and_std(self._raw(observation)))
+
+    def log_probabilities(self, observation: Tensor) -> Tensor:
+        """For standardised observations ``[.., S]``: ``[.., A]``."""
+        return self.prior.log_probabilities(self._raw(observation))
+
+    def _raw(self, observation: Tensor) -> Tensor:
+        return observation * self.scaling.observation_scale + self.scaling.observation_mean
 
 
 @dataclass(frozen=True)

@@ -232,38 +232,30 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
     return Policy(read_policy(Path(folder)))
 
 
-def read_policy(folder: Path) -> SavedPolicy:
-    """Read the final policy (P = 1) of a folder.
+def read_policy(folder: Path, name: str = FINAL) -> SavedPolicy:
+    """Read the final policy of a folder (P = 1), or with ``EPOCHS`` those at the end of every epoch (P = epochs).
 
     Raises:
         PipelineError: a file is missing or broken, or the files contradict each other.
     """
-    return _read(folder, FINAL, policies=1)
-
-
-def read_epochs(folder: Path) -> SavedPolicy:
-    """Read the policies at the end of every epoch (P = epochs); raises what `read_policy` raises."""
-    return _read(folder, EPOCHS, policies=None)
-
-
-def _read(folder: Path, name: str, policies: int | None) -> SavedPolicy:
     path = folder / name
     config = PolicyConfig.read(folder)
     try:
         tensors = load_file(path)
-        shapes, discrete = _shapes(config, policies), config.discrete_actions
+        shapes = _shapes(config, 1 if name == FINAL else config.epochs)
         _check(tensors, shapes)
-        scales = {name: tensors[name] for name in SCALES}
+        if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
+            raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
         return SavedPolicy(
             layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
-            **scales,
-            discrete_actions=discrete,
-            drawn=discrete and config.drawn,
-            observation_range=_range(config, len(scales["observation_mean"])),
+            **{scale: tensors[scale] for scale in SCALES},
+            discrete_actions=config.discrete_actions,
+            drawn=config.discrete_actions and config.drawn,
+            observation_range=_range(config),
             simulated=config.environment is not None,
-            observation_names=_names(config.observation_names, len(scales["observation_mean"])),
-            action_names=_names(config.action_names, len(scales["action_low"])),
-            elapsed=_elapsed(config),
+            observation_names=_names(config.observation_names, config.observation_size),
+            action_names=_names(config.action_names, config.action_size),
+            elapsed=config.elapsed,
         )
     except FileNotFoundError:
         raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
@@ -277,10 +269,9 @@ def layer_names(layers: int) -> list[str]:
     return [f"layers.{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
 
 
-def _shapes(config: PolicyConfig, policies: int | None) -> dict[str, tuple[int, ...]]:
+def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
     """The shape that ``config.json`` gives to every tensor, layers first and in order."""
     S, A = config.observation_size, config.action_size
-    P = config.epochs if policies is None else policies
     sizes = (S, *config.hidden, A)
     layers = [
         shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
@@ -302,10 +293,11 @@ def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[i
         raise _MismatchError("a scale that is not positive")
 
 
-def _range(config: PolicyConfig, size: int) -> tuple[Array, Array] | None:
+def _range(config: PolicyConfig) -> tuple[Array, Array] | None:
     if config.observation_low is None or config.observation_high is None:
         return None
     low, high = (np.asarray(side, dtype=np.float32) for side in (config.observation_low, config.observation_high))
+    size = config.observation_size
     if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
         raise _MismatchError(f"observation_low and observation_high in {CONFIG} are not {size} ranges")
     return low, high
@@ -315,12 +307,6 @@ def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
     if names and len(names) != size:
         raise _MismatchError(f"{CONFIG} has {len(names)} names for {size} dimensions")
     return names or ()
-
-
-def _elapsed(config: PolicyConfig) -> ElapsedTime | None:
-    if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
-        raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
-    return config.elapsed
 
 
 def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, bool]:

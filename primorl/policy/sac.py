@@ -22,10 +22,9 @@ from torch.nn.functional import one_hot, softplus
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
 from primorl.policy.exported import DeterministicPolicy, side_by_side
 from primorl.policy.networks import Adam, Networks, initial_layers
-from primorl.policy.prior import KLConstraint
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.rollouts import Rollouts
 from primorl.policy.settings import SacConfig
@@ -244,17 +243,9 @@ class Squashed:
 
 
 class _Drawn(NamedTuple):
-    """Actions that the actor drew.
-
-    Attributes:
-        sample: the actions, and how they came about.
-        cost: what α multiplies, ``[G, B]``: log π(a|s), less the prior's if there is one.
-        pull: the slope of -log π_b(a|s) in the action, ``[G, B, A]``; None: there is no prior.
-    """
-
     sample: Squashed
-    cost: Tensor
-    pull: Tensor | None
+    cost: Tensor  # what α multiplies, [G, B]: log π(a|s), less the prior's if there is one
+    pull: Tensor | None  # the slope of -log π_b(a|s) in the action, [G, B, A]
 
 
 class Sac(ActorCritic):
@@ -296,13 +287,11 @@ class Sac(ActorCritic):
             normals = self._constraint.normals(states)
             cost = cost - normals.log_density(both.action)
             pull = -normals.slope(both.action)
-        parts = (both.action, both.log_density, both.spread, both.free)
-
-        def half(which: slice) -> _Drawn:
-            own = Squashed(*(part[:, which] for part in parts))
-            return _Drawn(own, cost[:, which], None if pull is None else pull[:, which])
-
-        return half(slice(0, B)), half(slice(B, None))
+        halves = []
+        for which in (slice(0, B), slice(B, None)):
+            own = Squashed(*(part[:, which] for part in vars(both).values()))
+            halves.append(_Drawn(own, cost[:, which], None if pull is None else pull[:, which]))
+        return halves[0], halves[1]
 
     def _critic_gradient(self, rows: Tensor, following: _Drawn) -> Tensor:
         columns, S, B = self._columns, self._columns.observation_size, rows.shape[1]
@@ -342,10 +331,8 @@ class Sac(ActorCritic):
 
 
 class _Logs(NamedTuple):
-    """Of every action, ``[G, B, A]``: log π(a|s), and what α multiplies, which is the same less the prior's."""
-
-    policy: Tensor
-    cost: Tensor
+    policy: Tensor  # log π(a|s) of every action, [G, B, A]
+    cost: Tensor  # what α multiplies: the same, less the prior's
 
 
 class DiscreteSac(ActorCritic):

@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params
+from primorl.evaluation.figures import draw_evaluation
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimate
-from primorl.evaluation.private.figure import draw_evaluation
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation

@@ -13,8 +13,7 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.model_value import Clone
-from primorl.evaluation.private.precision import policy_in_float64
-from primorl.evaluation.private.problem import Act, Problem
+from primorl.evaluation.private.problem import Act, Problem, policy_in_float64
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy

@@ -14,7 +14,7 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.evaluation.private.episodes import EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
+from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
@@ -32,7 +32,7 @@ from primorl.setup.statement import assumptions
 from primorl.tracking import StageRun
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
-ESTIMATORS: dict[str, Score] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
+ESTIMATORS: dict[str, CorrectedModel] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
 """Scores by the name that ``--estimator`` takes."""
 
 
@@ -178,7 +178,7 @@ def select(
     )
     _refuse_others(candidates, problem)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
-    settings = asdict(score)  # type: ignore[call-overload]  # every score is a dataclass
+    settings = asdict(score)
     request = accounts.request(
         params,
         run,
@@ -233,7 +233,7 @@ def read(path: Path = SELECTION) -> SelectionRecord:
     return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
 
 
-def sum_scores(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
+def sum_scores(selection: Selection, scorer: CorrectedScorer, source: EpisodeSource) -> Tensor:
     """Sums of the scores of all units, int64 ``[k]``. Sensitive."""
     total = torch.zeros(selection.candidates, dtype=torch.int64)
     for episodes in portions(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
@@ -245,7 +245,7 @@ def _identity(
     params: Params,
     partitions: Partitions,
     candidates: Sequence[Candidate],
-    score: Score,
+    score: CorrectedModel,
     problem: Problem,
     epsilon: float,
 ) -> str:
@@ -258,7 +258,7 @@ def _identity(
         "data": partitions.identity,
         "select": [candidate.sha256 for candidate in candidates],
         "model": file_sha256(MODEL / "model.safetensors"),
-        "score": [score.name, asdict(score), problem.seed, problem.discount],  # type: ignore[call-overload]
+        "score": [score.name, asdict(score), problem.seed, problem.discount],
         "epsilon": epsilon,
         "draw": params.privacy.draw,
         **({"of_answers": draw} if draw else {}),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from primorl.project.errors import PipelineError
-from primorl.simulators import dosing, environments, riverswim
+from primorl.simulators import dosing, environments
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
 from primorl.simulators.single import EnvironmentBatch, Flags, Floats
 
@@ -75,7 +75,6 @@ _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
     "CartPole-v1": CartPoleBatch,
     "Acrobot-v1": AcrobotBatch,
     "Pendulum-v1": PendulumBatch,
-    **{name: partial(riverswim.RiverswimBatch, p) for p, name in riverswim.ENVIRONMENTS.items()},
     **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
 }
 """Environments that have a batch of their own, many times as fast."""

@@ -44,7 +44,7 @@ class ClassicControl:
 
     def _seen(self) -> Floats:
         """Observations ``[n, S]``; the states themselves where a subclass does not say otherwise."""
-        return self._state.T.astype(np.float32)
+        return self._state.T.astype(np.float32, order="C")  # sums over it round by its layout
 
 
 class CartPoleBatch(ClassicControl):

@@ -51,7 +51,7 @@ def leaves(block: dict[str, Any], prefix: str = "") -> list[str]:
     ]
 
 
-OWN = [key for key in leaves(RAW) if not key.startswith("chosen.")]
+OWN = [key for key in leaves(RAW) if not key.startswith("chosen.") and key != "online.guarantee"]  # of older files
 LISTED = [key for key in leaves(RAW) if key.startswith("chosen.") and key.count(".") == 1]
 
 

@@ -10,7 +10,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import RULES, Rule
-from primorl.evaluation.model_value import ModelValue
+from primorl.evaluation.statistics import ModelValue
 from primorl.policy.member_values import returns_by_member, step_weights
 from tests.evaluation.conftest import random_policy
 

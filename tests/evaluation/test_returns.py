@@ -52,28 +52,15 @@ def test_episodes_that_end_early_count_once_however_they_are_batched(
     assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
 
 
-def test_policies_meet_the_same_starts_and_episodes_meet_different_ones() -> None:
+def test_policies_meet_the_same_starts_and_the_seed_fixes_them(countdown: str) -> None:
     alike = DeterministicPolicy.stacked([random_policy(1, 3, 2.0)] * 2)
     found = episode_returns("Pendulum-v1", alike, 4, seed=0)
     np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
     assert len(np.unique(found[0])) == 4
-
-
-def test_the_seed_fixes_the_starts_and_more_episodes_keep_the_first(countdown: str) -> None:
     policy = random_policy(1, 2, 1.0)
     few, many = (episode_returns(countdown, policy, episodes, seed=1) for episodes in (5, 40))
     np.testing.assert_array_equal(few, many[:, :5])
     assert not np.array_equal(many, episode_returns(countdown, policy, 40, seed=2))
-
-
-def test_an_unknown_environment_is_named() -> None:
-    with pytest.raises(PipelineError, match=r"environment 'Pendulums-v1': Gymnasium cannot build it"):
-        episode_returns("Pendulums-v1", random_policy(1, 3, 2.0), 2, seed=0)
-
-
-def test_a_policy_for_other_spaces_is_refused(countdown: str) -> None:
-    with pytest.raises(PipelineError, match=r"shape \(2,\) and actions of shape \(1,\), the .* shape \(3,\)"):
-        episode_returns(countdown, random_policy(1, 3, 2.0), 2, seed=0)
 
 
 def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
@@ -111,12 +98,14 @@ def test_discrete_actions_are_the_environments_own_numbers() -> None:
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
+        ("Pendulums-v1", random_policy(1, 3, 2.0), r"environment 'Pendulums-v1': Gymnasium cannot build it"),
+        ("Pendulum-v1", random_policy(1, 2, 2.0), r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)"),
         ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
         ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
         ("Pendulum-v1", discrete_policy(1, 3, 2), r"actions of shape \(1,\), the policy .* 2 discrete actions"),
     ],
 )
-def test_a_policy_for_other_actions_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
+def test_a_policy_of_another_environment_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         episode_returns(environment, policy, 2, seed=0)
 

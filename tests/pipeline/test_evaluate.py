@@ -16,7 +16,7 @@ from primorl.config.params import Params
 from primorl.dynamics.config import Variant
 from primorl.evaluation import episode
 from primorl.evaluation.returns import episode_returns
-from primorl.evaluation.table import text
+from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.statement import ProfilePoint
 from primorl.privacy.together import together

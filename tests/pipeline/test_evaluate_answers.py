@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
-from primorl.evaluation.table import text
+from primorl.evaluation.wording import text
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json

@@ -13,7 +13,7 @@ from primorl.config.params import Params
 from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation.table import text
+from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError

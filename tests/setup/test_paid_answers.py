@@ -9,7 +9,7 @@ import pytest
 from primorl.config import params as params_module
 from primorl.config.blocks import EstimatorName
 from primorl.config.suggestions import TO_FIT
-from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
+from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned
 from primorl.setup import private_evaluation, selection
 from primorl.setup.estimators import asked_for, estimator
 from primorl.setup.private_evaluation import Asked, Subject
@@ -53,7 +53,7 @@ def test_the_logs_own_probabilities_come_first_then_the_clones_then_a_fit() -> N
 
     def behaviours(question: Any, **facts: Any) -> list[Any]:
         info: Any = SimpleNamespace(**vars(INFO) | facts)
-        (asked,) = asked_for({"importance": 0.5}, question, info)
+        (asked,) = asked_for({"doubly_robust": 0.5}, question, info)
         return [getattr(each and each.estimator, "behaviour", "none") for each in (asked, asked.earlier)]
 
     question = replace(PROBLEM, discrete_actions=True)
@@ -69,7 +69,7 @@ def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> Non
     """The clone takes the fit's place in new questions only. Twin: another clone is another question."""
     params = params_module.from_plain(project_settings())
     subject = Subject("charge", "model", "policy", "clone's charge", "clone")
-    new, old = (estimator("importance", INFO, cloned=cloned) for cloned in (True, False))
+    new, old = (estimator("doubly_robust", INFO, cloned=cloned) for cloned in (True, False))
     question = replace(PROBLEM, discrete_actions=True)
     earlier = Asked(old, old.plan(question, 0.1))
     asked = Asked(new, new.plan(question, 0.1), earlier)

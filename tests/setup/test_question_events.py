@@ -20,7 +20,7 @@ from tests.projects import project_settings
 from tests.trajectories.builders import INFO
 
 UNITS = 40
-NAMES: tuple[EstimatorName, ...] = ("lstd", "fqe", "dptd", "doubly_robust")
+NAMES: tuple[EstimatorName, ...] = ("lstd", "dptd", "doubly_robust")
 
 
 def filtered(event: dp_event.DpEvent) -> float:

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from primorl.online.network import PolicyNetwork
 from primorl.setup.simulated_users import SimulatedUsers
-from primorl.simulators import dosing, riverswim
+from primorl.simulators import dosing
 from primorl.simulators.batches import GymBatch, batch
 from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
 from primorl.simulators.environments import make
 
-OWN = (*riverswim.ENVIRONMENTS.values(), *dosing.ENVIRONMENTS.values())
+OWN = tuple(dosing.ENVIRONMENTS.values())
 PROPOFOL = "anesthesim:anesthesim/PropofolControl-v0"
 
 
@@ -69,28 +69,6 @@ def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pyt
     ours.reset(2, seed=3)
     with pytest.raises(AssertionError):
         _same("Acrobot-v1", ours, ours._state)
-
-
-def test_riverswim_moves_as_its_table_says_and_pays_at_the_banks() -> None:
-    ours, count = batch(riverswim.ENVIRONMENTS[0.9]), 40_000
-    ours.reset(count, seed=0)
-    table = riverswim.transition_probabilities(0.9)
-    np.testing.assert_allclose(table.sum(-1), 1)
-    counted, paid = np.zeros_like(table), np.zeros_like(table)
-    states, rng = np.zeros(count, int), np.random.default_rng(99)
-    for step in range(riverswim.HORIZON):
-        actions = (rng.random(count) < 0.9).astype(int)
-        seen, rewards, terminated, truncated = ours.step(actions)
-        after = seen.argmax(1)
-        np.add.at(counted, (states, actions, after), 1)
-        np.add.at(paid, (states, actions, after), rewards)
-        states = after
-        assert not terminated.any()
-        assert truncated.all() == (step == riverswim.HORIZON - 1)
-    visits = counted.sum(-1, keepdims=True)
-    assert (np.abs(counted / visits - table) < 5 * np.sqrt(0.25 / visits)).all()
-    np.testing.assert_allclose(paid, counted * riverswim.rewards(), rtol=1e-5)
-    assert riverswim.rewards().sum() == riverswim.LEFT_REWARD + riverswim.RIGHT_REWARD
 
 
 def _day(varied: bool, rate: float, seed: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

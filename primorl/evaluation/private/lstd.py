@@ -8,12 +8,11 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import NOISE, About, Estimate, EvaluationState, noise_multiplier
-from primorl.evaluation.private.first_states import FirstStateValue
+from primorl.evaluation.private.episodes import Episodes, first_rows, mean_over_trajectories, row_shares, thinned
+from primorl.evaluation.private.estimator import NOISE, Estimate, Estimator, EvaluationState, noise_multiplier
 from primorl.evaluation.private.model_q import ModelQ
+from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import first_rows, mean_over_trajectories, row_shares, thinned
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -25,8 +24,8 @@ _LEAST_SPREAD = 1e-4  # of the range of returns
 
 
 @dataclass(frozen=True)
-class Lstd:
-    """LSTD-Q (Lagoudakis and Parr 2003) of what the released model gets wrong, from one noisy release over all units.
+class Lstd(Estimator):
+    """LSTD-Q (Lagoudakis and Parr 2003) of the released model's errors, from one noisy release over all units.
 
     The action-value is Q̄ + ⟨θ, φ⟩. Q̄ is the mean of the model members' action-values (`ModelQ`), which costs nothing.
     The features φ(s, a, t), of norm at most 1, are how far each member but the last is from Q̄ — so that the data say
@@ -55,7 +54,6 @@ class Lstd:
     """
 
     name: ClassVar[str] = "lstd"
-    about: ClassVar[tuple[About, ...]] = ("model", "policy")
     features: NaturalInt
     lengthscale: Positive
     model_features: PositiveInt

@@ -1,4 +1,4 @@
-"""How wrong the released model is on the private data, and whether to believe it."""
+"""Check of the released model on the private data: its errors, and whether to believe it."""
 
 import math
 from collections.abc import Mapping
@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
 from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
-from primorl.evaluation.private.precision import ensemble_in_float64
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Problem, ensemble_in_float64
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Length, Positive, Share, Within
 
@@ -31,7 +30,7 @@ _AT_ONCE = 4096  # rollouts
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model should be believed, and why.
+    """Judgement of the model, and its reason.
 
     Attributes:
         believable: yes, doubtful or no.
@@ -46,7 +45,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCheck:
+class ModelCheck(Estimator):
     """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
 
     From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
@@ -72,7 +71,6 @@ class ModelCheck:
     """
 
     name: ClassVar[str] = "model_check"
-    about: ClassVar[tuple[About, ...]] = ("model",)
 
     horizons: Horizons
     starts: Starts
@@ -80,8 +78,13 @@ class ModelCheck:
     bins: Bins
     histogram_share: Share
 
+    @property
+    def about(self) -> tuple[About, ...]:
+        """The answer depends on the model, whatever the policy."""
+        return ("model",)
+
     def kept(self, problem: Problem) -> tuple[int, ...]:
-        """The horizons within the declared one, ascending.
+        """List the horizons within the declared one, ascending.
 
         Raises:
             ValueError: there are none.
@@ -101,10 +104,6 @@ class ModelCheck:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
         numbers = len(self.kept(problem)) * (2 * self.bins + 20)
         return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + 2 * numbers)
-
-    def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """Nothing is needed."""
-        return {}
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 9|h| (less one for h = 1) + 2 |h| bins]``."""
@@ -128,7 +127,7 @@ class ModelCheck:
         return (1 - part) * below + part * above
 
     def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        """Each unit's mean squared errors, within [0, cap²]. Sensitive.
+        """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
 
         Returns:
             For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction: float64
@@ -201,7 +200,7 @@ class ModelCheck:
         return errors
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """The release as it is, and for a figure ``histogram``: shares of the units, ``[|h|, 2, bins]``."""
+        """Keep the release, and make a ``histogram`` for a figure: shares of the units, ``[|h|, 2, bins]``."""
         kept = self.kept(problem)
         counts = released.double()[-2 * len(kept) * self.bins :] / self._factors(kept)[1]
         shares = counts.view(len(kept), 2, self.bins).clamp(min=0)
@@ -211,16 +210,8 @@ class ModelCheck:
             "edges": torch.linspace(0, self.cap, self.bins + 1, dtype=torch.float64),
         }
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The plan has no queries.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"there is no query {query!r}")
-
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """For each horizon and quantity: the model's error, then that of the trivial prediction."""
+        """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
             "many steps are left out. A policy may go where the log does not."
@@ -235,7 +226,7 @@ class ModelCheck:
         return tuple(found)
 
     def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
-        """Whether to believe the model, from released numbers alone.
+        """Judge whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is

@@ -12,44 +12,39 @@ from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
 from primorl.evaluation.private.model_check import ModelCheck, Verdict
 from primorl.evaluation.private.problem import Problem
-from tests.evaluation.private.query_units import Logged, Step, extreme, people, problem
+from tests.evaluation.private.logs import wander, wanderers
 
 LENGTHS = [[3], [12, 1, 4], [1], [8, 8], [2, 1], [5, 6, 1, 2]]
 CHECK = ModelCheck(horizons=(1, 3, 5, 9), starts=3, cap=1.5, bins=4, histogram_share=0.2)
 
 
-def read(source: Logged) -> Episodes:
-    return Episodes.read(source, torch.arange(source.units))
-
-
-def slow_errors(asked: Problem, trajectory: list[Step], begin: int, h: int) -> list[float]:
+def slow_errors(asked: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
     """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
-    ensemble, size = asked.ensemble, asked.observation_size
-    low, high = asked.observation_low, asked.observation_high
-    scale, spread = asked.observation_scale, float(ensemble.normaliser.target_scale[-1])
-    start = state = trajectory[begin].observation.clamp(low, high)
-    for step in trajectory[begin : begin + h]:
-        mean, _, _ = ensemble.predict(state[None], step.action[None])
-        change = mean.mean(0)[0]
-        state = (state + change[:size]).clamp(low, high)
-    reward = min(max(step.reward, asked.reward_low), asked.reward_high)
-    said = min(max(float(change[size]), asked.reward_low), asked.reward_high)
-    seen = step.following.clamp(low, high)
-    gaps = (said - reward) / spread, (reward - float(ensemble.normaliser.target_mean[-1])) / spread
+    low, high, scale = asked.observation_low, asked.observation_high, asked.observation_scale
+    normaliser = asked.ensemble.normaliser
+    start = state = rows.observation[unit, begin].clamp(low, high)
+    for row in range(begin, begin + h):
+        change = asked.ensemble.predict(state[None].float(), rows.action[unit, row][None].float())[0].mean(0)[0]
+        state = (state + change[:3]).clamp(low, high)
+    last = begin + h - 1
+    reward, said = (
+        min(max(float(value), asked.reward_low), asked.reward_high) for value in (rows.reward[unit, last], change[3])
+    )
+    seen, spread = rows.following[unit, last].clamp(low, high), float(normaliser.target_scale[-1])
+    gaps = (said - reward) / spread, (reward - float(normaliser.target_mean[-1])) / spread
     states = [float((((one - seen) / scale) ** 2).mean()) for one in (state, start)]
-    squares = [gaps[0] ** 2, gaps[1] ** 2, *states]
-    return [min(square, 1.5**2) for square in squares]
+    return [min(square, 1.5**2) for square in (gaps[0] ** 2, gaps[1] ** 2, *states)]
 
 
-def slow_unit(asked: Problem, unit: list[list[Step]], h: int, starts: int) -> list[float] | None:
+def slow_unit(asked: Problem, lengths: list[int], rows: Episodes, unit: int, h: int, starts: int) -> list[float] | None:
     """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
-    of_trajectories = []
-    for trajectory in unit:
-        length = len(trajectory)
+    of_trajectories, first = [], 0
+    for length in lengths:
         begins = sorted({i * length // starts for i in range(starts)})
-        found = [slow_errors(asked, trajectory, b, h) for b in begins if b + h <= length]
+        found = [slow_errors(asked, rows, unit, first + b, h) for b in begins if b + h <= length]
         if found:
             of_trajectories.append([sum(column) / len(found) for column in zip(*found, strict=True)])
+        first += length
     if not of_trajectories:
         return None
     return [sum(column) / len(of_trajectories) for column in zip(*of_trajectories, strict=True)]
@@ -64,46 +59,33 @@ class Unbounded(ModelCheck):
 
 @pytest.mark.parametrize("starts", [1, 3, 50])
 def test_errors_equal_the_slow_ones(starts: int) -> None:
-    source, asked = people(LENGTHS), problem(6)
-    errors, has = replace(CHECK, starts=starts).errors(asked, read(source))
-    for u, unit in enumerate(source.people):
+    rows, asked = wander(LENGTHS).episodes(), wanderers(6)
+    errors, has = replace(CHECK, starts=starts).errors(asked, rows)
+    for u, lengths in enumerate(LENGTHS):
         for i, h in enumerate((1, 3, 5)):  # 9 is beyond the declared horizon of 8
-            expected = slow_unit(asked, unit, h, starts)
+            expected = slow_unit(asked, lengths, rows, u, h, starts)
             assert bool(has[u, i]) == (expected is not None)
             assert errors[u, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+    with pytest.raises(ValueError, match="horizons"):
+        replace(CHECK, horizons=(9, 20)).plan(asked, 0.1)
 
 
-def test_a_unit_is_alone() -> None:
-    source, asked = people(LENGTHS), problem(6)
-    together = CHECK.contributions(asked, {}, read(source))
-    for u in range(6):
-        alone = CHECK.contributions(asked, {}, Episodes.read(source, torch.tensor([u])))
-        assert torch.allclose(alone[0], together[u], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["nan", "huge", "infinite"])
-def test_one_unit_moves_the_sum_by_its_own_contribution_only(kind: str) -> None:
-    source, asked = people(LENGTHS), problem(6)
-    broken = source.replaced(1, extreme(kind))
-    before, after = (CHECK.contributions(asked, {}, read(s)) for s in (source, broken))
-    others = [0, 2, 3, 4, 5]
-    assert torch.allclose(before[others], after[others], rtol=0, atol=1e-12)
+@pytest.mark.parametrize("number", [math.nan, 3e38, math.inf])
+def test_one_unit_moves_the_sum_by_its_own_contribution_only(number: float) -> None:
+    source, asked = wander(LENGTHS), wanderers(6)
+    broken = source.spoilt(1, number).episodes()
+    before, after = (CHECK.contributions(asked, {}, rows) for rows in (source.episodes(), broken))
+    for unit in (0, 2, 3, 4, 5):
+        alone = CHECK.contributions(asked, {}, Episodes.read(source, torch.tensor([unit])))[0]
+        assert torch.allclose(torch.stack((before[unit], after[unit])), alone, rtol=0, atol=1e-12)
     assert bool(after.isfinite().all())
     assert bool((after.norm(dim=1) <= 1 + 1e-12).all())
-    assert bool((Unbounded(**vars(CHECK)).contributions(asked, {}, read(broken)).norm(dim=1) > 1).any())
-
-
-def test_the_driver_clips_what_forgets_its_bound() -> None:
-    source, asked = people([[6]] * 10), problem(10)
-    careless = Unbounded(**vars(CHECK))
-    plan = replace(careless.plan(asked, 0.5), noise_multiplier=1e-9)
-    total = run(careless, asked, plan, source).values["released"] * 10
-    assert float(total.norm()) <= 10 * plan.clip.sensitivity
+    assert bool((Unbounded(**vars(CHECK)).contributions(asked, {}, broken).norm(dim=1) > 1).any())
 
 
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
-    source, asked = people(LENGTHS * 20), problem(120)
-    errors, has = CHECK.errors(asked, read(source))
+    source, asked = wander(LENGTHS * 20), wanderers(120)
+    errors, has = CHECK.errors(asked, source.episodes())
     plan = replace(CHECK.plan(asked, 0.5), noise_multiplier=1e-7)
     state = run(CHECK, asked, plan, source)
     expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
@@ -117,26 +99,17 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
         shares[lower] += 1 - (place - lower)
         shares[lower + 1] += place - lower
     assert torch.allclose(state.values["histogram"][0, 0], shares / 120, atol=1e-4)
-
-
-def test_a_rounding_error_moves_no_unit_to_another_bin() -> None:
-    """The twin: a hard histogram would move by 1 at an edge."""
+    # A rounding error moves no unit to another bin. The twin: a hard histogram would move by 1 at an edge.
     edge = torch.tensor([0.75 - 1e-15, 0.75 + 1e-15], dtype=torch.float64)
-    shared = CHECK._shared_out(edge)
+    shared, hard = CHECK._shared_out(edge), torch.nn.functional.one_hot((edge / 1.5 * 4).long(), 4)
     assert float((shared[0] - shared[1]).abs().max()) < 1e-12
-    hard = torch.nn.functional.one_hot((edge / 1.5 * 4).long(), 4)
     assert int((hard[0] - hard[1]).abs().max()) == 1
-
-
-def test_no_horizon_within_the_declared_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="horizons"):
-        replace(CHECK, horizons=(9, 20)).plan(problem(5), 0.1)
 
 
 def judged(model: float, trivial: float, noise: float) -> Verdict:
     """The verdict on 3,000 units that all have these squared errors, for rewards; states are predicted well."""
     check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5, bins=4, histogram_share=0.1)
-    asked = problem(3000)
+    asked = wanderers(3000)
     one, _ = check._factors((1, 5))
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
@@ -146,13 +119,16 @@ def judged(model: float, trivial: float, noise: float) -> Verdict:
 
 
 def test_the_verdict_is_sure_or_says_that_it_is_not() -> None:
-    assert judged(0.1, 1.0, 1e-6).believable == "yes"
-    assert judged(0.1, 1.0, 0.2).believable == "doubtful"
-    assert judged(0.8, 1.0, 1e-6).believable == "doubtful"
+    for model, noise, believable in (
+        (0.1, 1e-6, "yes"),
+        (0.1, 0.2, "doubtful"),
+        (0.8, 1e-6, "doubtful"),
+        (1.1, 1e-6, "no"),
+        (2.0, 1e-3, "no"),
+    ):
+        assert judged(model, 1.0, noise).believable == believable
     assert judged(0.1, 1.0, 0.2).rule.endswith("of a trivial guess's, but noise hides whether it is below 0.5")
     assert judged(0.8, 1.0, 1e-6).rule.endswith("about 0.8 of a trivial guess's, not below 0.5")
-    assert judged(1.1, 1.0, 1e-6).believable == "no"
-    assert judged(2.0, 1.0, 1e-3).believable == "no"
     assert judged(0.8, 1.0, 1e-6).figure == pytest.approx(0.8)
     assert math.isfinite(judged(0.0, 0.0, 0.5).figure) or judged(0.0, 0.0, 0.5).believable == "doubtful"
     assert "reward" in judged(2.0, 1.0, 1e-3).rule

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from primorl.evaluation.private.scores import Candidates, CorrectedModel, Correc
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.selection import ROUNDING, Scores
 from tests.evaluation.conftest import random_policy
+from tests.evaluation.private.logs import question
 
 SMALL = CorrectedModel(features=12, rollouts=6, bandwidth=0.4, largest_weight=2.0)
 UNITS, STEPS, HORIZON = 6, 9, 12
@@ -30,29 +30,22 @@ def problem(discrete: bool) -> Problem:
     observation = torch.tensor([-3.0, -3.0]), torch.tensor([3.0, 3.0])
     size = shape.inputs
     normaliser = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(3), torch.ones(3))
-    return Problem(
-        units=UNITS,
-        unit="person",
-        delta=1e-3,
-        horizon=HORIZON,
-        discount=0.9,
-        observation_low=observation[0],
-        observation_high=observation[1],
-        observation_mean=torch.zeros(2),
-        observation_scale=torch.ones(2),
-        action_low=low,
-        action_high=high,
-        discrete_actions=discrete,
-        reward_low=-1.0,
-        reward_high=1.0,
-        return_low=-5.0,
-        return_high=5.0,
-        policy=lambda seen: seen[:, :1],
-        ensemble=GaussianEnsemble(
-            shape, shape.initial_weights(0), normaliser, Bounds(*observation, low, high, -1.0, 1.0, discrete)
-        ),
-        starts=torch.rand(20, 2) * 2 - 1,
+    ensemble = GaussianEnsemble(
+        shape, shape.initial_weights(0), normaliser, Bounds(*observation, low, high, -1.0, 1.0, discrete)
     )
+    changes = {
+        "horizon": HORIZON,
+        "observation_low": observation[0],
+        "observation_high": observation[1],
+        "action_low": low,
+        "action_high": high,
+        "discrete_actions": discrete,
+        "return_low": -5.0,
+        "return_high": 5.0,
+        "ensemble": ensemble,
+        "starts": torch.rand(20, 2, generator=torch.Generator().manual_seed(0)) * 2 - 1,
+    }
+    return question(UNITS, 2, actions, **changes)
 
 
 def candidates(discrete: bool) -> Candidates:
@@ -175,39 +168,25 @@ def test_without_weight_only_the_first_states_count() -> None:
     assert not torch.equal(fitted().scores(data), fitted().scores(other))
 
 
-def test_the_value_is_that_of_the_model() -> None:
+@pytest.mark.parametrize(("horizon", "value"), [(HORIZON, 0.5 * (1 - 0.9**HORIZON) / 0.1), (None, 5.0)])
+def test_the_value_is_that_of_the_model(horizon: int | None, value: float) -> None:
     """With one reward whatever happens, a value is a geometric series, and no correction is left."""
-    question = problem(False)
-    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
-    normaliser = replace(
-        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.5]), target_scale=torch.full((3,), 1e-6)
-    )
-    question = replace(question, ensemble=replace(question.ensemble, weights=weights, normaliser=normaliser))
-    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
-    series = 0.5 * (1 - 0.9**HORIZON) / 0.1
-    assert scorer.model_values().tolist() == pytest.approx([series] * 4, rel=0.02)
+    asked = replace(problem(False), horizon=horizon)
+    weights = tuple(torch.zeros_like(part) for part in asked.ensemble.weights)
+    pays, sure = torch.tensor([0.0, 0.0, 0.5]), torch.full((3,), 1e-6)
+    normaliser = replace(asked.ensemble.normaliser, target_mean=pays, target_scale=sure)
+    asked = replace(asked, ensemble=replace(asked.ensemble, weights=weights, normaliser=normaliser))
+    scorer = replace(SMALL, features=64, rollouts=32).fitted(asked, candidates(False))
+    assert scorer.model_values().tolist() == pytest.approx([value] * 4, rel=0.02)
 
 
-def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None:
-    one, wide = random_policy(1, 2, 2.0, seed=1), random_policy(1, 2, 2.0, seed=2)
+def test_policies_of_different_shapes_stand_side_by_side() -> None:
+    one, two = random_policy(1, 2, 2.0, seed=1), random_policy(1, 2, 2.0, seed=2)
+    first, bias, last, end = two.layers
     wide = replace(
-        wide, layers=tuple(torch.cat((part, part), 1) if part.shape[1] == 8 else part for part in wide.layers)
+        two, layers=(torch.cat((first, first), 1), torch.cat((bias, bias), 2), torch.cat((last, last), 2), end)
     )
-    wide = replace(wide, layers=(torch.cat([wide.layers[0]]), torch.cat([wide.layers[1]] * 2, 2), *wide.layers[2:]))
-    wide = replace(wide, layers=(*wide.layers[:2], torch.cat([wide.layers[2]] * 2, 2), wide.layers[3]))
     seen = torch.randn(2, 5, 2)
     both = Candidates.of([one, wide]).act(seen)
     torch.testing.assert_close(both[0].float(), one.act(seen[:1])[0])
     torch.testing.assert_close(both[1].float(), wide.act(seen[1:])[0])
-
-
-def test_without_a_horizon_the_value_counts_all_rewards() -> None:
-    question = problem(False)
-    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
-    normaliser = replace(
-        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.4]), target_scale=torch.full((3,), 1e-6)
-    )
-    ensemble = replace(question.ensemble, weights=weights, normaliser=normaliser)
-    question = replace(question, ensemble=ensemble, horizon=None)
-    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
-    assert scorer.model_values().tolist() == pytest.approx([4.0] * 4, rel=0.01)

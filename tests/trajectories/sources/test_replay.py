@@ -16,7 +16,7 @@ from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources import replay, source_of
 from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.sources.replay import RecordingEnvs, record_training
-from tests.trajectories.builders import snapshot
+from tests.trajectories.builders import dataset, snapshot
 
 
 def options(**changes: Any) -> ReplayOptions:
@@ -36,21 +36,7 @@ def options(**changes: Any) -> ReplayOptions:
 
 
 def entry(environment: str | None, **changes: Any) -> ReplayDataset:
-    content = {
-        "source": "replay",
-        "environment": environment,
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {},
-        "options": vars(options(**changes)),
-        "bounds": {"observation": "public", "reward": "public"},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(ReplayDataset, content)
+    return dataset(ReplayDataset, "replay", vars(options(**changes)), environment=environment)
 
 
 def recorded(folder: str) -> list[minari.EpisodeData]:
@@ -99,14 +85,14 @@ def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Pat
         assert np.array_equal(one.observations, other.observations)
         assert np.array_equal(one.actions, other.actions)
     assert len({tuple(episode.observations[0]) for episode in together}) == 5
-    dataset = minari.MinariDataset("together/x-v0/data")
-    assert (dataset.total_episodes, dataset.total_steps) == (5, 1000)
+    whole = minari.MinariDataset("together/x-v0/data")
+    assert (whole.total_episodes, whole.total_steps) == (5, 1000)
 
 
 def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> None:
     """Episodes of many lengths that terminate; actions come out as whole numbers."""
-    dataset = entry("CartPole-v1", algorithm="dqn", episodes=30, learning_starts=100)
-    source = source_of("some.name", dataset)
+    chosen = entry("CartPole-v1", algorithm="dqn", episodes=30, learning_starts=100)
+    source = source_of("some.name", chosen)
     source.collect(project)
     kept = minari.MinariDataset(project / "some-name-v0" / "data")  # Minari's ids have no dots
     assert kept.total_episodes == 30
