@@ -53,8 +53,8 @@ EDGES = (
     "primorl.setup.public_checks",  # refuses and warns
     "pipeline.runner",
 )
-BY_FILE = ("primorl.setup.policy_fitting",)
-"""Beside paid work, in the same room, and no part of it: an edit of paid work must not train the policy again."""
+BY_FILE = ("primorl.setup.policy_fitting", "primorl.setup.policy_results")
+"""Beside paid work, in the same room, and no part of it: an edit of paid work must not train a policy again."""
 CODE = ("pipeline/", "primorl/")
 EDGE_PARAMS = {"compute", "tracking", "ledger", "origins"}
 EDGE_KEYS = ("privacy.budget",)  # what may be spent, not what is trained
@@ -234,7 +234,7 @@ def test_the_analysis_sees_what_a_stage_reads() -> None:
         ("params.yaml", "evaluation"),
         ("params.yaml", "dynamics.variant"),
         (DATASET, "environment"),
-    } <= params_read("pipeline.evaluate")
+    } <= params_read("primorl.setup.policy_results")
     assert {"primorl.evaluation.returns", "primorl.policy.exported"} <= reached("pipeline.evaluate")
 
 
