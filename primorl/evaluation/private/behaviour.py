@@ -13,6 +13,7 @@ from primorl.evaluation.private.episodes import Episodes, counted
 from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
 from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
@@ -84,15 +85,8 @@ class Behaviour(Estimator):
         of_mean = Released(mean, rest, noise / math.sqrt(self.mean_share)).interval(problem.units)
         middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
         value, low, high = (middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high))
-        first = Estimate(
-            self.name,
-            "behaviour",
-            "mean return",
-            value,
-            (low, high),
-            _COVERS,
-            "Returns beyond their declared bounds count as the bound.",
-        )
+        bias = "Returns beyond their declared bounds count as the bound."
+        first = Estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), _COVERS, bias)
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
         return first, *(

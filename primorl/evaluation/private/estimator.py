@@ -13,6 +13,8 @@ from primorl.evaluation.private.episodes import Episodes, EpisodeSource, portion
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
@@ -172,6 +174,28 @@ def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, ro
     if sampling_probability == 1.0:
         return math.sqrt(rounds) / gaussian_mean
     return 1 / math.sqrt(math.log1p((gaussian_mean / sampling_probability) ** 2 / rounds))
+
+
+def plan_for(
+    problem: Problem,
+    clipping_norm: float,
+    multiplier: float,
+    *,
+    sampling_probability: float = 1.0,
+    rounds: int = 1,
+    queries: tuple[GaussianQuery, ...] = (),
+) -> Plan:
+    """Plan rounds over the problem's units, at noise multiplier z, and queries after them."""
+    return Plan(
+        units=problem.units,
+        unit=problem.unit,
+        sampler=PoissonSampler(sampling_probability),
+        clip=L2Clip(clipping_norm),
+        noise_multiplier=multiplier,
+        rounds=rounds,
+        delta=problem.delta,
+        queries=queries,
+    )
 
 
 def run(

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.model_check import ModelCheck, Verdict
+from primorl.evaluation.private.model_check import ModelCheck, Verdict, _factor
 from primorl.evaluation.private.problem import Problem
 from tests.evaluation.private.logs import wander, wanderers
 
 LENGTHS = [[3], [12, 1, 4], [1], [8, 8], [2, 1], [5, 6, 1, 2]]
-CHECK = ModelCheck(horizons=(1, 3, 5, 9), starts=3, cap=1.5, bins=4, histogram_share=0.2)
+CHECK = ModelCheck(horizons=(1, 3, 5, 9), starts=3, cap=1.5)
 
 
 def slow_errors(asked: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
@@ -92,28 +92,15 @@ def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_step
     said = CHECK.estimates(asked, plan, state)
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
     assert said[-1].what == "state error, 5 steps ahead, of no change"
-    shares = torch.zeros(4, dtype=torch.float64)
-    for error in errors[:, 0, 0, 0].sqrt().tolist():  # shared by the two bins whose middles it lies between
-        place = min(max(error / 1.5 * 4 - 0.5, 0.0), 3.0)
-        lower = min(int(place), 2)
-        shares[lower] += 1 - (place - lower)
-        shares[lower + 1] += place - lower
-    assert torch.allclose(state.values["histogram"][0, 0], shares / 120, atol=1e-4)
-    # A rounding error moves no unit to another bin. The twin: a hard histogram would move by 1 at an edge.
-    edge = torch.tensor([0.75 - 1e-15, 0.75 + 1e-15], dtype=torch.float64)
-    shared, hard = CHECK._shared_out(edge), torch.nn.functional.one_hot((edge / 1.5 * 4).long(), 4)
-    assert float((shared[0] - shared[1]).abs().max()) < 1e-12
-    assert int((hard[0] - hard[1]).abs().max()) == 1
 
 
 def judged(model: float, trivial: float, noise: float) -> Verdict:
     """The verdict on 3,000 units that all have these squared errors, for rewards; states are predicted well."""
-    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5, bins=4, histogram_share=0.1)
+    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5)
     asked = wanderers(3000)
-    one, _ = check._factors((1, 5))
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
-    released = torch.cat((pairs.flatten(), torch.ones(1), torch.zeros(16))) * one
+    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
     plan = replace(check.plan(asked, 0.1), noise_multiplier=noise * asked.units)
     return check.verdict(asked, plan, EvaluationState(check.stepped(asked, {}, released, 0)))
 

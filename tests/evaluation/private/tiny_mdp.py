@@ -29,15 +29,6 @@ def clone(observation: Tensor) -> Tensor:
     return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
 
 
-def true_value() -> float:
-    """Of the policy, all first states being as likely: dynamic programming."""
-    value = torch.zeros(STATES + 1, dtype=torch.float64)
-    states = torch.arange(STATES)
-    for _ in range(HORIZON):
-        value[:STATES] = REWARDS[states, POLICY] + DISCOUNT * MOVES[states, POLICY] @ value
-    return float(value[:STATES].mean())
-
-
 def ensemble(reward: float = 0.5) -> GaussianEnsemble:
     """A model in which nothing moves and every step pays the same."""
     shape = Architecture(STATES, ACTIONS, 2, (4,), -41.0, -40.0)
