@@ -123,7 +123,7 @@ def test_whatever_a_unit_holds_its_contribution_is_bounded_and_the_others_stay(
 def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
     """A clone costs nothing; a fit pays for itself. Twin: a clone that is wrong makes other weights."""
     problem, logged = tiny_mdp.problem(50), tiny_mdp.log(50)
-    silent, cloned = logged.without_probabilities().episodes(), estimator(behaviour=Cloned())
+    silent, cloned = replace(logged, probability=None).episodes(), estimator(behaviour=Cloned())
     sizes: list[int] = []
     known = replace(problem, clone=lambda rows: (sizes.append(len(rows)), tiny_mdp.clone(rows))[1])
     expected = estimator().weights(problem, {}, logged.episodes())

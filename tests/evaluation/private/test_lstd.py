@@ -19,8 +19,7 @@ from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
-from tests.evaluation.private.conftest import model, payers, problem
-from tests.evaluation.private.logs import Log
+from tests.evaluation.private.conftest import Log, model, payers, problem
 
 LSTD = Lstd(model_features=8, rollouts=16, rows=100, clipping_norm=0.4, query_share=0.5)
 MODEL = model([0.5, 0.9], [1.0, 1.0])
