@@ -10,7 +10,7 @@ from primorl.setup.compute import Place, is_worker
 from primorl.setup.fitting import check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_files import write_model
-from primorl.setup.model_training import MODEL_TRAINING
+from primorl.setup.model_work import MODEL_TRAINING
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions

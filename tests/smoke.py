@@ -16,7 +16,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from primorl.trajectories.sources.replay.recording import Episode  # noqa: E402
+from primorl.trajectories.sources.minari.writing import Episode  # noqa: E402
 from tests.trajectories.builders import write_raw  # noqa: E402  after the line above
 
 TINY_DATASET: dict[str, Any] = {
@@ -56,41 +56,45 @@ NO_PUBLIC_SPLIT = [
     "privacy.statistics.starts=true",
     "privacy.statistics.noise_multiplier=4",  # more would drown the answers of 600 people
 ]
-SUMMARY_KEYS = {
-    "dataset",
-    "env_id",
-    "variant",
-    "private",
-    "epsilon",
-    "delta",
-    "unit",
-    "units",
-    "seed",
-    "return_mean",
-    "return_ci95",
-    "normalized_score",
-    "episodes",
-    "seconds",
-}
-PRIVACY_KEYS = {
-    "private",
-    "epsilon",
-    "delta",
-    "unit",
-    "neighboring_relation",
-    "accountant",
-    "epsilon_rdp",
-    "event",
-    "sampling_probability",
-    "noise_multiplier",
-    "clipping_norm",
-    "rounds",
-    "public_assumptions",
-    "dataset_fingerprint",
-    "void",
-    "charge",
-    "spent_on_dataset",
-}
+SUMMARY_KEYS = set(
+    [
+        "dataset",
+        "env_id",
+        "variant",
+        "private",
+        "epsilon",
+        "delta",
+        "unit",
+        "units",
+        "seed",
+        "return_mean",
+        "return_ci95",
+        "normalized_score",
+        "episodes",
+        "seconds",
+    ]
+)
+PRIVACY_KEYS = set(
+    [
+        "private",
+        "epsilon",
+        "delta",
+        "unit",
+        "neighboring_relation",
+        "accountant",
+        "epsilon_rdp",
+        "event",
+        "sampling_probability",
+        "noise_multiplier",
+        "clipping_norm",
+        "rounds",
+        "public_assumptions",
+        "dataset_fingerprint",
+        "void",
+        "charge",
+        "spent_on_dataset",
+    ]
+)
 FILES = [
     "data/raw",
     "data/trajectories",
@@ -106,6 +110,7 @@ FILES = [
     "metrics/summary.json",
     "plots/curves.csv",
     "plots/return.png",
+    "reports/report.html",
     "mlflow.db",
 ]
 

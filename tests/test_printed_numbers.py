@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from primorl.release.card_answers import together
 
 from primorl.commands import audit, frontier, ledger, plan
 from primorl.evaluation.wording import account, guarantee, source
@@ -18,7 +19,6 @@ from primorl.privacy.ledger.account import Account, Total
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.project.errors import PipelineError
-from primorl.release.card_answers import together
 from primorl.setup import audits
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 from tests.release.test_card import RECORD, STATEMENT, card

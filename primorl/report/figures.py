@@ -8,7 +8,7 @@ from primorl.evaluation.wording import WHOSE, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
 from primorl.privacy.statement import Statement
-from primorl.release.card_meaning import curve
+from primorl.release.card import curve
 from primorl.report.drawing import (
     BLUE,
     GREEN,

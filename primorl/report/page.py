@@ -14,7 +14,7 @@ import primorl
 from primorl.evaluation.wording import ADVICE, account, discounted, guarantee, plural, value, worth
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.files import finite
-from primorl.release.card_meaning import meaning, success
+from primorl.release.card import meaning, success
 from primorl.release.card_people import columns, practice, responsible
 from primorl.report.facts import Facts
 from primorl.report.figures import figures

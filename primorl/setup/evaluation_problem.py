@@ -19,7 +19,7 @@ from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, re
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 _STARTS = 4096  # drawn from the released first states
 

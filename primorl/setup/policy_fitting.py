@@ -23,7 +23,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
 from primorl.simulators.environments import reset_states
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 RESETS = 4096
 _RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps

@@ -21,8 +21,9 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.setup import accounts, charged_units
+from primorl.setup import accounts
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
+from primorl.setup.model_work import plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
@@ -178,9 +179,7 @@ class _Rows:
     @cached_property
     def source(self) -> EpisodeSource:
         """The units that were charged."""
-        own = self._partitions
-        keep = kept_bytes(self._params.compute, ALONE)
-        return charged_units.open_private(own.manifest, own.version, own.folder, keep, episodes=True)
+        return self._partitions.open_private(kept_bytes(self._params.compute), episodes=True)
 
 
 def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
@@ -244,22 +243,16 @@ def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked
 
 
 def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
-    """A digest of everything that determines an answer but chance and code; see `model_work.model_identity`.
+    """Everything that determines an answer but chance and code, as `model_identity` has it for a model.
 
     A key that is added charges everybody again, so what the question also depends on stands in `_about`.
     """
-    estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
+    estimator, chosen = asked.estimator, params.evaluation.private
     content = {
         "data": partitions.identity,
         "estimator": estimator.name,
         "settings": asdict(estimator) | _GONE.get(estimator.name, {}),  # type: ignore[call-overload]
-        "plan": [
-            plan.sampling_probability,
-            plan.noise_multiplier,
-            str(plan.clip),
-            plan.rounds,
-            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
-        ],
+        "plan": plan_identity(asked.plan),
         "discount": chosen.discount,
         "return_bounds": chosen.return_bounds,
         "seed": params.seed,

@@ -16,7 +16,7 @@ from primorl.evaluation.private.episodes import EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
-from primorl.policy.saved import EPOCHS, FINAL
+from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.mechanism.selection import Selection
 from primorl.privacy.statement import Statement
@@ -24,8 +24,8 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
-from primorl.setup import accounts, charged_units
-from primorl.setup.compute import ALONE, kept_bytes
+from primorl.setup import accounts
+from primorl.setup.compute import kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import assumptions
@@ -203,8 +203,7 @@ def select(
         state = payment.state
         if state is None or not state.finished:
             scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
-            keep = kept_bytes(params.compute, ALONE)
-            private = charged_units.open_private(manifest, partitions.version, partitions.folder, keep, episodes=True)
+            private = partitions.open_private(kept_bytes(params.compute), episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))
             state = SelectionState(started=1, chosen=selection.choose(total))

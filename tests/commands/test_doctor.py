@@ -64,7 +64,7 @@ def test_a_fresh_clone_is_healthy_and_stays_as_it_is(project: Path, capsys: pyte
 def test_it_works_outside_of_any_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    wrong = {finding.what: finding.says for finding in doctor.examine(Path.cwd()) if finding.state == "problem"}
+    wrong = {finding.what: finding.says for finding in doctor.examine() if finding.state == "problem"}
     assert wrong.pop("params.yaml").startswith("not there: this folder is no project")
     assert wrong.pop("dvc.lock") == "dvc.yaml is not there: this folder is no project"
 

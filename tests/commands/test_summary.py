@@ -68,7 +68,7 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
         Path("models", f"{folder}.safetensors").write_bytes(content)
     digests = {f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")}
     write_json(Path("metrics/summary.json"), SUMMARY | digests)
-    (healthy,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
+    (healthy,) = (finding for finding in examine() if finding.what == "summary")
     assert cli.main(["summary"]) == 0
     assert healthy.state == "ok"
     assert capsys.readouterr().err == ""
@@ -79,7 +79,7 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
     assert json.loads(out)["model_sha256"] == digests["model_sha256"]
     said = "another models/dynamics is there now, models/policy is gone; run `dvc repro evaluate`"
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
-    (stale,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
+    (stale,) = (finding for finding in examine() if finding.what == "summary")
     assert stale.state == "problem"
     assert said in stale.says
 

@@ -4,10 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from primorl.sweeps.trials import Trial
 
 from primorl.config.params import Params
 from primorl.sweeps import sweeping
-from primorl.sweeps.trials import Trial
 from tests.commands.charging import primorl
 from tests.pipeline.training_project import charged
 from tests.sweeps.conftest import MODEL, Forked, project, ran, sweep_of, untracked

@@ -135,19 +135,3 @@ def test_the_stand_in_is_gymnasiums_cartpole() -> None:
         assert step.terminated is not None
         assert (bool(step.terminated), float(step.reward)) == (terminated, reward)
         before = torch.tensor(env.reset()[0] if terminated else after)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_captured_updates_are_the_plain_ones(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Same generators, same rows, two seeds: a graph changes nothing but the time."""
-    device = torch.device("cuda")
-    model = CartPole(*(tensor.to(device) for tensor in vars(CartPole()).values()))
-    config = replace(CONFIG, seeds=(1, 2), epochs=2, updates_per_epoch=10, rollout_every=5, horizon=5, batch_size=16)
-
-    def last() -> Tensor:
-        epochs = list(train(model, resets(64, 0).to(device), config, ReplayBuffer.batches))
-        return torch.cat([layer.flatten() for layer in epochs[-1].policies.layers])
-
-    captured = last()
-    monkeypatch.setattr("primorl.policy.actor_critic.CudaGraphStep", lambda work, generators: work)
-    torch.testing.assert_close(captured, last())

@@ -10,9 +10,9 @@ from torch.distributions import Categorical, Independent, Normal
 from torch.nn.functional import one_hot, softplus
 
 from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.policy.behaviour import KLConstraint, Normals
 from primorl.policy.exported import Layers
 from primorl.policy.networks import initial_layers
-from primorl.policy.prior import Leash, Normals
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import DiscreteSac, Sac, train
 from tests.policy.pendulum import CONFIG, Pendulum, resets
@@ -66,7 +66,7 @@ def made(*, discrete: bool) -> tuple[Sac | DiscreteSac, list[Networks]]:
     weight = 0.1 * torch.randn(5, 3 if discrete else 4, generator=torch.Generator().manual_seed(9))
     prior = Linear(weight, discrete)
     columns, generators = scaling.columns, SeedGenerators.of([1, 1, 1], CPU)
-    leash = Leash.of(prior, scaling, KAPPAS, CPU)
+    leash = KLConstraint.of(prior, scaling, KAPPAS, CPU)
     kind, reference = (DiscreteSac, DiscreteReference) if discrete else (Sac, Reference)
     sac = kind(BATCHES, columns, generators, [0, 0, 0], leash)
     sac.target.vector.add_(0.01)
@@ -195,7 +195,7 @@ def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
     mean, scale = torch.arange(5.0), torch.arange(1.0, 6.0)
     scaling = Scaling(mean, scale, torch.zeros(A), torch.ones(A), 1.0, discrete)
     prior = Linear(torch.zeros(5, 3 if discrete else 4), discrete)
-    leash, kind = Leash.of(prior, scaling, (0.1, 0.1), CPU), DiscreteSac if discrete else Sac
+    leash, kind = KLConstraint.of(prior, scaling, (0.1, 0.1), CPU), DiscreteSac if discrete else Sac
 
     def actor(hidden: tuple[int, ...]) -> Layers:
         config = replace(BATCHES, hidden=hidden)

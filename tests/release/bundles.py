@@ -9,9 +9,9 @@ from safetensors.torch import load_file, save_file
 from primorl.config import params
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
-from primorl.release import bundle
+from primorl.release import contents
+from primorl.release.build import release
 from primorl.release.contents import FILES, MANIFEST
-from primorl.release.making import release
 
 TEXTS = sorted((FILES | {MANIFEST}) - {"dynamics/model.safetensors", "policy/policy.safetensors"})
 
@@ -37,4 +37,4 @@ def edit_tensors(path: Path, extra: dict[str, torch.Tensor], metadata: dict[str,
 
 def relist(folder: Path) -> None:
     """What a forger does last."""
-    write_json(folder / MANIFEST, to_json(bundle.manifest_of(folder)))
+    write_json(folder / MANIFEST, to_json(contents.manifest_of(folder)))

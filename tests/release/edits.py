@@ -14,8 +14,8 @@ from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle
+from primorl.release.card import render
 from primorl.release.contents import ANSWERS, EVALUATION, LEDGER, MODEL, POLICY
-from primorl.release.pages import render
 from tests.release.bundles import relist
 
 Edit = tuple[str, Callable[[Path], None]]

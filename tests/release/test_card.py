@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from primorl.release.card import Card, is_inert
-from primorl.release.card_content import make_card
+from primorl.release.card import model_card
+from primorl.release.document import Document as Card
+from primorl.release.document import is_inert
 
 STATEMENT: dict[str, Any] = {
     "private": True,
@@ -82,7 +83,7 @@ def card(
     summary: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
 ) -> Card:
-    return make_card(
+    return model_card(
         STATEMENT | (statement or {}),
         MODEL,
         POLICY | (policy or {}),
@@ -201,6 +202,9 @@ def test_both_forms_state_the_exact_epsilon() -> None:
     for made in (card(), card(policy={"variant": EVIL}, summary={"dataset": EVIL})):
         assert "| ε, exactly | 0.49983 |" in made.markdown().splitlines()
         assert "<tr><th>ε, exactly</th><td>0.49983</td></tr>" in made.html()
+
+
+make_card = model_card
 
 
 class Tags(HTMLParser):

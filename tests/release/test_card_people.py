@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
+from primorl.release.card_people import columns, practice, responsible
 
 from primorl.release.card import Section, is_inert
-from primorl.release.card_people import columns, practice, responsible
 from tests.release.test_card import EVIL, LEDGER, MODEL, POLICY, STATEMENT, SUMMARY, Tags, make_card
 
 STATED = {"owner": "Ward 3", "purpose": "research", "contact": "x@hospital.example", "licence": "none"}

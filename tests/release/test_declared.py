@@ -13,8 +13,8 @@ from primorl.dynamics.config import PublicLosses
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
+from primorl.release.card import render
 from primorl.release.contents import CARDS, DECLARED, EVALUATION
-from primorl.release.pages import render
 from primorl.setup.accounts import project_ledger
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.release.bundles import made, relist

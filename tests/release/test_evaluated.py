@@ -19,9 +19,9 @@ from primorl.privacy.accounting.events import event_from_json
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.paths import PRIVATE_EVALUATION
-from primorl.release import bundle
+from primorl.release import bundle, contents
+from primorl.release.card import render
 from primorl.release.contents import ANSWERS, FILES, LEDGER, MANIFEST, POLICY
-from primorl.release.pages import render
 from primorl.setup.accounts import project_ledger
 from tests.release.bundles import made, relist
 from tests.release.edits import accepted, another, leaves, refusal, renew_everything, setting
@@ -63,7 +63,7 @@ def test_it_holds_the_answers_and_states_what_all_of_it_costs(asked: Path, capsy
     """The headline is that of model and answers together: who has the bundle has both."""
     out = asked / "out"
     assert set(snapshot(out)) == FILES | {MANIFEST, ANSWERS}
-    assert bundle.is_bundle(out)
+    assert contents.is_bundle(out)
     answers, statement = read_json(out / ANSWERS), read_json(out / POLICY[2])
     events = [event_from_json(each["event"]) for each in (statement, *answers["statements"].values())]
     together = compose(events, 1e-3).epsilon_pld

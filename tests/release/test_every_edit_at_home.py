@@ -13,8 +13,8 @@ from safetensors.torch import load_file
 
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json, write_json
+from primorl.release.build import check_outputs
 from primorl.release.contents import MODEL
-from primorl.release.recorded import check_outputs
 from tests.release.bundles import made
 from tests.release.edits import Edit, another, in_tensor, is_sampled, leaves, setting
 

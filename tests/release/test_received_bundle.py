@@ -12,7 +12,7 @@ import pytest
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
-from primorl.release.bundle import LEDGER
+from primorl.release.contents import LEDGER
 from tests.release.bundles import TEXTS, edit, relist
 
 

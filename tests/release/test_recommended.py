@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from primorl.release.card_answers import included
+from primorl.release.card_content import _advice
 
 from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.recommendation import Recommendation
@@ -14,11 +16,9 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, POLICY
 from primorl.project.records import to_json
-from primorl.release.both import CHOSEN, as_made, as_released
-from primorl.release.card_answers import included
-from primorl.release.card_content import _advice
-from primorl.release.guaranteed import whole
-from primorl.release.recommended import chosen_policy
+from primorl.release.build import chosen_policy
+from primorl.release.bundle import CHOSEN, as_released
+from primorl.release.composition import whole
 from tests.evaluation.test_recommendation import ANSWERS, answer
 from tests.statements import OF_TRAINING, PRIVATE
 

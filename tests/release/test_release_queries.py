@@ -17,9 +17,9 @@ from primorl.privacy.accounting.figures import figures
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
-from primorl.release import bundle
+from primorl.release import bundle, contents
+from primorl.release.build import release
 from primorl.release.contents import FILES, MANIFEST, STARTS
-from primorl.release.making import release
 from tests.release.released_project import inside, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
 
@@ -48,7 +48,7 @@ def received(released: Path, tmp_path: Path) -> Path:
 
 def test_it_holds_the_first_states_and_says_what_was_asked(released: Path) -> None:
     assert set(snapshot(released)) == FILES | {MANIFEST, STARTS}
-    assert bundle.is_bundle(released)
+    assert contents.is_bundle(released)
     statement = bundle.check(released, void_ok=False)
     assert [query.what for query in statement.queries] == ["normaliser", "starts"]
     assert statement.epsilon == accounting.Training(1.0, 4.0, 3, (0.5, 0.5)).spent(1e-3).epsilon_pld
@@ -138,7 +138,7 @@ def pickled_starts(folder: Path) -> None:
 def test_a_forged_one_is_refused(received: Path, forge: Callable[[Path], None], says: str) -> None:
     """Each alone, after which the forger lists all hashes anew."""
     forge(received)
-    write_json(received / MANIFEST, to_json(bundle.manifest_of(received)))
+    write_json(received / MANIFEST, to_json(contents.manifest_of(received)))
     with pytest.raises(PipelineError) as refused:
         bundle.check(received, void_ok=False)
     assert says in str(refused.value)
@@ -149,7 +149,7 @@ def test_forgetting_the_queries_and_their_file_is_seen_by_the_ledger(received: P
     """The statement agrees with itself then; the charge in the ledger's statement is of another event."""
     forget_queries(received)
     no_starts(received)
-    write_json(received / MANIFEST, to_json(bundle.manifest_of(received)))
+    write_json(received / MANIFEST, to_json(contents.manifest_of(received)))
     with pytest.raises(PipelineError, match="no committed charge with the id and event"):
         bundle.check(received, void_ok=False)
 

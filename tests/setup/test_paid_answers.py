@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
@@ -10,7 +10,7 @@ from primorl.config import params as params_module
 from primorl.config.blocks import EstimatorName
 from primorl.config.suggestions import TO_FIT
 from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned
-from primorl.setup import private_evaluation, questions, selection
+from primorl.setup import private_evaluation, selection
 from primorl.setup.estimators import asked_for, estimator
 from primorl.setup.private_evaluation import Asked, Subject
 from tests.evaluation.private.conftest import model, problem
@@ -46,16 +46,6 @@ def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
     assert answered("behaviour", return_bounds=[-1.0, 2.0]) == BOUNDED
     others: list[dict[str, Any]] = [{"return_bounds": "public"}, {"discount": 0.8}, {"draw": 1}]
     assert len({ANSWERS["behaviour"], *(answered("behaviour", **other) for other in others)}) == 4
-
-
-@pytest.mark.parametrize("name", get_args(EstimatorName))
-@pytest.mark.parametrize("probabilities", [None, "logged"])
-@pytest.mark.parametrize("cloned", [False, True])
-def test_what_a_question_is_about_is_known_without_its_estimator(
-    name: EstimatorName, probabilities: str | None, cloned: bool
-) -> None:
-    info: Any = SimpleNamespace(horizon=5, behaviour_probabilities=probabilities)
-    assert questions.about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
 
 
 def test_the_logs_own_probabilities_come_first_then_the_clones_then_a_fit() -> None:

@@ -13,8 +13,7 @@ from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.project.errors import PipelineError
 from primorl.setup.estimators import estimator
 from primorl.setup.private_evaluation import gaussian_mean, plan_at
-from primorl.setup.question_events import question_event
-from primorl.setup.questions import about
+from primorl.setup.questions import about, question_event
 from primorl.trajectories.storage.schema import Spaces
 from tests.evaluation.private import tiny_mdp
 from tests.projects import project_settings

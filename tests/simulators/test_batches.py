@@ -12,11 +12,9 @@ from numpy.typing import NDArray
 from primorl.online.network import PolicyNetwork
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators import dosing
-from primorl.simulators.acrobot import AcrobotBatch
 from primorl.simulators.batches import GymBatch, batch
-from primorl.simulators.cartpole import CartPoleBatch
+from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
 from primorl.simulators.environments import make
-from primorl.simulators.pendulum import PendulumBatch
 
 OWN = tuple(dosing.ENVIRONMENTS.values())
 PROPOFOL = "anesthesim:anesthesim/PropofolControl-v0"
@@ -49,7 +47,7 @@ def _same(environment: str, ours: Any, state: NDArray[np.float64]) -> None:
 def test_the_cartpole_batch_steps_as_gymnasium() -> None:
     ours = CartPoleBatch()
     ours.reset(8, seed=3)
-    _same("CartPole-v1", ours, ours._state.T)
+    _same("CartPole-v1", ours, ours._state)
 
 
 def test_the_acrobot_batch_steps_as_gymnasium_and_both_end_at_the_bar() -> None:
@@ -66,7 +64,7 @@ def test_the_pendulum_batch_steps_as_gymnasium() -> None:
 
 
 def test_a_batch_with_another_force_does_not_pass_for_gymnasium(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("primorl.simulators.acrobot._GRAVITY", 9.7)
+    monkeypatch.setattr(AcrobotBatch, "_gravity", 9.7)
     ours = AcrobotBatch()
     ours.reset(2, seed=3)
     with pytest.raises(AssertionError):

@@ -8,7 +8,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("module", "shown"), [("primorl.trajectories.sources.replay.collection", False), ("stable_baselines3", True)]
+    ("module", "shown"), [("primorl.trajectories.sources.replay", False), ("stable_baselines3", True)]
 )
 def test_the_default_run_prints_no_notice_of_gym(module: str, shown: bool) -> None:
     """Only the notice is gone: a warning of the same process is shown. The twin imports Stable-Baselines3 alone."""

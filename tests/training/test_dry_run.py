@@ -10,7 +10,7 @@ import torch
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training import dry_run as module
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.dry_run import DryRun
 from primorl.training.settings import LEAST_OF_A_DRY_RUN
 from primorl.training.setup import TrainingSetup
@@ -26,8 +26,8 @@ def small(shape: Architecture) -> Architecture:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few and large steps from the public split."""
-    few = dataclasses.replace(public_start._POOLED, max_epochs=8, learning_rate=0.02)
-    monkeypatch.setattr(public_start, "_POOLED", few)
+    few = dataclasses.replace(pooled._POOLED, max_epochs=8, learning_rate=0.02)
+    monkeypatch.setattr(pooled, "_POOLED", few)
 
 
 def with_flags(shape: Architecture, count: int = 24) -> Ragged:

@@ -18,7 +18,7 @@ from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training import cohort, local_update
-from primorl.training.chunks import cpu_chunks, cpu_sizes, gpu_chunks, gpu_size
+from primorl.training.chunks import chunk_sizes, chunks
 from primorl.training.independence import check_independence, check_setup
 from primorl.training.local_update import LocalBatches, sum_of_updates, updates_of_units
 from primorl.training.rounds import Rounds
@@ -149,7 +149,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
         setup = training_setup(plan_of(len(chosen), 10.0), shape, local=local, execution=execution)
         with Rounds(setup, source, identity) as rounds:
-            return rounds.sum(weights, last=True)
+            return rounds.sum(weights)
 
     everybody = list(range(units))
     whole, less, one = total(everybody), total(everybody[:-1]), total(everybody[-1:])
@@ -196,30 +196,30 @@ def test_the_least_norm_holds() -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("units", [1, 2, 30, 65, 300])
+@pytest.mark.parametrize("units", [0, 1, 2, 30, 65, 300])
 def test_a_cohort_is_cut_into_sizes_that_are_tried_out(units: int, threads: int) -> None:
-    sizes = cpu_sizes(1000, 30)
-    assert sizes == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32]
-    chunks = cpu_chunks(torch.arange(units), sizes[-1], threads)
-    assert torch.equal(torch.cat([chunk.units for chunk in chunks]), torch.arange(units))
-    assert all(len(chunk.units) <= chunk.size and chunk.size in sizes for chunk in chunks)
+    shape = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
+    setup = training_setup(plan_of(300, 1.0), shape, execution=Execution(CPU, 3 << 20))
+    (sizes,) = chunk_sizes(setup)
+    assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
+    cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
+    assert [unit for chunk in cut for unit in chunk.units.tolist()] == list(range(units))
+    assert all(len(chunk.units) <= chunk.size and chunk.size in sizes for chunk in cut)
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     """Whoever else is in the cohort: with long units, without, few or many."""
-    plan = plan_of(40, 1.0)
+    shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
+    setup = training_setup(plan_of(40, 1.0), shape, execution=Execution(torch.device("cuda"), 8 << 20))
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
-
-    def bytes_of(length: int) -> int:
-        return 1000 + length
-
-    whole = gpu_chunks(torch.arange(40), lengths, plan, 1 << 17, bytes_of)
+    whole = chunks(setup, torch.arange(40), lengths, 1)
     sizes = {int(lengths[unit]): chunk.size for chunk in whole for unit in chunk.units}
-    assert sizes == {3: 64, 100: 64, 5000: 8}
+    assert sizes[3] == sizes[100] == 59
+    assert sizes[5000] < 59
     assert sorted(int(u) for chunk in whole for u in chunk.units) == list(range(40))
-    few = gpu_chunks(torch.arange(2), torch.tensor([3, 100]), plan, 1 << 17, bytes_of)
-    assert {chunk.size for chunk in few} == {64}
-    assert gpu_size(plan, 1 << 30, bytes_of, 5000) == 64
+    few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
+    assert [chunk.size for chunk in few] == [sizes[5000], 59]
+    assert {size for (size,) in chunk_sizes(setup)} >= set(sizes.values())
 
 
 def test_a_machine_that_cannot_promise_it_is_refused_before_anything_is_charged(

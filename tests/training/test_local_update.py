@@ -138,7 +138,7 @@ def test_chunks_do_not_change_the_sum(shape: Architecture, identity: Normaliser,
     execution = Execution(torch.device("cpu"), kilobytes * 1000)
     weights = shape.initial_weights(1)
     training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)
-    total = training.sum(weights, last=True)
+    total = training.sum(weights)
     whole = reference_sum(weights, batches_of(source, identity, 64, 1), shape, local, 0.2, "flat")
     for ours, theirs in zip(total, whole, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=5e-5 * joint_norm(whole))
@@ -197,7 +197,7 @@ def round_sum(source: Ragged, shape: Architecture, mode: str, batch_size: int) -
     local = local_training(learning_rate=0.05, batch_size=batch_size)
     execution = Execution(torch.device("cpu"), 1 << 24)
     training = rounds.Rounds(training_setup(plan, shape, local=local, execution=execution), source, identity)
-    return training.sum(shape.initial_weights(0), last=True)
+    return training.sum(shape.initial_weights(0))
 
 
 @settings(max_examples=40, deadline=None)

@@ -17,7 +17,7 @@ from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training import local_update
-from primorl.training.cloning import CloningSetup, CloningSource, ObservedActions
+from primorl.training.cloning import CloningSetup
 from primorl.training.independence import check_independence, check_setup
 from primorl.training.local_update import LocalBatches, sum_of_updates, updates_of_units
 from primorl.training.normaliser_query import ObservationColumns
@@ -183,15 +183,15 @@ def test_public_losses_are_those_of_torch(discrete: bool) -> None:
 
 
 def test_rows_are_observations_and_scaled_actions() -> None:
-    box = ObservedActions(2, torch.tensor([-2.0, 0.0]), torch.tensor([2.0, 10.0]), discrete_actions=False)
-    units = Ragged([torch.tensor([[7.0, 8.0, -2.0, 5.0], [1.0, 2.0, 1.0, 10.0]])], [torch.zeros(2, 3)])
-    source = CloningSource(units, box)
+    """Actions in a box of ±2 are halved; one-hot ones stay."""
+    units = Ragged([torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)])
+    source = cloning(network(discrete=False), 1).source_of(units)
     observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
-    assert observation.tolist() == [[[1.0, 2.0], [7.0, 8.0]]]
-    assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.0]]]
+    assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
+    assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.5]]]
     assert (source.units, source.lengths(torch.tensor([0])).tolist()) == (1, [2])
-    one_hot = ObservedActions(2, torch.zeros(2), torch.ones(2), discrete_actions=True)
-    assert one_hot.of(torch.tensor([3.0, 4.0, 0.0, 1.0]))[1].tolist() == [0.0, 1.0]
+    inputs = torch.tensor([3.0, 4.0, 5.0, 0.0, 1.0])
+    assert cloning(network(discrete=True), 1).public_of((inputs, inputs))[1].tolist() == [0.0, 1.0]
 
 
 def cloning(shape: PolicyNetwork, units: int, noise: float = 0.0) -> CloningSetup:

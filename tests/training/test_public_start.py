@@ -7,9 +7,9 @@ import torch
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
-from primorl.training import public_start as module
+from primorl.training import pooled as module
+from primorl.training.pooled import Units, public_start, shuffled
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.public_start import Units, public_start, shuffled
 from primorl.training.settings import LEAST_UNITS
 from tests.plans import ensemble_plan
 from tests.units import Ragged, make_units, training_setup

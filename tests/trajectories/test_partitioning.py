@@ -205,16 +205,6 @@ def test_a_unit_in_both_partitions_is_found(tmp_path: Path) -> None:
         check_disjoint(tmp_path / "private", tmp_path / "public")
 
 
-def test_corrupt_input_is_refused_and_the_last_split_stays(ingested: pa.Table) -> None:
-    run()
-    before = snapshot(Path("partitions"))
-    part = Path("trajectories/part-00000.parquet")
-    part.write_bytes(part.read_bytes()[:100])
-    with pytest.raises(PipelineError, match="not a readable Parquet file"):
-        run()
-    assert snapshot(Path("partitions")) == before
-
-
 def rewrite(rows: pa.Table) -> None:
     """Other rows under the same facts."""
     info = PartReader(Path("trajectories"), made_by="ingest").info

@@ -13,7 +13,7 @@ from torch import Tensor
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.saved import SCALES
+from primorl.policy.loaded import SCALES
 
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""

@@ -14,7 +14,7 @@ from primorl.trajectories.consent import consent_schema
 from primorl.trajectories.sources.tabular.elapsed import elapsed_times
 from primorl.trajectories.sources.tabular.fields import Field
 from primorl.trajectories.sources.tabular.files import refuse_row
-from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, arrow_schema, id_text, whole
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, id_text, transition_table, whole
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -186,22 +186,18 @@ class Transitions:
         self._check_finite(rows, reward[:, None], "reward")
         if probability is not None:
             self._check_probability(rows, probability)
-        trajectory = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), lengths))
-        first = np.cumsum(lengths) - lengths
-        return pa.Table.from_arrays(
-            [
-                units.take(trajectory),
-                trajectories.take(trajectory),
-                pa.array((np.arange(len(reward)) - np.repeat(first, lengths)).astype(np.int32)),
-                _vectors(observation),
-                pa.array(action) if self._spaces.discrete_actions else _vectors(action),
-                pa.array(reward),
-                _vectors(after),
-                pa.array(terminated),
-                pa.array(truncated),
-                *([] if probability is None else [pa.array(probability)]),
-            ],
-            schema=arrow_schema(self._spaces, behaviour_probabilities=self._has_probability),
+        return transition_table(
+            self._spaces,
+            units,
+            trajectories,
+            lengths,
+            observation,
+            action,
+            reward,
+            after,
+            terminated,
+            truncated,
+            probability,
         )
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
@@ -348,7 +344,3 @@ def _numbers(column: pa.ChunkedArray) -> Floats:
     """A column of float32; a missing number is NaN."""
     numbers: Floats = whole(column).to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _vectors(matrix: npt.NDArray[Any]) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).ravel()), matrix.shape[1])
