@@ -173,9 +173,7 @@ class DoublyRobust(Estimator):
         q, rounds = fit.sampling_probability, fit.rounds
         multiplier = noise_multiplier(gaussian_mean * math.sqrt(fit.budget_share), q, rounds)
         queries = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread
-        return plan_for(
-            problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries
-        )
+        return plan_for(problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries)
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
@@ -214,8 +212,8 @@ class DoublyRobust(Estimator):
         noise = {query.what: query.standard_deviation / plan.units for query in plan.queries}
         if self._fit is None:
             noise[SUMS] = noise_of(plan)
-        middle, half_range = self._range(problem)
-        value = middle + half_range * mean
+        half_range = self._half_range(problem)
+        value = problem.return_centre + half_range * mean
         second = float(state.answers[SPREAD]) + noise[SPREAD]
         sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
         half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
@@ -234,8 +232,7 @@ class DoublyRobust(Estimator):
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
         first = self.action_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
-        middle, half = self._range(problem)
-        return ((corrected - middle) / half).clamp(-1, 1)
+        return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
 
     def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """Compute w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
@@ -288,10 +285,9 @@ class DoublyRobust(Estimator):
     def _model(self, problem: Problem) -> ModelQ:
         return ModelQ(problem, self.model_features, self.rollouts)
 
-    def _range(self, problem: Problem) -> tuple[float, float]:
-        """Middle, and half of the width, of the interval that holds ψ."""
-        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
-        return middle, half * (1 + 2 * self.largest_correction)
+    def _half_range(self, problem: Problem) -> float:
+        """Half of the width of the interval that holds ψ."""
+        return problem.return_half * (1 + 2 * self.largest_correction)
 
 
 def _features(problem: Problem, observation: Tensor) -> Tensor:

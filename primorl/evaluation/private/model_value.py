@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
@@ -69,7 +68,10 @@ class ModelBased:
                 self._gain(policy - released),
                 self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.released)),
             ]
-        baselines: list[tuple[Of, Act]] = [("random", uniform_random(problem))]
+        generator = torch.Generator().manual_seed(problem.seed)
+        baselines: list[tuple[Of, Act]] = [
+            ("random", lambda observation: problem.uniform_actions(len(observation), generator))
+        ]
         if not problem.discrete_actions:
             baselines.append(("zero_action", zero_action(problem)))
         return (*found, *(self._value(problem, of, self._returns(problem, act)) for of, act in baselines))
@@ -112,19 +114,6 @@ class ModelBased:
         covers = "luck of the simulated episodes in the member that says the least"
         bias = "wrong wherever the model is, though errors that both policies share cancel"
         return Estimate(self.name, "policy", GAIN, value, ends, covers, bias, tuple(members.tolist()))
-
-
-def uniform_random(problem: Problem) -> Act:
-    """Draw uniform actions from the problem's seed, anew at every call."""
-    generator = torch.Generator().manual_seed(problem.seed)
-    low, high, size = problem.action_low, problem.action_high, problem.action_size
-
-    def act(observation: Tensor) -> Tensor:
-        if problem.discrete_actions:
-            return one_hot(torch.randint(size, (len(observation),), generator=generator), size)
-        return low + (high - low) * torch.rand(len(observation), size, generator=generator)
-
-    return act
 
 
 def zero_action(problem: Problem) -> Act:

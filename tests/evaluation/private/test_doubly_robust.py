@@ -33,8 +33,7 @@ def estimator(**changed: object) -> DoublyRobust:
 
 
 def unscaled(own: DoublyRobust, problem: Problem, numbers: Tensor) -> Tensor:
-    middle, half = own._range(problem)
-    return middle + half * numbers[:, 0]
+    return problem.return_centre + own._half_range(problem) * numbers[:, 0]
 
 
 def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], episodes: Episodes, unit: int) -> float:
