@@ -80,7 +80,7 @@ def main() -> None:
         again = run(clone, "dvc", "repro")
         expect("Data and pipelines are up to date." in again, "a second `dvc repro` does nothing")
         expect(store_size(clone) == before, "a second `dvc repro` logs nothing")
-        run(clone, "python", "-m", "primorl.commands.summary")
+        run(clone, "python", "-m", "primorl.commands.main", "summary")
         run(clone, "primorl", "data", "describe")
         run(clone, "primorl", "ledger", "verify")
         run(clone, "primorl", "release", "out")
