@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
-    given = one_each([word for word in given if word != "--debug"])
+    given = [word for word in given if word != "--debug"]
     try:
         command = typer.main.get_command(app)
         if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
@@ -123,19 +123,6 @@ def _mention_missing_outputs(command: str) -> None:
     with suppress(Exception):  # the command's own result matters more
         if advice := hint():
             print(advice, file=sys.stderr)
-
-
-def one_each(words: Sequence[str]) -> list[str]:
-    """``--seeds 1 2`` as ``--seeds 1 --seeds 2``, which is how typer reads lists."""
-    spelled: list[str] = []
-    option: str | None = None
-    for word in words:
-        if word.startswith("--"):
-            option = word if word in audit.LISTS else None
-        elif option is not None and spelled[-1] != option:
-            spelled.append(option)
-        spelled.append(word)
-    return spelled
 
 
 def _name(words: Sequence[str]) -> str:
