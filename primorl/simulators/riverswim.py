@@ -37,7 +37,7 @@ def transition_probabilities(p: float) -> npt.NDArray[np.float64]:
 
 
 def rewards() -> npt.NDArray[np.float64]:
-    """The reward of each transition, ``[S, A, S]``."""
+    """Give the reward of each transition, ``[S, A, S]``."""
     found = np.zeros((STATES, ACTIONS, STATES))
     found[0, 0, 0] = LEFT_REWARD
     found[-1, 1, -1] = RIGHT_REWARD

@@ -25,7 +25,7 @@ from primorl.trajectories.storage.schema import Spaces
 
 
 def source(name: str, dataset: TabularDataset) -> "Tabular":
-    """The source of one dataset."""
+    """Make the source of one dataset."""
     return Tabular(name, dataset)
 
 
@@ -69,7 +69,7 @@ class Tabular:
         return bool(files)
 
     def _files(self) -> tuple[Path, list[Path]]:
-        """The files that the options name, and the folder that their names begin in."""
+        """Find the files that the options name, and the folder that their names begin in."""
         wanted = home() / Path(self.dataset.options.files).expanduser()
         if wanted.is_dir():
             return wanted, log_files(wanted)
@@ -82,7 +82,7 @@ class Tabular:
 
 
 def _fixed(path: Path) -> list[str]:
-    """The parts of a pattern before the first that is none of a name; the folder of a plain file."""
+    """Give the parts of a pattern before its first wildcard; the folder of a plain file."""
     parts = list(path.parts[:-1])
     return parts[: next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))]
 
@@ -94,6 +94,9 @@ class TabularReader:
         raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
         name: the dataset's entry, for errors.
         dataset: that entry.
+
+    Attributes:
+        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
 
     Raises:
         PipelineError: if there is no readable file, or columns do not fit the dataset.
@@ -112,7 +115,11 @@ class TabularReader:
         self._log = Log(raw, self._fields, dataset.options.csv)
 
     def keep_consent(self, column: str) -> None:
-        """See `primorl.trajectories.sources.source.ConsentReader`."""
+        """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
+
+        Raises:
+            PipelineError: if there is no such column.
+        """
         self._fields = [*self._fields, Field("consent", column, "label")]
         self._log = Log(self.path, self._fields, self._options.csv)
         self._keeps_consent = True
@@ -146,7 +153,7 @@ def _choices(action: BoxActions | CountedActions | Categorical) -> int:
 
 
 def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
-    """The environment's spaces and step limit or, without one, what the options declare."""
+    """Give the spaces and the step limit of the environment or, without one, of the options."""
     columns, action = dataset.options.columns, dataset.options.columns.action
     sizes = [len(entry.categories) if isinstance(entry, Categorical) else 0 for entry in columns.observation]
     starts = np.cumsum([0, *(size or 1 for size in sizes)]).tolist()
@@ -208,7 +215,7 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
 
 
 def _observation_names(columns: TabularColumns) -> tuple[str, ...]:
-    """The column of each dimension; ``meal=snack`` for one category of a column; what an elapsed time is called."""
+    """Name each dimension: its column, ``meal=snack`` for one category, or the name of the elapsed time."""
     names: list[str] = []
     for entry in columns.observation:
         if isinstance(entry, Categorical):
@@ -221,7 +228,7 @@ def _observation_names(columns: TabularColumns) -> tuple[str, ...]:
 
 
 def _action_names(action: BoxActions | CountedActions | Categorical) -> tuple[str, ...]:
-    """The column of each dimension, or what each discrete action is called."""
+    """Name each dimension by its column, or each discrete action."""
     if isinstance(action, BoxActions):
         return action.columns
     if isinstance(action, CountedActions):
