@@ -7,7 +7,7 @@ line either: if the header was forgotten, that line is data.
 import csv
 import gzip
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -151,9 +151,10 @@ class Log:
         if path.suffix != ".parquet":
             types = self._csv_types(path)
         for field in self._fields:
-            if not _ALLOWED[field.kind](types[field.column]):
+            fits, words = _ALLOWED[field.kind]
+            if not fits(types[field.column]):
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {_WORDS[field.kind]}; "
+                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {words}; "
                     "correct options.columns or the file"
                 )
         return {column: types[column] for column in needed}
@@ -325,22 +326,16 @@ class Log:
 
 
 def _first_unfit(text: pa.Array, kind: pa.DataType) -> int | None:
-    """Find the first value that is no ``kind``, by halving: Arrow does not say which."""
-
-    def fits(values: pa.Array) -> bool:
-        try:
-            values.cast(kind)
-        except pa.ArrowInvalid:
-            return False
-        return True
-
-    if fits(text):
-        return None
-    low, high = 0, len(text)  # the first `low` values fit, the first `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(text.slice(low, middle - low)) else (low, middle)
-    return low
+    """Find the first value that is no ``kind``; Arrow does not say which it was."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        for place, value in enumerate(text):
+            try:
+                value.cast(kind)
+            except pa.ArrowInvalid:
+                return place
+    return None
 
 
 @dataclass(frozen=True)
@@ -370,23 +365,21 @@ def _numeric(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-_ALLOWED = {
-    "id": _textual,
-    "category": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
-    "label": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
-    "order": lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
-    "number": lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
-    "flag": lambda kind: _numeric(kind) or pa.types.is_boolean(kind),
-    "whole": pa.types.is_integer,
-}
-_WORDS = {
-    "id": "text or whole numbers",
-    "category": "text, whole numbers or truth values",
-    "label": "text, whole numbers or truth values",
-    "order": "numbers, timestamps or dates",
-    "number": "numbers, one column a dimension",
-    "flag": "truth values, or 0 and 1",
-    "whole": "whole numbers; for names of actions give {column, categories}",
+# Of each kind of field: whether a column's type fits, and in words which types do.
+_ALLOWED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "id": (_textual, "text or whole numbers"),
+    "category": (lambda kind: _textual(kind) or pa.types.is_boolean(kind), "text, whole numbers or truth values"),
+    "label": (lambda kind: _textual(kind) or pa.types.is_boolean(kind), "text, whole numbers or truth values"),
+    "order": (
+        lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
+        "numbers, timestamps or dates",
+    ),
+    "number": (
+        lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
+        "numbers, one column a dimension",
+    ),
+    "flag": (lambda kind: _numeric(kind) or pa.types.is_boolean(kind), "truth values, or 0 and 1"),
+    "whole": (pa.types.is_integer, "whole numbers; for names of actions give {column, categories}"),
 }
 _CSV_TYPES = {
     "id": pa.string(),
