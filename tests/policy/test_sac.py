@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint, Normals
 from primorl.policy.exported import DeterministicPolicy, Layers, side_by_side
+from primorl.policy.networks import initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
 from primorl.project.errors import PipelineError
