@@ -74,13 +74,13 @@ def read_yaml(path: Path, why: str) -> Any:
 
 
 def _constructed(text: str) -> Any:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = _PlainData
-    node = yaml.compose(text)
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _PlainData
+    node = reader.compose(text)
     if node is None:
         return None
     _count(node, {})
-    return yaml.load(text)
+    return reader.load(text)
 
 
 def _count(node: Node, known: dict[int, int]) -> int:

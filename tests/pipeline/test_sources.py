@@ -16,7 +16,6 @@ from tests.trajectories.sources.minari_builders import create, mixed_episode
 
 
 def chosen(name: str, like: str, **changes: Any) -> Params:
-    """The project's settings with one more dataset, made from another one, and that chosen."""
     raw = params.plain(params.load(Path("params.yaml")))
     raw["chosen"] = project_settings(like)["chosen"] | changes
     raw["dataset"] = name
@@ -32,7 +31,6 @@ def run(checked: Params) -> dict[str, Any]:
 
 
 def test_a_minari_id_that_was_made_here(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    """Twelve episodes of four people, from a folder of Minari datasets, without a simulator."""
     people = ["anna", "bob", "cleo", "dan"]
     create(Path.cwd() / "minari", "ward/stays-v0", [mixed_episode(2 + i % 3, i, people[i % 4]) for i in range(12)])
     manifest = run(
