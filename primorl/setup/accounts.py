@@ -123,7 +123,7 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
 
 def request(
     params: Params,
-    run: StageRun,
+    run: StageRun | None,
     manifest: Manifest,
     version: Version,
     *,
@@ -131,7 +131,10 @@ def request(
     event: dp_event.DpEvent,
     identity: str,
 ) -> Request:
-    """Build the request of a stage that pays for work on the units of ``version`` (see `dataset_version`)."""
+    """Build the request of a stage that pays for work on the units of ``version`` (see `dataset_version`).
+
+    Without a run it is one to be tried, and not one to be reserved.
+    """
     return Request(
         version=version,
         dataset=manifest.info.dataset,
@@ -140,7 +143,7 @@ def request(
         event=event,
         delta=params.privacy.delta,
         git_commit=git_commit(),
-        mlflow_run=run.run_id,
+        mlflow_run=None if run is None else run.run_id,
     )
 
 

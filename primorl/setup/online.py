@@ -1,7 +1,6 @@
 """From params.yaml to an online run, and its paid learning."""
 
 import hashlib
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -35,6 +34,7 @@ from primorl.setup import accounts
 from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
+from primorl.setup.paid_work import digest
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators.batches import EnvironmentBatch, batch
 from primorl.tracking import StageRun
@@ -330,4 +330,4 @@ def identity(params: Params, run: OnlineRun) -> str:
         "seed": params.seed,
         "start": None if offline is None else [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)

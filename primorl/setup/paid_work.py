@@ -1,5 +1,7 @@
 """What the training of the model and that of the clone share as paid work. Loading this module needs no torch."""
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -42,6 +44,11 @@ class PrivateStage:
     asked: Callable[[Params], bool]
     pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
     refusal: "Callable[[Trained], str | None]"
+
+
+def digest(content: dict[str, Any]) -> str:
+    """Digest plain values, as identities of paid work are made; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def plan_identity(plan: Plan) -> list[Any]:

@@ -1,7 +1,6 @@
 """Select one of several policies by the private units' scores: charge the ledger, select, write the record."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -27,6 +26,7 @@ from primorl.project.records import Hexadecimal, Line, read_record, record, writ
 from primorl.setup import accounts
 from primorl.setup.compute import kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
+from primorl.setup.paid_work import digest
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import assumptions
 from primorl.tracking import StageRun
@@ -263,7 +263,7 @@ def _identity(
         "draw": params.privacy.draw,
         **({"of_answers": draw} if draw else {}),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)
 
 
 def _refuse_repeated(candidates: Sequence[Candidate]) -> None:

@@ -26,7 +26,7 @@ from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, watch_private, with_changes
-from tests.trajectories.builders import INFO, snapshot
+from tests.trajectories.builders import INFO
 
 FOLDER = Path("models/behaviour")
 EPSILON, DELTA = 2.0, 1e-3
@@ -90,21 +90,6 @@ def test_a_clone_is_charged_before_it_is_trained_and_says_what_it_cost(
     mean, _ = BehaviourPolicy.load(FOLDER, torch.device("cpu")).mean_and_std(rows[0])
     torch.testing.assert_close(policy.act(rows)[0], 2 * mean)  # Pendulum's torque
     assert float(mean.abs().max()) > 0
-
-
-def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Params) -> None:
-    cloned(asked)
-    first = snapshot(FOLDER)
-    shutil.rmtree(FOLDER)
-    shutil.move("data/partitions/private", "away")
-    cloned(asked)
-    assert snapshot(FOLDER) == first
-    assert len(charged(asked)) == 1
-    shutil.move("away", "data/partitions/private")
-    cloned(with_changes(asked, privacy={"draw": 1}))
-    assert len(charged(asked)) == 2, "the twin: another draw is another piece of work"
-    assert snapshot(FOLDER) != first
-    assert statement()["spent_on_dataset"]["charges"] == 2
 
 
 def test_a_version_with_other_constants_charges_nobody_again(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:

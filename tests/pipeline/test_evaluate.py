@@ -351,14 +351,6 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
-def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) -> None:
-    manifest = Path("data/partitions/manifest.json")
-    write_json(manifest, read_json(manifest) | {"horizon": 7})
-    run(chosen())
-    expected = episode_returns("Pendulum-v1", EPOCHS[-1], 5, 9, 7).mean()
-    assert read_json(Path("metrics/summary.json"))["return_mean"] == pytest.approx(expected, rel=1e-3)
-
-
 def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
     with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
         evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]
