@@ -18,8 +18,9 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
+from primorl.setup.accounts import digest
 from primorl.setup.declared import check_declared, model_bounds, observation_columns
-from primorl.setup.paid_work import PrivateStage, digest, from_public
+from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest

@@ -18,7 +18,7 @@ from primorl.trajectories.storage.schema import DatasetInfo
 BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
-MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
+MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
 
@@ -40,8 +40,6 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
             return MODEL_CHECK
         case "lstd":
             return Lstd(
-                features=0,
-                lengthscale=2.0,
                 model_features=64,
                 rollouts=512,
                 rows=8,
@@ -65,7 +63,6 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
         case "doubly_robust":
             return DoublyRobust(
                 largest_weight=50.0,
-                lookback=1,
                 behaviour=behaviour,
                 model_features=64,
                 rollouts=512,

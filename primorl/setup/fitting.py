@@ -26,7 +26,7 @@ from primorl.project.files import home, waited_for
 from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
-from primorl.setup.paid_work import digest
+from primorl.setup.accounts import digest
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL
 from primorl.project.progress import progress_bar
+from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.declared import model_bounds, observation_columns
 from primorl.setup.fitting import TRAINING_KEYS, fitted
-from primorl.setup.paid_work import PrivateStage, digest, from_public, plan_identity
+from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.trajectories.storage.manifest import Manifest

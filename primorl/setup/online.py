@@ -31,10 +31,10 @@ from primorl.project.git import git_commit
 from primorl.project.paths import POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
+from primorl.setup.accounts import digest
 from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
-from primorl.setup.paid_work import digest
 from primorl.setup.simulated_users import SimulatedUsers
 from primorl.simulators.batches import EnvironmentBatch, batch
 from primorl.tracking import StageRun

@@ -1,14 +1,11 @@
 """What the training of the model and that of the clone share as paid work. Loading this module needs no torch."""
 
-import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from primorl.config.params import Params
-from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -44,17 +41,6 @@ class PrivateStage:
     asked: Callable[[Params], bool]
     pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
     refusal: "Callable[[Trained], str | None]"
-
-
-def digest(content: dict[str, Any]) -> str:
-    """Digest plain values, as identities of paid work are made; the order of keys does not matter."""
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def plan_identity(plan: Plan) -> list[Any]:
-    """Return the mechanism's part of the identity of paid work."""
-    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
-    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
 
 
 def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":

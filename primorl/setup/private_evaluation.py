@@ -22,12 +22,19 @@ from primorl.project.files import file_sha256
 from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
+from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
-from primorl.setup.paid_work import digest, plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
 
+_GONE: dict[str, dict[str, Any]] = {
+    "model_check": {"bins": 16, "histogram_share": 0.1},
+    "lstd": {"features": 0, "lengthscale": 2.0},
+    "dptd": {"privacy_unit": "dataset", "output": "average"},
+    "doubly_robust": {"lookback": 1},
+}
+"""Settings that are gone, each with its only value: they are part of the identity of what was paid for."""
 _CLOSE = 0.99  # of the ε that is asked for
 _BOUNDS = " bounds "
 
@@ -254,7 +261,7 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
     content = {
         "data": partitions.identity,
         "estimator": estimator.name,
-        "settings": asdict(estimator),  # type: ignore[call-overload]
+        "settings": asdict(estimator) | _GONE.get(estimator.name, {}),  # type: ignore[call-overload]
         "plan": plan_identity(asked.plan),
         "discount": chosen.discount,
         "return_bounds": chosen.return_bounds,

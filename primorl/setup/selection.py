@@ -24,9 +24,9 @@ from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.setup import accounts
+from primorl.setup.accounts import digest
 from primorl.setup.compute import kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
-from primorl.setup.paid_work import digest
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import assumptions
 from primorl.tracking import StageRun

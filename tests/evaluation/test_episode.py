@@ -1,7 +1,6 @@
 """The GIF of an episode: it shows the first evaluated one, is small, and costs the stage nothing where it cannot be."""
 
 from collections.abc import Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -105,15 +104,3 @@ def test_what_cannot_draw_or_draws_too_much_logs_nothing(
     log_episode(log, drawn, random_policy(1, 2, 1.0), 4, None)
     assert capfd.readouterr().err == f"note: episode.gif: {drawn} cannot be drawn here (RuntimeError)\n"
     assert log.size == 0
-
-
-def test_classic_control_is_drawn_where_pygame_is_installed(capfd: pytest.CaptureFixture[str]) -> None:
-    """Without it nothing is said."""
-    log = Kept()
-    log_episode(log, "Pendulum-v1", random_policy(1, 3, 2.0), 0, None)
-    assert capfd.readouterr() == ("", "")
-    if find_spec("pygame") is None:
-        assert log.size == 0
-    else:
-        assert len(log.frames) == 100
-        assert 1000 < log.size < 1_000_000

@@ -13,6 +13,7 @@ from primorl.evaluation.private.episodes import Episodes, counted
 from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
 from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
@@ -82,17 +83,10 @@ class Behaviour(Estimator):
         noise = noise_of(plan)
         mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
         of_mean = Released(mean, rest, noise / math.sqrt(self.mean_share)).interval(problem.units)
-        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+        middle, half = problem.return_centre, problem.return_half
         value, low, high = (middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high))
-        first = Estimate(
-            self.name,
-            "behaviour",
-            "mean return",
-            value,
-            (low, high),
-            _COVERS,
-            "Returns beyond their declared bounds count as the bound.",
-        )
+        bias = "Returns beyond their declared bounds count as the bound."
+        first = Estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), _COVERS, bias)
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
         return first, *(
@@ -137,7 +131,7 @@ def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
     Sums are those of whole numbers, multiples of 2⁻³⁶. A floating-point sum over padded trajectories takes another
     order where another unit of the batch has more of them, and its last bit would decide about a bin.
     """
-    middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+    middle, half = problem.return_centre, problem.return_half
     longest = episodes.own.shape[1]
     discounts = torch.tensor([problem.discount**step for step in range(longest)], dtype=torch.float64)
     reward = problem.reward(episodes.reward) * discounts.to(episodes.reward.device)[episodes.step]

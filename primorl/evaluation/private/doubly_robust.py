@@ -16,14 +16,15 @@ from primorl.evaluation.private.estimator import (
     EvaluationState,
     noise_multiplier,
     noise_of,
+    plan_for,
 )
 from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.statistics import NORMAL_QUANTILE
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery, register_query
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.values import (
     ClippingNorm,
@@ -119,9 +120,9 @@ class DoublyRobust(Estimator):
     held within the return's bounds, widened by ``largest_correction`` times their distance on either side. Q̂ is the
     mean of the model members' action-values (`ModelQ`), V̂(s) = Q̂(s, π(s)).
 
-    The policy is deterministic, so the weight of step t is w_t = Π_k 1[a_k = π(s_k)] / b(a_k | s_k), over the last
-    ``lookback`` steps up to t, held at ``largest_weight``. With ``lookback`` 1 the correction is the model's mean
-    error at the policy's actions, in the states of the behaviour.
+    The policy is deterministic, so the weight of step t is w_t = 1[a_t = π(s_t)] / b(a_t | s_t), held at
+    ``largest_weight``: the correction is the model's mean error at the policy's actions, in the states of the
+    behaviour. Weights of several steps, multiplied, would die out.
 
     There are two releases: the mean of the x_i, which gives the value, and the mean of the x_i², which gives the
     sampling variance. Where b is fitted, the rounds fit it and the first release is a query; otherwise the first
@@ -129,7 +130,6 @@ class DoublyRobust(Estimator):
 
     Attributes:
         largest_weight: the bound on a weight; public.
-        lookback: steps whose ratios are multiplied.
         behaviour: source of b, the private clone or a fit; None: the log names its probabilities.
         model_features: random features of the members' values (`ModelQ`).
         rollouts: of each member (`ModelQ`).
@@ -139,7 +139,6 @@ class DoublyRobust(Estimator):
     name: ClassVar[str] = "doubly_robust"
 
     largest_weight: LargestWeight
-    lookback: Steps
     behaviour: BehaviourFit | Cloned | None
     model_features: PositiveInt
     rollouts: Steps
@@ -170,19 +169,11 @@ class DoublyRobust(Estimator):
         sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
         spread = GaussianQuery.of(SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE)))
         if fit is None:
-            clip, everybody = L2Clip(1.0), PoissonSampler(1.0)
-            return Plan(problem.units, problem.unit, everybody, clip, sums, 1, problem.delta, (spread,))
-        mean = gaussian_mean * math.sqrt(fit.budget_share)
-        return Plan(
-            units=problem.units,
-            unit=problem.unit,
-            sampler=PoissonSampler(fit.sampling_probability),
-            clip=L2Clip(fit.clipping_norm),
-            noise_multiplier=noise_multiplier(mean, fit.sampling_probability, fit.rounds),
-            rounds=fit.rounds,
-            delta=problem.delta,
-            queries=(GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread),
-        )
+            return plan_for(problem, 1.0, sums, queries=(spread,))
+        q, rounds = fit.sampling_probability, fit.rounds
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(fit.budget_share), q, rounds)
+        queries = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread
+        return plan_for(problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries)
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
@@ -221,23 +212,15 @@ class DoublyRobust(Estimator):
         noise = {query.what: query.standard_deviation / plan.units for query in plan.queries}
         if self._fit is None:
             noise[SUMS] = noise_of(plan)
-        middle, half_range = self._range(problem)
-        value = middle + half_range * mean
+        half_range = self._half_range(problem)
+        value = problem.return_centre + half_range * mean
         second = float(state.answers[SPREAD]) + noise[SPREAD]
         sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
         half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
         low, high = problem.return_low, problem.return_high
         held, *ends = (min(max(number, low), high) for number in (value, value - half, value + half))
-        estimate = Estimate(
-            estimator=self.name,
-            of="policy",
-            what="mean return",
-            value=held,
-            ci95=(ends[0], ends[1]),
-            covers="sampling and privacy noise, not the bias",
-            bias=self._bias(),
-        )
-        return (estimate,)
+        covers, bias = "sampling and privacy noise, not the bias", self._bias()
+        return (Estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
 
     def numbers(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """Compute the x_i, float64 ``[U, 1]``, within ±1; sensitive."""
@@ -249,15 +232,13 @@ class DoublyRobust(Estimator):
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
         first = self.action_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
-        middle, half = self._range(problem)
-        return ((corrected - middle) / half).clamp(-1, 1)
+        return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
 
     def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """Compute w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
 
         A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
-        as 1. Ratios are 0 or at least 1, so a product held at the bound once is the same as one that is held at every
-        step.
+        as 1.
 
         Raises:
             PipelineError: the log names no probabilities, and there is neither a clone nor a fit.
@@ -265,10 +246,8 @@ class DoublyRobust(Estimator):
         """
         probability = self._probability(problem, values, episodes)
         probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)
-        differs = problem.actions(episodes.observation).argmax(-1) != episodes.action.argmax(-1)
-        logs = _last(-probability.log(), episodes.step, self.lookback)
-        products = logs.exp().clamp(1.0, self.largest_weight)
-        return torch.where(_last(differs.long(), episodes.step, self.lookback) == 0, products, 0.0)
+        same = problem.actions(episodes.observation).argmax(-1) == episodes.action.argmax(-1)
+        return torch.where(same, 1 / probability, 0.0)
 
     def action_values(
         self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
@@ -300,27 +279,18 @@ class DoublyRobust(Estimator):
             doubt = f", the {source} may be wrong"
         return (
             f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
-            f"{self.lookback} steps alone are multiplied{doubt}; large corrections are cut"
+            f"1 steps alone are multiplied{doubt}; large corrections are cut"
         )
 
     def _model(self, problem: Problem) -> ModelQ:
         return ModelQ(problem, self.model_features, self.rollouts)
 
-    def _range(self, problem: Problem) -> tuple[float, float]:
-        """Middle, and half of the width, of the interval that holds ψ."""
-        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
-        return middle, half * (1 + 2 * self.largest_correction)
+    def _half_range(self, problem: Problem) -> float:
+        """Half of the width of the interval that holds ψ."""
+        return problem.return_half * (1 + 2 * self.largest_correction)
 
 
 def _features(problem: Problem, observation: Tensor) -> Tensor:
     """``[.., S]`` to ``[.., S + 1]``, of norm 5 at most."""
     standard = problem.standardised(observation)
     return torch.cat((standard, torch.ones_like(standard[..., :1])), -1) / math.sqrt(problem.observation_size + 1)
-
-
-def _last(rows: Tensor, step: Tensor, lookback: int) -> Tensor:
-    """Sums over the last ``lookback`` steps of the same trajectory, ``[U, M]``."""
-    sums = torch.cat((torch.zeros_like(rows[:, :1]), rows.cumsum(1)), 1)
-    place = torch.arange(rows.shape[1], device=rows.device).expand_as(rows)
-    before = place - torch.minimum(step, torch.full_like(step, lookback - 1))
-    return sums[:, 1:] - sums.gather(1, before)

@@ -10,14 +10,13 @@ from scipy.special import stdtrit
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes, counted, first_rows, mean_over_trajectories
-from primorl.evaluation.private.estimator import Estimate, Estimator, EvaluationState, noise_multiplier
+from primorl.evaluation.private.estimator import Estimate, Estimator, EvaluationState, noise_multiplier, plan_for
 from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
 from primorl.evaluation.statistics import NORMAL_QUANTILE
-from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 
 Averaging = Annotated[float, Within(gt=0, le=6.9)]
@@ -37,7 +36,8 @@ class Dptd(Estimator):
         p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β ν_{t-1} g^ω_t,
         θ_{t+1} = θ_t + ν_t (P(θ_t - κ p_t) - θ_t),         ω_{t+1} = ω_t + ν_t (P(ω_t + η d_t) - ω_t),
 
-    p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d.
+    p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d. The output is the mean of the later half
+    of the iterates; the paper draws one of them.
 
     Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides and of all members averaged
     over its own transitions, clipped jointly to C. The paper assumes that gradients are bounded by G, charges both
@@ -60,9 +60,6 @@ class Dptd(Estimator):
         kappa: κ, step size of θ.
         eta: η, step size of ω.
         query_share: share of the cost that the last query takes: the value at the private units' first states.
-        privacy_unit: the dataset's unit. This and ``output`` have one value each; both are part of the identity of
-            what was paid for.
-        output: each member's θ is the mean of the later half of its iterates. (The paper draws one of them.)
     """
 
     name: ClassVar[str] = "dptd"
@@ -78,22 +75,14 @@ class Dptd(Estimator):
     kappa: Positive
     eta: Positive
     query_share: Share
-    privacy_unit: Literal["dataset"] = "dataset"
-    output: Literal["average"] = "average"
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """See `Estimator.plan`."""
-        rounds_mean = gaussian_mean * math.sqrt(1 - self.query_share)
+        q, rounds = self.sampling_probability, self.rounds
         query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
-        return Plan(
-            units=problem.units,
-            unit=problem.unit,
-            sampler=PoissonSampler(self.sampling_probability),
-            clip=L2Clip(self.clipping_norm),
-            noise_multiplier=noise_multiplier(rounds_mean, self.sampling_probability, self.rounds),
-            rounds=self.rounds,
-            delta=problem.delta,
-            queries=(query,),
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share), q, rounds)
+        return plan_for(
+            problem, self.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=(query,)
         )
 
     def network(self, problem: Problem) -> ValueNetwork:
@@ -172,18 +161,17 @@ class Dptd(Estimator):
         (query,) = plan.queries
         found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
         half = math.hypot(half_spread, NORMAL_QUANTILE * found.deviation)
-        estimate = Estimate(
-            estimator=self.name,
-            of=self.of,
-            what="mean return" if problem.discount == 1 else "mean discounted return",
-            value=found.value,
-            ci95=(found.value - half, found.value + half),
-            covers="first states of the private units and the noise of their query; initial weights and noise of "
-            f"training, by the spread of {self.members} members",
-            bias="Training may stop short of the saddle point, and the network may not represent the value; "
-            "cohorts and data are the same for all members, so their spread does not show these errors.",
+        what = MEAN_RETURN if problem.discount == 1 else "mean discounted return"
+        covers = (
+            "first states of the private units and the noise of their query; initial weights and noise of training, by "
+            f"the spread of {self.members} members"
         )
-        return (estimate,)
+        bias = (
+            "Training may stop short of the saddle point, and the network may not represent the value; cohorts and "
+            "data are the same for all members, so their spread does not show these errors."
+        )
+        ends = (found.value - half, found.value + half)
+        return (Estimate(self.name, self.of, what, found.value, ends, covers, bias),)
 
     def _first_values(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Each member's value of ``[.., S]`` at the first step, in units of the return and within its bounds."""

@@ -13,6 +13,8 @@ from primorl.evaluation.private.episodes import Episodes, EpisodeSource, portion
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
@@ -174,6 +176,28 @@ def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, ro
     return 1 / math.sqrt(math.log1p((gaussian_mean / sampling_probability) ** 2 / rounds))
 
 
+def plan_for(
+    problem: Problem,
+    clipping_norm: float,
+    multiplier: float,
+    *,
+    sampling_probability: float = 1.0,
+    rounds: int = 1,
+    queries: tuple[GaussianQuery, ...] = (),
+) -> Plan:
+    """Plan rounds over the problem's units, at noise multiplier z, and queries after them."""
+    return Plan(
+        units=problem.units,
+        unit=problem.unit,
+        sampler=PoissonSampler(sampling_probability),
+        clip=L2Clip(clipping_norm),
+        noise_multiplier=multiplier,
+        rounds=rounds,
+        delta=problem.delta,
+        queries=queries,
+    )
+
+
 def run(
     estimator: Estimator,
     problem: Problem,
@@ -253,14 +277,14 @@ def _sum(
     device: torch.device | None,
 ) -> Tensor:
     """The sum of a fresh cohort's clipped contributions, float64 ``[n]``. Sensitive."""
-    assert isinstance(plan.clip, L2Clip)
-    total: Tensor | None = None
-    cohort = plan.cohort()
-    for episodes in portions(source, cohort, row_bytes=estimator.row_bytes(problem), device=device):
-        clipped = plan.clip.finish(estimator.contributions(problem, values, episodes))
-        total = clipped.sum(0) if total is None else total + clipped.sum(0)
-    if total is not None:
-        return total
+    clip = plan.clip
+    assert isinstance(clip, L2Clip)
+    parts = [
+        clip.finish(estimator.contributions(problem, values, episodes)).sum(0)
+        for episodes in portions(source, plan.cohort(), row_bytes=estimator.row_bytes(problem), device=device)
+    ]
+    if parts:
+        return sum(parts[1:], parts[0])
     none = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)  # an empty cohort releases pure noise
     return torch.zeros_like(estimator.contributions(problem, values, none)[0])
 
@@ -274,10 +298,6 @@ def _total(
     device: torch.device | None,
 ) -> Tensor:
     """A query's sum over all units, int64. Sensitive."""
-    total: Tensor | None = None
-    everybody = torch.arange(source.units)
-    for episodes in portions(source, everybody, row_bytes=estimator.row_bytes(problem), device=device):
-        part = estimator.query_total(problem, query, values, episodes).cpu()
-        total = part if total is None else total + part
-    assert total is not None, "a plan has at least one unit"
-    return total
+    everybody = portions(source, torch.arange(source.units), row_bytes=estimator.row_bytes(problem), device=device)
+    parts = [estimator.query_total(problem, query, values, episodes).cpu() for episodes in everybody]
+    return sum(parts[1:], parts[0])

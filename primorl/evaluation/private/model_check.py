@@ -13,7 +13,7 @@ from primorl.evaluation.private.estimator import About, Estimate, Estimator, Eva
 from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem, ensemble_in_float64
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import Length, Positive, Share, Within
+from primorl.project.values import Length, Positive, Within
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -23,9 +23,9 @@ GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 
 Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
 Starts = Annotated[int, Within(gt=0, le=1000)]
-Bins = Annotated[int, Within(ge=2, le=64)]
 
 _AT_ONCE = 4096  # rollouts
+_SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
 
 
 @dataclass(frozen=True)
@@ -56,18 +56,15 @@ class ModelCheck(Estimator):
     over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots of the means over
     units.
 
-    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); whether it has h steps,
-    as ±1 (for h > 1; every unit has one); and the bins that the model's two errors are in. Units without h steps
-    contribute zero to the first and the last: means are over the units that have them, whose noisy share is the
-    denominator. With n = 4 numbers for each h and one more for each h > 1, the factors √((1 - v) / n) and √(v / 2|h|),
-    v being ``histogram_share``, hold the joint norm within 1.
+    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
+    steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
+    units that have them, whose noisy share is the denominator. With n = 4 numbers for each h and one more for each
+    h > 1, the factor √(0.9 / n) holds the joint norm within 1.
 
     Attributes:
         horizons: the h; those beyond the declared horizon are dropped.
         starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its steps once.
         cap: where errors are cut, in scales.
-        bins: of each histogram, from 0 to the cap.
-        histogram_share: v, the histograms' share of the privacy budget (of μ²).
     """
 
     name: ClassVar[str] = "model_check"
@@ -75,8 +72,6 @@ class ModelCheck(Estimator):
     horizons: Horizons
     starts: Starts
     cap: Positive
-    bins: Bins
-    histogram_share: Share
 
     @property
     def about(self) -> tuple[About, ...]:
@@ -102,29 +97,16 @@ class ModelCheck(Estimator):
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
-        numbers = len(self.kept(problem)) * (2 * self.bins + 20)
-        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + 2 * numbers)
+        numbers = 40 * len(self.kept(problem))
+        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """See the class; float64 ``[U, 9|h| (less one for h = 1) + 2 |h| bins]``."""
+        """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
-        one, histogram_one = self._factors(kept)
         pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
         shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
-        counts = self._shared_out(error[..., 0].sqrt()) * has[:, :, None, None]
-        return torch.cat((pairs.flatten(1) * one, shares * one, counts.flatten(1) * histogram_one), 1)
-
-    def _shared_out(self, error: Tensor) -> Tensor:
-        """Each error as shares of the two bins whose middles it lies between, ``[.., bins]``.
-
-        Not one of a single bin: a rounding error must not move a whole unit from one bin to another.
-        """
-        place = (error / self.cap * self.bins - 0.5).clamp(0, self.bins - 1)
-        lower = place.floor().clamp(max=self.bins - 2).long()
-        part = (place - lower)[..., None]
-        below, above = (torch.nn.functional.one_hot(bin, self.bins) for bin in (lower, lower + 1))
-        return (1 - part) * below + part * above
+        return torch.cat((pairs.flatten(1), shares), 1) * _factor(kept)
 
     def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
         """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
@@ -200,15 +182,8 @@ class ModelCheck(Estimator):
         return errors
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """Keep the release, and make a ``histogram`` for a figure: shares of the units, ``[|h|, 2, bins]``."""
-        kept = self.kept(problem)
-        counts = released.double()[-2 * len(kept) * self.bins :] / self._factors(kept)[1]
-        shares = counts.view(len(kept), 2, self.bins).clamp(min=0)
-        return {
-            "released": released.double(),
-            "histogram": shares / shares.sum(-1, keepdim=True).clamp(min=1e-12),
-            "edges": torch.linspace(0, self.cap, self.bins + 1, dtype=torch.float64),
-        }
+        """Keep the release as it is."""
+        return {"released": released.double()}
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
         """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
@@ -257,8 +232,7 @@ class ModelCheck(Estimator):
     ) -> dict[tuple[int, str], tuple[NoisyMean, NoisyMean]]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
-        one, _ = self._factors(kept)
-        noise, released = noise_of(plan) / one, state.values["released"] / one
+        noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
         pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
         shares = iter(((released[8 * len(kept) : 9 * len(kept)] + 1) / 2).tolist())
         means = {}
@@ -272,10 +246,10 @@ class ModelCheck(Estimator):
                 means[h, quantity] = model, trivial
         return means
 
-    def _factors(self, kept: tuple[int, ...]) -> tuple[float, float]:
-        """What the errors and shares are multiplied by, and what the histograms' ones are."""
-        numbers = 4 * len(kept) + sum(h > 1 for h in kept)
-        return math.sqrt((1 - self.histogram_share) / numbers), math.sqrt(self.histogram_share / (2 * len(kept)))
+
+def _factor(kept: tuple[int, ...]) -> float:
+    """Factor that holds the joint norm of a contribution within 1."""
+    return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
 
 
 def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int) -> tuple[float, float]:

@@ -117,7 +117,9 @@ class ModelQ:
         states, rewards, used = [], [], []
         for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
-            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state).float())
+            action = torch.where(
+                explores[:, None], problem.uniform_actions(count, generator), problem.policy(state).float()
+            )
             moved = model.step(state, action, draws)
             states.append(state)
             rewards.append(torch.where(alive, moved.reward.double(), 0.0))
@@ -140,11 +142,3 @@ class ModelQ:
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights
-
-    def _uniform(self, count: int, generator: torch.Generator) -> Tensor:
-        problem = self.problem
-        if problem.discrete_actions:
-            chosen = torch.randint(problem.action_size, (count,), generator=generator)
-            return torch.nn.functional.one_hot(chosen, problem.action_size).float()
-        drawn = torch.rand(count, problem.action_size, generator=generator)
-        return (problem.action_low + (problem.action_high - problem.action_low) * drawn).float()

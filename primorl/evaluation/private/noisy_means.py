@@ -11,13 +11,11 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from primorl.evaluation.private.estimator import noise_multiplier
+from primorl.evaluation.private.estimator import noise_multiplier, plan_for
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.statistics import NORMAL_QUANTILE
-from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery, Moments, register_query
-from primorl.privacy.mechanism.sampling import PoissonSampler
 
 FIRST_STATE_VALUE = "first_state_value"
 """Name of the query that `FirstStateValue` is."""
@@ -107,15 +105,7 @@ def pair(x: Tensor) -> Tensor:
 
 def one_release(problem: Problem, gaussian_mean: float) -> Plan:
     """Plan one release over all units, of contributions that have norm 1 at most."""
-    return Plan(
-        units=problem.units,
-        unit=problem.unit,
-        sampler=PoissonSampler(1.0),
-        clip=L2Clip(_NORM),
-        noise_multiplier=noise_multiplier(gaussian_mean),
-        rounds=1,
-        delta=problem.delta,
-    )
+    return plan_for(problem, _NORM, noise_multiplier(gaussian_mean))
 
 
 @register_query(FIRST_STATE_VALUE)

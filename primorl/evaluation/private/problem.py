@@ -98,6 +98,16 @@ class Problem:
         return len(self.action_low)
 
     @property
+    def return_centre(self) -> float:
+        """Middle of the bounds of a return."""
+        return (self.return_high + self.return_low) / 2
+
+    @property
+    def return_half(self) -> float:
+        """Half of the distance of the bounds of a return."""
+        return (self.return_high - self.return_low) / 2
+
+    @property
     def effective_horizon(self) -> float:
         """Sum γ^t over the horizon: the most rewards that a return is made of."""
         steps = math.inf if self.horizon is None else self.horizon
@@ -183,6 +193,14 @@ class Problem:
     def actions(self, observation: Tensor) -> Tensor:
         """Ask the policy for actions, float64 ``[.., A]``, in states ``[.., S]`` in the environment's units."""
         return self.asked(self.policy, observation)
+
+    def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions are discrete."""
+        if self.discrete_actions:
+            chosen = torch.randint(self.action_size, (count,), generator=generator)
+            return torch.nn.functional.one_hot(chosen, self.action_size).float()
+        drawn = torch.rand(count, self.action_size, generator=generator)
+        return (self.action_low + (self.action_high - self.action_low) * drawn).float()
 
     def asked(self, act: Act, observation: Tensor) -> Tensor:
         """Apply ``act`` to states ``[.., S]`` in the environment's units: float64 ``[.., A]``.

@@ -1,16 +1,82 @@
-"""Small problems whose answers are known, and chains that pay a constant."""
+"""Logs in memory, the question about them, and chains that pay a constant, whose values are known."""
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
+from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
-from tests.evaluation.private.logs import Log, question
 
 SURE = -30.0  # logarithm of a variance so small that the model is as good as deterministic
+
+
+@dataclass(frozen=True)
+class Log:
+    """Units as padded tensors. See `primorl.evaluation.private.episodes.EpisodeSource`."""
+
+    inputs: Tensor
+    targets: Tensor
+    first: Tensor
+    rows: Tensor
+    probability: Tensor | None = None
+
+    @property
+    def units(self) -> int:
+        return len(self.rows)
+
+    def lengths(self, units: Tensor) -> Tensor:
+        return self.rows[units]
+
+    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
+        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
+
+    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
+        return self.first[units[:, None], steps]
+
+    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
+        return None if self.probability is None else self.probability[units[:, None], steps]
+
+    def episodes(self, units: int | None = None) -> Episodes:
+        """All units, or the first so many."""
+        return Episodes.read(self, torch.arange(units or self.units))
+
+    def spoilt(self, unit: int, number: float) -> "Log":
+        """All numbers of one unit are ``number``."""
+        inputs, targets = self.inputs.clone(), self.targets.clone()
+        inputs[unit] = targets[unit] = number
+        return replace(self, inputs=inputs, targets=targets)
+
+
+def question(units: int, states: int, actions: int, **changes: Any) -> Problem:
+    """Observations, actions and rewards in [-1, 1], horizon 5 and γ 0.9, unless ``changes`` say otherwise."""
+    settings: dict[str, Any] = {
+        "units": units,
+        "unit": "person",
+        "delta": 1e-5,
+        "horizon": 5,
+        "discount": 0.9,
+        "observation_low": -torch.ones(states),
+        "observation_high": torch.ones(states),
+        "observation_mean": torch.zeros(states),
+        "observation_scale": torch.ones(states),
+        "action_low": -torch.ones(actions),
+        "action_high": torch.ones(actions),
+        "discrete_actions": False,
+        "reward_low": -1.0,
+        "reward_high": 1.0,
+        "return_low": 0.0,
+        "return_high": 0.0,
+        "policy": lambda observation: torch.zeros(len(observation), actions),
+        "ensemble": None,
+        "starts": torch.zeros(4, states),
+    }
+    made = Problem(**settings | changes)
+    return made if "return_low" in changes else made.with_return_bounds(None)
 
 
 def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
@@ -23,12 +89,10 @@ def model(rewards: list[float], moves: list[float]) -> GaussianEnsemble:
     return GaussianEnsemble(shape, tuple(weights), normaliser, bounds)
 
 
-def problem(ensemble: GaussianEnsemble, units: int, horizon: int = 5, discount: float = 0.9) -> Problem:
+def problem(ensemble: GaussianEnsemble, units: int, **changes: Any) -> Problem:
     """A state in [-1, 10] that says the time, an action in [-1, 1], rewards in [-2, 2]."""
     settings: dict[str, Any] = {
         "unit": "trajectory",
-        "horizon": horizon,
-        "discount": discount,
         "observation_high": torch.tensor([10.0]),
         "observation_mean": torch.tensor([2.0]),
         "observation_scale": torch.tensor([2.0]),
@@ -36,7 +100,7 @@ def problem(ensemble: GaussianEnsemble, units: int, horizon: int = 5, discount: 
         "reward_high": 2.0,
         "ensemble": ensemble,
     }
-    return question(units, 1, 1, **settings)
+    return question(units, 1, 1, **settings | changes)
 
 
 def payers(units: int, pay: float, length: int = 5, seed: int = 0, noise: float = 0.3) -> Log:

@@ -8,14 +8,14 @@ from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimator
 from primorl.privacy.audits.canaries import audit_mechanism
 from primorl.privacy.mechanism.plan import Plan
-from tests.evaluation.private.logs import wanderers
-from tests.evaluation.private.test_lstd import LSTD
+from tests.evaluation.private.conftest import problem
+from tests.evaluation.private.test_lstd import LSTD, MODEL
 from tests.privacy.audits.test_canaries import SURE, HalfTheNoise
 
 
 @pytest.mark.parametrize("estimator", [Behaviour(levels=4, mean_share=0.5), LSTD], ids=lambda each: each.name)
 def test_an_estimators_plan_is_not_refuted_and_half_its_noise_is(estimator: Estimator) -> None:
-    made = estimator.plan(wanderers(300), 0.6)
+    made = estimator.plan(problem(MODEL, 300), 0.6)
     parts = {field.name: getattr(made, field.name) for field in fields(Plan) if field.name != "queries"}
     spent = Plan(**parts).spent()
     assert spent is not None

@@ -1,7 +1,6 @@
 """Least squares on what the model gets wrong: what it finds, and how far one unit reaches."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -20,10 +19,9 @@ from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
-from tests.evaluation.private.conftest import model, payers, problem
-from tests.evaluation.private.logs import Log
+from tests.evaluation.private.conftest import Log, model, payers, problem
 
-LSTD = Lstd(features=3, lengthscale=2.0, model_features=8, rollouts=16, rows=100, clipping_norm=0.4, query_share=0.5)
+LSTD = Lstd(model_features=8, rollouts=16, rows=100, clipping_norm=0.4, query_share=0.5)
 MODEL = model([0.5, 0.9], [1.0, 1.0])
 RETURN = (1 - 0.9**5) / 0.1  # of a reward of 1 on every step
 HOSTILE = (math.nan, math.inf, -1e300, 1e8)
@@ -79,12 +77,11 @@ def test_it_finds_the_value_of_a_chain_that_the_model_has_wrong() -> None:
     """Members pay 0.5 and 0.9; the chain pays 1. Their difference spans the error, so the answer is exact."""
     public = ModelQ(problem(MODEL, 1), 8, 16)
     assert float(public.at_starts(public.fit()).mean()) == pytest.approx(0.7 * RETURN, rel=0.02)
-    plain = replace(LSTD, features=0)
-    found, (low, high) = value(plain, payers(300, 1.0))
+    found, (low, high) = value(LSTD, payers(300, 1.0))
     assert found == pytest.approx(RETURN, rel=0.02)
     assert low < RETURN < high
     assert high - low < 2 * RETURN  # the correction of the model's value is allowed for
-    noisy = [value(plain, payers(400, 1.0, seed=seed), 1.0)[1] for seed in range(10)]
+    noisy = [value(LSTD, payers(400, 1.0, seed=seed), 1.0)[1] for seed in range(10)]
     assert sum(low <= RETURN <= high for low, high in noisy) >= 7
     assert all(high - low < 3 * RETURN for low, high in noisy)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from primorl.evaluation.private.estimator import noise_of
 from primorl.evaluation.private.noisy_means import FirstStateValue, Released, one_release, pair
 from primorl.privacy.mechanism.queries import ONE
-from tests.evaluation.private.logs import wanderers
+from tests.evaluation.private.conftest import question
 
 
 def covered(share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False) -> float:
@@ -64,7 +64,7 @@ def test_an_unknown_share_says_nothing() -> None:
 
 
 def test_no_contribution_within_the_norm_is_changed() -> None:
-    plan = one_release(wanderers(10), 0.1)
+    plan = one_release(question(10, 1, 1), 0.1)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
     assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)

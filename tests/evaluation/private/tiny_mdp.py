@@ -8,7 +8,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.problem import Problem
-from tests.evaluation.private.logs import Log, question
+from tests.evaluation.private.conftest import Log, question
 
 STATES, ACTIONS, HORIZON, DISCOUNT = 3, 2, 5, 0.9
 _DRAWN = torch.Generator().manual_seed(4)
@@ -29,20 +29,13 @@ def clone(observation: Tensor) -> Tensor:
     return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
 
 
-def true_value() -> float:
-    """Of the policy, all first states being as likely: dynamic programming."""
-    value = torch.zeros(STATES + 1, dtype=torch.float64)
-    states = torch.arange(STATES)
-    for _ in range(HORIZON):
-        value[:STATES] = REWARDS[states, POLICY] + DISCOUNT * MOVES[states, POLICY] @ value
-    return float(value[:STATES].mean())
-
-
-def ensemble(reward: float = 0.5) -> GaussianEnsemble:
-    """A model in which nothing moves and every step pays the same."""
-    shape = Architecture(STATES, ACTIONS, 2, (4,), -41.0, -40.0)
-    weights = [torch.zeros_like(w) for w in shape.initial_weights(0)]
-    weights[-1][:, 0, STATES] = reward
+def ensemble(*, known: bool = True) -> GaussianEnsemble:
+    """A model in which nothing moves and every step pays 0.5; or a random one."""
+    shape = Architecture(STATES, ACTIONS, 2, (8,), -41.0, -40.0)
+    weights = list(shape.initial_weights(0))
+    if known:
+        weights = [torch.zeros_like(part) for part in weights]
+        weights[-1][:, 0, STATES] = 0.5
     zero, one = torch.zeros(STATES), torch.ones(STATES)
     bounds = Bounds(zero, one, torch.zeros(ACTIONS), torch.ones(ACTIONS), 0.0, 1.0, discrete_actions=True)
     inputs, outputs = STATES + ACTIONS, STATES + 1
