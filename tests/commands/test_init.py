@@ -17,7 +17,7 @@ import primorl
 from pipeline import collect, ingest
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.config.checking import check_project
+from primorl.config.params import load
 from primorl.project.errors import PipelineError
 from primorl.project.template import check_version
 from primorl.trajectories.storage.parquet import PartReader
@@ -77,7 +77,7 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: str) -> str:
 def test_a_new_project_is_valid_and_git_and_dvc_know_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert init() == 0
     assert capsys.readouterr().out == f"made {place / 'project'}\n"
-    assert check_project(Path("project")).dataset == "pendulum-replay"
+    assert load(Path("project/params.yaml")).dataset == "pendulum-replay"
     for command in (["git", "status"], [sys.executable, "-m", "dvc", "stage", "list"]):
         subprocess.run(command, cwd="project", check=True, capture_output=True)
     assert sorted(path.name for path in Path("project/datasets").iterdir()) == ["defaults.yaml", "pendulum-replay.yaml"]
@@ -147,7 +147,7 @@ def test_after_a_kill_the_same_command_goes_on_in_a_folder_that_was_empty(
             init("--csv", "log.csv", *MEANING, *WARDS, *FACTS)
     assert not Path("project/primorl.version").exists()
     assert init("--csv", "log.csv", *MEANING, *WARDS, *FACTS) == 0
-    assert check_project(Path("project")).dataset == "log"
+    assert load(Path("project/params.yaml")).dataset == "log"
     assert not Path("project/primorl.unfinished").exists()
     for command in (["git", "status"], [sys.executable, "-m", "dvc", "stage", "list"]):
         subprocess.run(command, cwd="project", check=True, capture_output=True)
@@ -234,7 +234,7 @@ def test_names_and_categories_that_yaml_would_read_as_something_else_stay_text(
     assert init(*words) == 0
     settings = Path("project/params.yaml").read_text(encoding="utf-8")
     assert (f"\ndataset: {name} " in settings) is (name == "log")
-    checked = check_project(Path("project"))
+    checked = load(Path("project/params.yaml"))
     assert (checked.dataset, YAML(typ="safe").load(settings)["dataset"], entry(name)["population"]) == (name,) * 3
     (_, ward) = checked.chosen.options.columns.observation  # type: ignore[union-attr]
     assert ward.categories == ("1e5", "no", "1", "0o17", "null")  # type: ignore[union-attr]

@@ -15,7 +15,6 @@ from tests.trajectories.builders import episode
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """The project's own params.yaml with six tiny episodes, in an empty project."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     raw = project_settings()
@@ -27,24 +26,18 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    """Nine private units of uneven length and four public ones, and params to train on them in a moment."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     return with_changes(small)
 
 
 @pytest.fixture(autouse=True)
 def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rounds on a few units make no good model, and these tests ask for none; those marked `verdict` do."""
     if request.node.get_closest_marker("verdict") is None:
         monkeypatch.setattr(PublicLosses, "diverged", False)
 
 
 @pytest.fixture(autouse=True)
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statements here leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
-
-    tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
-    """
     monkeypatch.setattr(plan, "figures", _figures_without_groups)
 
 
