@@ -8,7 +8,7 @@ import pytest
 
 from primorl.config import params
 from primorl.project.files import write_json
-from primorl.tracking import RUN_TAGS, search, stage_run
+from primorl.tracking import RUN_TAGS, stage_run
 from tests.commands.test_sweep import primorl
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -99,18 +99,6 @@ def test_an_epsilon_at_another_delta_or_of_another_unit_does_not_compare(
     head, *lines = (line.split() for line in out.splitlines())
     assert head[:3] == ["result", "ε", "δ"]
     assert {line[0]: line[2] for line in lines}["larger"] == "0.001"
-
-
-def test_no_result_falls_out_of_a_long_list(
-    project: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The best is the oldest. Twin: the store answers with two runs at a time."""
-    shutil.copy(empty_store, project)
-    monkeypatch.setattr(search, "_PAGE", 2)
-    for number in range(5):
-        result(monkeypatch, f"run{number}", {"epsilon": 0.5, "return_mean": -100.0 - number})
-    _, out, _ = primorl(capsys, "runs", "--json")
-    assert [each["name"] for each in json.loads(out)] == [f"run{number}" for number in range(5)]
 
 
 @pytest.mark.parametrize("number", ["inf", "nan", "-1"])
