@@ -389,8 +389,8 @@ def _check_chain(bundle: Bundle) -> None:
         own = records.get(str(clone.charge)) or {}
         cloned = own.get("policy.safetensors")
         for name in (CLONE, *(POLICY[:2] if bundle.holds_clone else ())):  # the third repeats the clone's statement
-            digest = file_sha256(folder / name)
-            _refuse_other_digest(folder / name, digest, own.get(Path(name).name), str(clone.charge))
+            made_own = own.get(Path(name).name)
+            _refuse_other_digest(folder / name, file_sha256(folder / name), made_own, str(clone.charge))
     model_digest, policy_digest = found[Path(MODEL[0]).name], file_sha256(folder / POLICY[0])
     # A clone was not trained in the model, and the answers call it the clone.
     trained_in = None if bundle.holds_clone else model_digest

@@ -165,13 +165,6 @@ def test_first_states_are_on_the_scale_of_their_ranges_and_categories_are_shares
     assert (boxes["lowerfence"], boxes["upperfence"]) == ([0.0], [1.0])
 
 
-def test_discrete_actions_are_compared_by_their_shares() -> None:
-    discrete = Actions(("none", "some"), True, ((0.75,), (0.25,)), ((0.125,), (0.875,)))
-    drawn = figures(replace(FACTS, actions=discrete))["actions"]
-    assert drawn.rows == [("none", "75.0%", "12.5%"), ("some", "25.0%", "87.5%")]
-    json.dumps(drawn.spec, allow_nan=False)
-
-
 def test_a_number_that_is_not_finite_is_no_point() -> None:
     """The page is written all the same. Twin: finite ones are shown."""
     broken = replace(
