@@ -30,7 +30,7 @@ from primorl.commands import (
     summary,
     sweep,
 )
-from primorl.commands.folders import in_project
+from primorl.commands.arguments import in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 
@@ -83,7 +83,7 @@ def main(words: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if words is None else words)
     debug = "--debug" in given
-    given = one_each([word for word in given if word != "--debug"])
+    given = [word for word in given if word != "--debug"]
     try:
         command = typer.main.get_command(app)
         if _COMPLETION in os.environ:  # the shell asks what may come next, in variables of its own
@@ -125,25 +125,11 @@ def _mention_missing_outputs(command: str) -> None:
             print(advice, file=sys.stderr)
 
 
-def one_each(words: Sequence[str]) -> list[str]:
-    """``--seeds 1 2`` as ``--seeds 1 --seeds 2``, which is how typer reads lists."""
-    spelled: list[str] = []
-    option: str | None = None
-    for word in words:
-        if word.startswith("--"):
-            option = word if word in audit.LISTS else None
-        elif option is not None and spelled[-1] != option:
-            spelled.append(option)
-        spelled.append(word)
-    return spelled
-
-
 def _name(words: Sequence[str]) -> str:
     return next((word for word in words if not word.startswith("-")), "primorl")
 
 
 def _usage(wrong: typer.TyperException) -> str:
-    """What is wrong with a command line, in one line."""
     context = getattr(wrong, "ctx", None)
     path = "primorl" if context is None else context.command_path
     return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"

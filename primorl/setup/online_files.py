@@ -132,7 +132,7 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
         appearances=asked.appearances,
         releases=update.releases,
     )
-    return replace(statement, void=(*statement.void, *run.void), online=protocol)
+    return replace(statement, online=protocol)
 
 
 def _write_results(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:
