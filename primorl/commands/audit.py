@@ -62,12 +62,12 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 def _mechanism(
     canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_count, help="Canaries in one run.  [default: 2048]")
+        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 2048]")
     ] = None,
     runs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", parser=_count, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
+            metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
         ),
     ] = None,
     as_json: _Json = False,
@@ -84,7 +84,7 @@ def _mechanism(
 
 def _one_run(
     canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_count, help="Canary trajectories.  [default: 200]")
+        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canary trajectories.  [default: 200]")
     ] = None,
     as_json: _Json = False,
 ) -> None:
