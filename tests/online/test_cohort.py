@@ -1,15 +1,21 @@
 """One cohort's mechanism: its noise, its divisor, and no release that was not paid for."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
 from scipy.stats import chi2
 from torch import Tensor
 
+from primorl.online.learning import OnlineState, learn
 from primorl.online.mechanism import ChoicePlan, Cohort, online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.online.policy_optimisation import Rebel
+from primorl.online.trajectories import Trajectories
 from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism.plan import Plan
+from tests.online.cohorts import network
 
 SIZE, COHORT, NORM, Z = 4000, 10, 0.3, 2.0
 
@@ -104,3 +110,23 @@ def test_choices_have_the_odds_of_their_epsilon() -> None:
     assert abs(share - expected) < 0.05
     whole = math.exp(-1.2)
     assert abs(share - ((1 - whole) ** 2 + whole * (1 - whole) + whole**2 / 3)) > 0.05
+
+
+@pytest.mark.parametrize(
+    ("cohorts", "releases", "message"),
+    [
+        ([[0, 1], [1, 2]], 1, "a number is in two cohorts"),
+        ([[0, 1]], 1, "the state is of 2 cohorts, found 1"),
+        ([[0, 1], [2, 3]], 2, "takes 2 releases of a cohort, and the plan pays for 1"),
+    ],
+)
+def test_a_run_that_was_not_paid_for_meets_nobody(cohorts: list[list[int]], releases: int, message: str) -> None:
+    update, shape = Rebel(1.0, 0.5, releases, 0.3), network()
+    state = OnlineState.begin(update.begin(shape, shape.initial(0)), 2)
+    with pytest.raises(ValueError, match=message):
+        learn(update, shape, plan(), Nobody(), cohorts, state)
+
+
+class Nobody:
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
+        raise AssertionError("somebody was met")
