@@ -14,7 +14,6 @@ from primorl.policy.replay import Scaling
 from primorl.policy.training import Released, write_pointer, write_trained
 from primorl.project.paths import MODEL, MOPO, PARTITIONS
 from primorl.setup import accounts
-from primorl.setup.accounts import project_ledger
 from primorl.setup.compute import policy_device
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
@@ -35,7 +34,7 @@ def body(params: Params, run: StageRun) -> None:
     wanted = accounts.request(
         params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
-    with closing(project_ledger(params)) as ledger:
+    with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))
         data = partitions.open_private(sys.maxsize)
         assert isinstance(data, UnitStore)

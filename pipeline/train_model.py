@@ -36,7 +36,7 @@ def body(params: Params, run: StageRun) -> None:
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
-        write_model(MODEL, chosen, fit, setup, partitions, paid, run)
+        write_model(MODEL, chosen, fit.answer, setup, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ def round_rows() -> list[dict[str, object]]:
 
     def rounds(size: FixedRound) -> Callable[[], object]:
         plan, weights, mine = size.plan, size.weights, size.rounds(size.source())
-        return lambda: plan.release(mine.sum(weights, last=True))
+        return lambda: plan.release(mine.sum(weights))
 
     taken = seconds(rounds(ROUND))
     big = torch.empty(1 << 28, device="cuda")

@@ -49,7 +49,7 @@ def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
     rounds = size.rounds(source)
 
     def ours() -> object:
-        return plan.release(rounds.sum(weights, last=True))
+        return plan.release(rounds.sum(weights))
 
     works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
     taken, *products = interleaved(works, 5)

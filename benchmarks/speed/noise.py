@@ -73,7 +73,7 @@ def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
     rounds = Rounds(replace(size.setup(), plan=plan), size.source(), size.normaliser)
 
     def work() -> list[Tensor]:
-        return rounds.sum(weights, last=True)
+        return rounds.sum(weights)
 
     return plan, work, work()
 

@@ -24,14 +24,13 @@ import torch
 
 from benchmarks.machine import ROOT, row, write
 from benchmarks.speed.fixed_round import FixedRound
-from pipeline import train_model
 from primorl.attacks.units import Units
 from primorl.config.params import load
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.project.progress import progress_bar
+from primorl.setup.paid_training import TrainingReport
 from primorl.tracking import stage_run
 from primorl.training.state import TrainingState
 from primorl.training.training import train
@@ -69,9 +68,7 @@ def shares(size: FixedRound, of_rounds: list[dict[str, float]]) -> list[dict[str
                 continue
             each = [part / own for part, own in zip(mine, whole, strict=True)]
             share = sum(mine) / sum(whole) if how == "totals" else average(each)
-            beside = (
-                f"the whole round, in the same run; ratio: {'total over total' if how == 'totals' else 'median share'}"
-            )
+            beside = "the whole round, in the same run"
             ours, peer = 1e3 * average(mine), 1e3 * average(whole)
             rows.append(row(COMMAND, f"{what}, {of_what}, {how}", ours, peer, beside, share, "ms"))
     return rows
@@ -91,8 +88,8 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
         def save_checkpoint(state: TrainingState) -> None:
             write_checkpoint(file, state, charge="benchmark")
 
-        with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
-            report = train_model._reporter(run, bar, plan, size.shape)
+        setup = replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY))
+        with timed(spent), TrainingReport(run, setup, "overheads") as report:
 
             def on_round(done: int, evaluation: Any) -> None:
                 started, accounted = time.perf_counter(), spent["accounting"]
@@ -102,13 +99,8 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
                 marks.append(spent | {"round": ended - began})
 
             began = time.perf_counter()
-            train(
-                replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY)),
-                source,
-                public_of(source),
-                save_checkpoint=add_time(save_checkpoint, spent, "checkpoint"),
-                on_round=on_round,
-            )
+            timed_save = add_time(save_checkpoint, spent, "checkpoint")
+            train(setup, source, public_of(source), save_checkpoint=timed_save, on_round=on_round)
             add_time(run.flush, spent, "logging")()
             marks[-1] = spent | {"round": time.perf_counter() - began}
     return [{name: after[name] - before[name] for name in after} for before, after in pairwise(marks)]

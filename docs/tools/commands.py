@@ -17,23 +17,12 @@ import typer
 import yaml
 
 from docs.tools.markdown import ROOT
-from primorl.commands.main import app, one_each
+from primorl.commands.main import app
 
 _BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.MULTILINE | re.DOTALL)
 _HEREDOC = re.compile(r"<<'(\w+)'.*?^\1$", re.MULTILINE | re.DOTALL)
 _DVC = (
-    "repro",
-    "exp",
-    "push",
-    "pull",
-    "checkout",
-    "commit",
-    "remote",
-    "gc",
-    "status",
-    "metrics",
-    "plots",
-    "params",
+    *("repro", "exp", "push", "pull", "checkout", "commit", "remote", "gc", "status", "metrics", "plots", "params"),
     "artifacts",
 )
 
@@ -104,7 +93,7 @@ def _of_primorl(words: Sequence[str], *, whole: bool) -> Iterator[str]:
     """Ask the parser of the command itself, without its types and callbacks, which look for files or act."""
     command: Any = typer.main.get_command(app)
     context = command.make_context("primorl", [], resilient_parsing=True)
-    rest = one_each([word for word in words if word != "--debug"])
+    rest = [word for word in words if word != "--debug"]
     while (
         (below := getattr(command, "commands", {})) and rest and not rest[0].startswith("-") and not rest[0].isupper()
     ):

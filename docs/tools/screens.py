@@ -1,6 +1,6 @@
 """Take the screenshots of the docs: `python -m docs.tools.screens --project FOLDER`.
 
-FOLDER is a project with results: its report and its MLflow store are shown, and the site that `make docs` built.
+FOLDER is a project with results: its report and its MLflow store are shown.
 It needs Debian's `chromium` and `pip install playwright`.
 """
 
@@ -33,11 +33,10 @@ def main() -> None:
     with sync_playwright() as started, mlflow(project) as address:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
-        waits = {"mlflow-runs": "text=pendulum", "mlflow-run": "text=Description", "mlflow-models": "text=champion"}
+        waits = {"mlflow-run": "text=Description", "mlflow-models": "text=champion"}
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
             *((picture, f"{address}/#/{path}", waits[picture]) for picture, path in places(project).items()),
-            ("docs", (ROOT / "site" / "index.html").as_uri(), "h1"),
         ):
             page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
             page.goto(place)
@@ -73,15 +72,14 @@ def mlflow(project: Path) -> Iterator[str]:
 
 
 def places(project: Path) -> dict[str, str]:
-    """Paths in MLflow of the experiment's runs, of the newest result, and of the registered policy."""
+    """Paths in MLflow of the newest result and of the registered policy."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
     (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
     run = client.search_runs([experiment], "metrics.epsilon >= 0", max_results=1)[0].info.run_id
     (policy,) = client.search_registered_models()
-    runs = f"experiments/{experiment}/runs"
-    return {"mlflow-runs": runs, "mlflow-run": f"{runs}/{run}", "mlflow-models": f"models/{policy.name}"}
+    return {"mlflow-run": f"experiments/{experiment}/runs/{run}", "mlflow-models": f"models/{policy.name}"}
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ def _run(
         int | None, typer.Option(metavar="STEPS", min=1, help="The most steps of a trajectory, known beforehand.")
     ] = None,
 ) -> None:
-    given = {
+    given: dict[str, Any] = {
         "unit": unit,
         "trajectory": trajectory,
         "step": step,

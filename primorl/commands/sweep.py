@@ -9,6 +9,7 @@ import typer
 from primorl.commands.arguments import given_path
 
 if TYPE_CHECKING:
+    from primorl.sweeps.file import Sweep
     from primorl.sweeps.sweeping import Done
 
 _HELP = """Run the stages after partition for many settings, each in a folder of its own.
@@ -65,19 +66,18 @@ def _run(
     done = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
     for warning in done.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    print(_table(done))
+    print(_table(sweep, done))
     if any(not row.finished for row in done.rows):
         raise typer.Exit(1)
 
 
-def _table(done: "Done") -> str:
+def _table(sweep: "Sweep", done: "Done") -> str:
     """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
     from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.sweeps.file import column_heads, varying
+    from primorl.sweeps.file import column_heads
 
-    keys, lines = varying(done.trials), []
-    heads = column_heads(keys)
+    heads, lines = column_heads(sweep.keys), []
     for row in done.rows:
         value, score = row.first("return_mean", "model_value"), row.first("normalized_score")
         epsilon = row.summary.get("epsilon")
@@ -85,7 +85,7 @@ def _table(done: "Done") -> str:
             (
                 row.trial,
                 row.case or "",
-                *(str(row.settings.get(key, "")) for key in keys),
+                *(str(row.settings.get(key, "")) for key in sweep.keys),
                 "" if value is None else f"{value:.4g}",
                 "" if score is None else f"{score:.4g}",
                 "" if not row.summary else "∞" if epsilon is None else at_most(epsilon, 4),

@@ -22,7 +22,7 @@ from primorl.setup import accounts, model_work
 from primorl.setup.clone_work import clone_identity
 from primorl.setup.next_charges import PendingCharge, beside_model, mark_paid
 from primorl.setup.partitions import Partitions
-from primorl.sweeps.file import Sweep, Trial, column_heads, expand, varying
+from primorl.sweeps.file import Sweep, Trial, column_heads, expand
 from primorl.sweeps.folders import trial_folder, trial_params
 from primorl.sweeps.rows import read_row
 from primorl.sweeps.sweeping import check_trials
@@ -61,7 +61,7 @@ def lines(sweep: Sweep) -> Iterator[str]:
         for trial in trials:
             found.append(_planned(sweep, trial, partitions, account))
             bar.update()
-    yield _table(found)
+    yield _table(sweep, found)
     yield from (f"{each.trial.name} no: {one_line(each.why_not)}" for each in found if each.why_not)
     yield from _total(found, partitions, account)
 
@@ -117,13 +117,12 @@ def _charges(
     return found
 
 
-def _table(found: list[_Planned]) -> str:
-    keys = varying([each.trial for each in found])
-    heads = column_heads(keys)
+def _table(sweep: Sweep, found: list[_Planned]) -> str:
+    heads = column_heads(sweep.keys)
     columns = ("trial", "case", *heads, "ε", "z", "z/(qK)", "s", "can it learn?", "charges")
     cells = []
     for each in found:
-        varied = [str(each.trial.settings.get(key, "")) for key in keys]
+        varied = [str(each.trial.settings.get(key, "")) for key in sweep.keys]
         numbers = ["-" if number is None else at_most(number, 4) for number in each.numbers]
         charges = "finished" if each.finished else f"{len(each.charges)} new" if each.charges else "paid"
         cells.append((each.trial.name, each.trial.case or "", *varied, *numbers, each.can_learn, charges))

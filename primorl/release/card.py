@@ -148,7 +148,7 @@ def model_card(
         advice_words=ADVICE,
         whose=WHOSE,
         mean_return=MEAN_RETURN,
-        **practice_facts(
+        **_compared(
             answers["estimates"] if answers else (),
             answers["discount"] if answers else 1.0,
             cloned=policy["policy"] == "models/behaviour",
@@ -206,10 +206,17 @@ def curve(statement: Content) -> tuple[tuple[float, float], ...]:
     return tuple((rate, true_positive_rate(profile, rate)) for rate in _CURVE) if profile else ()
 
 
-def section(words: str, **facts: Any) -> Section:
-    """One section of a card, for a page of its own such as the report: `meaning`, `practice` or `responsible`."""
-    (only,) = written(words, **facts).sections
-    return only
+def meaning(statement: Content, studied: str) -> Section:
+    """The section on what an attack on ``studied`` finds out."""
+    return written("meaning", bundle=statement, studied=studied, units=plural(statement["unit"])).sections[0]
+
+
+def people(summary: Content, policy: Content, declared: Content) -> list[Section]:
+    """The sections on who answers for a policy, and on the columns of the log."""
+    return [
+        *written("responsible", summary=summary, declared=declared).sections,
+        *written("columns", columns=columns(policy)).sections,
+    ]
 
 
 def columns(policy: Content) -> list[Row]:
@@ -232,14 +239,21 @@ def columns(policy: Content) -> list[Row]:
     return rows
 
 
-def practice_facts(estimates: Sequence[Content], discount: float, *, cloned: bool = False) -> dict[str, Any]:
-    """What ``practice.j2`` needs beside the summary.
+def practice(
+    summary: Content, estimates: Sequence[Content] = (), discount: float = 1.0, *, cloned: bool = False
+) -> Section:
+    """The section on what the policy is worth beside what people get today, and the data that each figure rests on.
 
     Args:
+        summary: ``evaluation.json`` or ``metrics/summary.json``.
         estimates: answers of estimators; empty: nothing was asked. Those that were free are left out.
         discount: γ of the answers.
         cloned: whether the policy is the clone of today's practice, of which answers about the policy do not speak.
     """
+    return written("practice", summary=summary, **_compared(estimates, discount, cloned=cloned)).sections[0]
+
+
+def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:
     asked = [each for each in estimates if each["what"] == MEAN_RETURN and each["epsilon"] is not None]
     return {
         "today": [each for each in asked if each["of"] == "behaviour"],

@@ -21,9 +21,8 @@ from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
 from primorl.setup.declared import check_declared, model_bounds, observation_columns
-from primorl.setup.model_work import from_public
+from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
-from primorl.setup.private_stage import PrivateStage
 from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore

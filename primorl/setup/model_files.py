@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 
 from primorl.config.params import Params
-from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.config import CanLearn, ModelConfig
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble, Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.policy import behaviour
@@ -15,7 +15,6 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 from primorl.project.files import file_sha256, replaced_directory
-from primorl.setup.fitting import Fit
 from primorl.setup.paid_training import PaidModel
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import log_statement, privacy_statement
@@ -27,7 +26,7 @@ from primorl.training.setup import TrainingSetup
 def write_model(
     folder: Path,
     params: Params,
-    fit: Fit,
+    can_learn: CanLearn,
     setup: TrainingSetup,
     partitions: Partitions,
     paid: PaidModel,
@@ -40,7 +39,7 @@ def write_model(
     Args:
         folder: of the model.
         params: every choice, fitted ones in place.
-        fit: what was to be expected of it.
+        can_learn: what the fit expects of these settings.
         setup: of the training.
         partitions: whose public facts the statement names.
         paid: the trained model and its charge.
@@ -61,7 +60,7 @@ def write_model(
             engine_version=paid.engine_version,
             public_loss=trained.public_loss,
         )
-        replace(ModelConfig.read(fresh), can_learn=fit.answer if variant == "private" else None).write(fresh)
+        replace(ModelConfig.read(fresh), can_learn=can_learn if variant == "private" else None).write(fresh)
         starts = setup.start_model(trained.answers)
         if starts is not None:
             starts.save(fresh)

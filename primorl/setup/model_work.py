@@ -10,14 +10,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from primorl.config.params import Params, plain
-from primorl.privacy.mechanism.plan import Plan
 from primorl.project.paths import MODEL
 from primorl.project.progress import progress_bar
 from primorl.setup.declared import model_bounds, observation_columns
 from primorl.setup.fitting import TRAINING_KEYS, fitted
+from primorl.setup.paid_work import PrivateStage, from_public, plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import architecture, check_choices, make_plan
-from primorl.setup.private_stage import PrivateStage
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -61,12 +60,6 @@ def model_identity(params: Params, partitions: Partitions) -> str:
         content["normaliser"] = statistics.normaliser
         content["draw"] = params.privacy.draw
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def plan_identity(plan: Plan) -> list[Any]:
-    """Return the mechanism's part of the identity of paid work."""
-    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
-    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
 
 
 def _asked_of_privacy(params: Params) -> dict[str, Any]:
@@ -129,15 +122,6 @@ def training_setup(
         execution=execution(params.compute, device),
     ).of_process(place.process, place.processes)
     return from_public(setup, public) if start and params.dynamics.start == "public" else setup
-
-
-def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
-    """Begin the rounds with weights that the public split makes; see `primorl.training.pooled`."""
-    from primorl.training.pooled import public_start
-
-    normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
-    source, beta = setup.source_of(public), setup.local.beta_nll
-    return replace(setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta))
 
 
 def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":

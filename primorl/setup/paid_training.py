@@ -26,8 +26,8 @@ from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.compute import Place, ThreadChoice, kept_bytes
 from primorl.setup.launcher import joined
+from primorl.setup.paid_work import PrivateStage
 from primorl.setup.partitions import Partitions
-from primorl.setup.private_stage import PrivateStage
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
 from primorl.training.independence import check_setup

@@ -18,12 +18,14 @@ from primorl.evaluation.private.problem import Problem
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Request
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import SpentOnDataset
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
+from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
-from primorl.setup.model_work import plan_identity
+from primorl.setup.paid_work import plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
@@ -103,6 +105,17 @@ class Subject:
     policy_sha256: str
     clone_charge: str | None
     clone_sha256: str | None
+
+    @classmethod
+    def read(cls, *, cloned: bool) -> "Subject":
+        """Read what lies in ``models/``; ``cloned`` tells whether there is a clone."""
+        return cls(
+            model_charge=Statement.read(MODEL).charge,
+            model_sha256=file_sha256(MODEL / "model.safetensors"),
+            policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+            clone_charge=Statement.read(BEHAVIOUR).charge if cloned else None,
+            clone_sha256=file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
+        )
 
 
 def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:

@@ -129,6 +129,11 @@ class Sweep:
     path: Path
     content: SweepFile
 
+    @property
+    def keys(self) -> list[str]:
+        """Settings that tell trials of one case apart."""
+        return list(self.content.grid if self.content.search is None else self.content.search.space)
+
 
 def read_sweep(path: Path) -> Sweep:
     """Read and check a sweep's file.
@@ -185,13 +190,10 @@ class Trial:
         content = json.dumps(_plain(dict(self.settings)), sort_keys=True, allow_nan=False)
         return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
 
-    def describe(self, keys: list[str] | None = None) -> str:
-        """Name the case and the settings in a line: those of ``keys``; all, where keys and case say nothing."""
-        named = [key for key in keys or [] if key in self.settings]
-        if keys is None or not (named or self.case):
-            named = list(self.settings)
+    def describe(self, keys: list[str]) -> str:
+        """Name the case and the values of ``keys`` in a line."""
         words = [self.case] if self.case else []
-        words += [f"{key} {json.dumps(self.settings[key])}" for key in named]
+        words += [f"{key} {json.dumps(self.settings[key])}" for key in keys]
         return ", ".join(words) or "no settings"
 
 
@@ -212,20 +214,11 @@ def expand(sweep: Sweep) -> list[Trial]:
             if trial.name in found:
                 other = found[trial.name].case
                 where = f"cases {shown(other)} and {shown(case)}" if case != other else "grid"
-                raise PipelineError(f"{sweep.path}: {where}: the same settings twice, {trial.describe()}; keep one")
+                raise PipelineError(
+                    f"{sweep.path}: {where}: the same settings twice, {trial.describe(sweep.keys)}; keep one"
+                )
             found[trial.name] = trial
     return list(found.values())
-
-
-def varying(trials: list[Trial]) -> list[str]:
-    """List the keys whose values differ between trials of one case, in the order of the file."""
-    keys = dict.fromkeys(key for trial in trials for key in trial.settings)
-    values: dict[tuple[str, str | None], set[str]] = {}
-    for trial in trials:
-        for key in keys:
-            values.setdefault((key, trial.case), set()).add(json.dumps(_plain(trial.settings.get(key))))
-    several = {key for (key, _), texts in values.items() if len(texts) > 1}
-    return [key for key in keys if key in several]
 
 
 def column_heads(keys: list[str]) -> list[str]:

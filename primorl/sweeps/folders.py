@@ -79,11 +79,6 @@ class Stage:
     words: tuple[str, ...]
 
 
-def stages_of_data() -> list[str]:
-    """List the stages of ``dvc.yaml`` up to ``partition``."""
-    return list(_split_pipeline()[0])
-
-
 def stages() -> list[Stage]:
     """List the stages of ``dvc.yaml`` after ``partition``, without the report: a sweep has a table.
 

@@ -18,12 +18,11 @@ from primorl.project.files import home, locked
 from primorl.project.git import git_commit
 from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.project.progress import progress_bar
-from primorl.sweeps.file import Between, Sweep, Trial, expand, varying
+from primorl.sweeps.file import Between, Sweep, Trial, expand
 from primorl.sweeps.folders import (
     changed_since,
     check_data,
     stages,
-    stages_of_data,
     sweep_folder,
     trial_folder,
     trial_params,
@@ -65,7 +64,7 @@ def check_trials(sweep: Sweep, trials: list[Trial]) -> None:
         try:
             params = trial_params(trial)
         except PipelineError as wrong:
-            raise PipelineError(f"{sweep.path}: {trial.describe(varying(trials))}: {wrong}") from None
+            raise PipelineError(f"{sweep.path}: {trial.describe(sweep.keys)}: {wrong}") from None
         check_data(params)
     check_partition(sweep, trial_params(trials[0]))  # all trials share it
 
@@ -106,7 +105,7 @@ def check_fresh(params: Params) -> None:
             f"{PARAMS}: dataset: found {params.dataset!r}, and {PARTITIONS} is of {found!r}; set dataset: {found}, so "
             "that changes of its data are noticed"
         )
-    done = run_dvc(home(), "status", "--json", *stages_of_data())
+    done = run_dvc(home(), "status", "--json", "--with-deps", "partition")
     if done.returncode != 0:
         said = (done.stderr.strip() or "no reason given").splitlines()[-1]
         raise PipelineError(f"dvc status: {said}; a sweep needs to know whether {PARTITIONS} is up to date")
@@ -166,13 +165,12 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
         if slurm is not None:
             threads, count = params.compute.threads or 1, workers or max(1, total)
             begin = slurm_start(slurm, folder, threads)
-        keys = varying(trials) if search is None else list(search.space)
         tracked = _SweepRun(sweep.name, params)
         commit = git_commit()
         file = sweep.path.name if sweep.path.is_absolute() else sweep.path
 
         def make_job(trial: Trial) -> Job:
-            tags = tracked.tags(sweep.name, trial, keys)
+            tags = tracked.tags(sweep.name, trial, sweep.keys)
             return Job(sweep.name, trial, threads, commit, f"primorl sweep {file}", tags)
 
         try:
@@ -187,7 +185,7 @@ def run_sweep(sweep: Sweep, *, workers: int | None, slurm: str | None = None, st
                     rows[trial.name] = row
                     why = f": {row.error}" if row.error else ""
                     bar.update()
-                    words = f"{bar.n} of {total}: {trial.describe(keys)}: {row.status}{why}"
+                    words = f"{bar.n} of {total}: {trial.describe(sweep.keys)}: {row.status}{why}"
                     bar.write(f"{sweep.name}: {words}", file=sys.stderr)
 
                 ask = study.ask if study is not None else lambda: next(missing, None)
@@ -272,7 +270,7 @@ class _SweepRun:
         own = {"sweep": sweep, "trial": trial.name}
         if trial.case is not None:
             own["case"] = trial.case
-        own |= {key: json.dumps(trial.settings[key])[:_LONGEST_TAG] for key in keys if key in trial.settings}
+        own |= {key: json.dumps(trial.settings[key])[:_LONGEST_TAG] for key in keys}
         return own | ({"mlflow.parentRunId": self._log.run_id} if self._log.run_id else {})
 
     def end(self, rows: Sequence[Row], best: float | None, table: Path, *, complete: bool) -> None:

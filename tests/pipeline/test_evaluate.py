@@ -55,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     write_json(Path("models/dynamics/privacy.json"), STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), PUBLIC)
-    nothing_asked(chosen(), Manifest.load(Path("data/partitions/manifest.json"))).write(PRIVATE_EVALUATION)
+    nothing_asked(chosen()).write(PRIVATE_EVALUATION)
     return tmp_path
 
 

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from pipeline import optimize_policy
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.dynamics.architecture import Architecture
@@ -121,16 +120,16 @@ def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> 
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
     raw = params_module.plain(with_statistics(data, PRIVATE))
     raw["policy"] |= {"starts": "released"}
-    states = optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), None)
+    states = PublicLog(None).start_states(params_module.from_plain(raw))
     assert states.shape[1:] == (3,)
     assert bool((states >= starts.low).all() & (states <= starts.high).all())
     trained(with_statistics(data, QUIET))
     assert sorted(path.name for path in OUTPUT.iterdir()) == ["config.json", "model.safetensors", "privacy.json"]
     with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true"):
-        optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), None)
+        PublicLog(None).start_states(params_module.from_plain(raw))
     raw["policy"] |= {"starts": "public"}
     with pytest.raises(PipelineError, match=r"policy.starts: found public, and no unit is public"):
-        optimize_policy._start_states(params_module.from_plain(raw), PublicLog(None), "Pendulum-v1")
+        PublicLog(None).start_states(params_module.from_plain(raw))
 
 
 def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:

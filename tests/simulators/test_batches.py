@@ -79,7 +79,6 @@ def _day(varied: bool, rate: float, seed: int) -> tuple[NDArray[np.float32], NDA
 
 
 def test_basal_insulin_holds_glucose_where_it_is_until_the_first_meal() -> None:
-    """1 U/h is n V_I I_b: the model's steady state."""
     glucose, _ = _day(varied=False, rate=dosing._CLEARANCE * dosing._INSULIN_VOLUME * 15 * 60 / 1000, seed=0)
     np.testing.assert_allclose(glucose[:28], np.broadcast_to(glucose[0], (28, 16)), atol=1e-3)
     assert (glucose[34] > glucose[27] + 20).all()

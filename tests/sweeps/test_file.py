@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
-from primorl.sweeps.file import Between, Choices, Sweep, SweepFile, Trial, expand, read_sweep, varying, with_settings
+from primorl.sweeps.file import Between, Choices, Sweep, SweepFile, Trial, expand, read_sweep, with_settings
 from tests.sweeps.conftest import sweep_of
 
 SPACE = {"seed": {"low": 0, "high": 3}, "policy.penalty": {"low": 0.1, "high": 1}, "b": {"choices": [[1], None]}}
@@ -91,13 +91,14 @@ def test_a_trial_is_its_settings_whatever_they_are_called() -> None:
         expand(sweep(grid={"seed": [1, 1.0]}))
 
 
-def test_what_varies_is_named() -> None:
-    trials = expand(sweep(settings={"dataset": "d"}, cases={"A": {}, "B": {"x": 1}}, grid={"seed": [0, 1]}))
-    assert varying(trials) == ["seed"], "the case names what is its own"
-    other = Trial({"dataset": "d", "seed": 0, "x": 2}, "B")
-    assert varying([*trials, other]) == ["seed", "x"], "here x varies within B"
-    assert trials[-1].describe(["seed"]) == "B, seed 1"
-    assert (trials[-1].describe([]), Trial({"x": 1}).describe([])) == ("B", "x 1")
+def test_a_trial_is_told_apart_by_its_case_and_what_varies() -> None:
+    found = sweep(settings={"dataset": "d"}, cases={"A": {}, "B": {"x": 1}}, grid={"seed": [0, 1]})
+    assert [trial.describe(found.keys) for trial in expand(found)] == [
+        "A, seed 0",
+        "B, seed 0",
+        "A, seed 1",
+        "B, seed 1",
+    ]
 
 
 def test_the_example_is_a_sweep() -> None:

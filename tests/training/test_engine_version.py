@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "f4440372dc03937a68efb704a826d3fa8ba38cdf6117381e2e04261ea26cea34"
+SOURCES = "4316413bc9d44b17d4222469399672df187505081530b491f68d5d746a881cb0"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

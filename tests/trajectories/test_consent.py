@@ -95,7 +95,6 @@ def listed(*ids: str) -> SimpleNamespace:
 
 
 def test_who_consented_in_a_column_is_public_and_nobody_else(project: Path) -> None:
-    """A missing value is no consent."""
     manifest = split(by_column())
     assert (units("public"), units("private")) == ({"ann", "dan"}, {"bob", "cid"})
     assert (manifest.public_by, manifest.public_units, manifest.private_units) == ("column", 2, 2)
@@ -107,7 +106,6 @@ def test_who_consented_in_a_column_is_public_and_nobody_else(project: Path) -> N
 
 
 def test_all_rows_of_a_unit_must_agree(project: Path) -> None:
-    """Else half a person would be public: one clear error, without an id."""
     with pytest.raises(
         PipelineError, match=r"log\.csv: row 2: found another value of partition\.public\.column"
     ) as wrong:

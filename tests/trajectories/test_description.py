@@ -14,7 +14,6 @@ ABOUT: dict[str, Any] = {"dataset": "a", "public_units": 3, "private_units": 9}
 
 @pytest.mark.parametrize("high", [7, 57, 109, 1000])
 def test_every_bin_of_lengths_holds_equally_many_whole_numbers(high: int) -> None:
-    """Each length from 7 to ``high`` once is flat; only the last bin may reach beyond them."""
     lengths = np.arange(7, high + 1)
     edges = length_bins(lengths)
     counts, _ = np.histogram(lengths, edges)
@@ -49,7 +48,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_lengths_have_ticks_at_whole_steps_alone(tmp_path: Path, figures: list[Figure]) -> None:
-    """Also where all are the same, and the axis is one step wide."""
     draw(tmp_path / "a.png", ABOUT | {"spaces": {"one_hot": ()}, "observation_names": []}, split(3))
     lengths = figures[0].axes[1]
     low, high = lengths.get_xlim()
@@ -57,7 +55,6 @@ def test_lengths_have_ticks_at_whole_steps_alone(tmp_path: Path, figures: list[F
 
 
 def test_one_number_is_drawn_over_the_step(tmp_path: Path, figures: list[Figure]) -> None:
-    """One column has no second axis. Categories do not count. Twin: two numbers have principal axes."""
     about = ABOUT | {"spaces": {"one_hot": ((1, 2),)}, "observation_names": ["glucose", "meal=no", "meal=yes"]}
     draw(tmp_path / "a.png", about, split(3))
     coverage = figures[0].axes[2]

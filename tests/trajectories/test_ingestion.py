@@ -20,7 +20,6 @@ def run(environment: str = "Pendulum-v1") -> DatasetInfo:
 
 @pytest.mark.parametrize("rows", [2**16, 10])
 def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raw to Parquet keeps each value, the last step of each episode, and the order of numbers in text."""
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", rows)
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", rows)
     content = episodes(12)
@@ -35,7 +34,6 @@ def test_every_transition_arrives(project: Path, rows: int, monkeypatch: pytest.
 
 
 def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
-    """A model that knows of no end would roll on past it; the choice is the user's, and is made before any training."""
     write_raw(Path("raw"), episodes(2))
     with pytest.raises(PipelineError, match="trajectory number 1, step 0: found an episode that terminates") as wrong:
         ingest(Path("raw"), Path("trajectories"), "small", entry(termination="none"))
@@ -47,7 +45,6 @@ def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
 
 
 def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
-    """Its owner would count twice, and be protected half as well."""
     write_raw(Path("raw"), [*episodes(3), episodes(3)[1]])
     with pytest.raises(PipelineError, match="trajectory number 4: found the same rows as in trajectory number 2;"):
         run()
@@ -56,7 +53,6 @@ def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
 
 
 def test_episodes_longer_than_the_horizon_are_refused(project: Path) -> None:
-    """The statement names the horizon as a public fact. Without a declared one the environment's limit counts."""
     for steps, horizon, most in ((150, 100, 100), (250, None, 200), (100, 100, None), (250, 250, None)):
         write_raw(Path(f"raw-{steps}-{horizon}"), [episode(20, 1), episode(steps, 2)])
         raw, dataset = Path(f"raw-{steps}-{horizon}"), entry(horizon=horizon)
@@ -76,7 +72,6 @@ def withdraw(*ids: str) -> str:
 
 
 def test_who_withdrew_is_gone_and_everybody_else_stays_who_they_were(project: Path) -> None:
-    """The new version has a fingerprint of its own; had the others' ids moved, so would they between the partitions."""
     content = episodes(12)
     write_raw(Path("raw"), content)
     before = run().dataset_fingerprint
@@ -103,7 +98,6 @@ def test_a_list_that_cannot_be_read_is_refused(project: Path) -> None:
 
 
 def test_a_withdrawal_that_meets_nobody_is_refused(project: Path) -> None:
-    """A misspelt id would leave its owner in the data without a word. The error names the line, not the person."""
     write_raw(Path("raw"), episodes(4))
     run()
     before = snapshot(Path("trajectories"))
@@ -132,7 +126,6 @@ def test_the_fingerprint_is_the_contents_and_not_the_batches(project: Path, monk
 
 
 def test_a_bad_episode_late_in_the_file_changes_nothing(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last good dataset stays, whole, and nothing half-written is left beside it."""
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 1)
     path = write_raw(Path("raw"), episodes(8))

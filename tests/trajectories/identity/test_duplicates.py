@@ -23,7 +23,6 @@ def told_apart(content: list[Episode]) -> bool:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))
 def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None:
-    """The episodes of two seeds or lengths differ in every number."""
     content = [episode(length, seed) for length, seed in what]
     assert told_apart(content) == (len(set(what)) == len(what))
 

@@ -54,7 +54,6 @@ CUT["timeouts"] = np.isin(np.arange(8), [6])
 def test_transitions_are_those_of_the_rows_read_one_by_one(
     project: Path, content: Columns, horizon: int | None, transitions: int, rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """None crosses an episode's end, a terminal step is never lost, and where a batch ends does not matter."""
     monkeypatch.setattr(d4rl, "_ROWS_PER_BATCH", rows)
     dataset = entry(write(project / "logs" / "x.hdf5", content), horizon=horizon)
     collected(dataset)
@@ -64,7 +63,6 @@ def test_transitions_are_those_of_the_rows_read_one_by_one(
 
 
 def test_columns_of_one_number_and_flags_of_numbers_are_accepted(project: Path) -> None:
-    """Published files have rewards and terminals as (N,) or (N, 1), booleans or floats, compressed or not."""
     upright = {name: FULL[name][:, None] for name in ("rewards", "terminals", "timeouts")}
     forms = [
         FULL | upright | {"terminals": upright["terminals"].astype(np.float32)},
@@ -119,20 +117,12 @@ def at(row: int, value: float) -> Callable[[np.ndarray], np.ndarray]:  # type: i
         (without(FULL, "rewards"), "rewards: found nothing; needed is an array; there are actions, infos, metadata"),
         (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "actions: found no array; needed is an array"),
         (changed("actions", lambda a: a[:-1]), "actions: found 14 rows; allowed: 15, as many as observations"),
-        (changed("timeouts", lambda a: a[:-1]), "timeouts: found 14 rows; allowed: 15"),
         (changed("observations", lambda a: a[:, :2]), "observations: found shape (2,) a step, declared is (3,)"),
-        (changed("next_observations", lambda a: a[:, 0]), "next_observations: found shape () a step, declared is (3,)"),
         (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is ()"),
         (changed("observations", lambda a: a.astype(int)), "observations: found type int64; allowed: floating point"),
         (changed("rewards", lambda a: a.astype("S9")), "rewards: found type |S9; allowed: real numbers"),
-        (changed("terminals", lambda a: at(6, 2)(a.astype(int))), "terminals: row 6 is neither 0 nor 1"),
         (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: row 6 is neither 0 nor 1"),
         (changed("observations", at(6, np.nan)), "trajectory number 3, step 1: found a non-finite observation"),
-        (
-            changed("next_observations", at(6, np.inf)),
-            "trajectory number 3, step 1: found a non-finite next_observation",
-        ),
-        (changed("rewards", at(6, np.nan)), "trajectory number 3, step 1: found a non-finite reward"),
         (changed("actions", at(6, 71.5)), "trajectory number 3, step 1: found an action outside the declared space"),
         ({name: values[:0] for name, values in FULL.items() if values.ndim}, "found no steps; allowed is at least one"),
         (
@@ -157,21 +147,17 @@ def test_unfit_files_are_refused_and_the_last_good_data_stay(project: Path, cont
     assert snapshot(project) == before
 
 
-@pytest.mark.parametrize("kept", [0, 100, 2000])
-def test_a_truncated_file_is_refused(project: Path, kept: int) -> None:
+def test_a_truncated_file_is_refused(project: Path) -> None:
     path = write(project / "x.hdf5", FULL)
-    path.write_bytes(path.read_bytes()[:kept])
     dataset = entry(path)
     collected(dataset)
-    with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
-        ingested(dataset)
-    Path("raw/data.hdf5").unlink()
-    with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
-        ingested(dataset)
+    for damage in (lambda file: file.write_bytes(path.read_bytes()[:2000]), Path.unlink):
+        damage(Path("raw/data.hdf5"))
+        with pytest.raises(PipelineError, match=r"raw/data\.hdf5: truncated, corrupt or missing HDF5"):
+            ingested(dataset)
 
 
 def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:
-    """To make room for it would take all memory."""
     path = project / "x.hdf5"
     with h5py.File(path, "w") as file:
         for name, shape, kind in (("observations", (10**12, 3), "f4"), ("actions", (10**12, 1), "f4")):
@@ -206,7 +192,6 @@ def tables(project: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], No
 def test_a_name_finds_the_file_here_or_fetches_it(
     project: Path, tables: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the tables alone: the package itself cannot be imported on most machines."""
     body = write(project / "x.hdf5", FULL).read_bytes()
     with serving({"/sets/tiny.hdf5": (200, {}, body)}) as address:
         tables(f"{address}/sets/tiny.hdf5")
@@ -238,7 +223,6 @@ def test_a_score_that_is_not_the_references_is_pointed_out(
 def test_a_name_that_cannot_be_had_is_one_clear_error(
     project: Path, tables: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No package, unknown, not reachable, cut short on the way; nothing half-fetched is left."""
     monkeypatch.setitem(sys.modules, "d4rl", None)
     with pytest.raises(PipelineError, match=r"needs the package d4rl; `pip install --no-deps 'd4rl>=1.1'` is enough"):
         collected(entry(name="tiny-medium-v0"))

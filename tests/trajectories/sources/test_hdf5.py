@@ -36,7 +36,6 @@ def limited() -> None:
 
 
 def test_a_full_disk_is_one_error_and_no_crash(project: Path) -> None:
-    """HDF5 alone ended in a segmentation fault, after hundreds of tracebacks."""
     done = subprocess.run(
         [sys.executable, "-c", RECORD],
         env=os.environ | {"PYTHONPATH": str(ROOT)},
@@ -60,7 +59,6 @@ def test_errors_of_the_program_stay_what_they_are(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("how", ["contiguous", "chunked"])
 def test_a_small_file_that_claims_much_is_known(tmp_path: Path, how: str) -> None:
-    """Neither zeros that compress well nor small arrays are taken for such a claim."""
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         chunks = (1024,) if how == "chunked" else None
         huge = file.create_dataset("huge", (CLAIMED,), np.float32, chunks=chunks)

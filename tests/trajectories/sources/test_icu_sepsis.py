@@ -71,7 +71,6 @@ def from_commonest(package: Any, patients: Patients) -> list[tuple[Any, Any]]:
 
 
 def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients) -> None:
-    """First states, successors and choices against the shipped tables; 42 tests, each at a thousandth of 1%."""
     firsts = patients.states[np.cumsum(patients.lengths + 1) - 1 - patients.lengths]
     assert suits(np.bincount(firsts, minlength=716), package.dynamics["d_0"]) > 1e-5
     for counted, probabilities in from_commonest(package, patients):
@@ -83,7 +82,6 @@ def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients
 
 
 def test_another_distribution_would_be_seen(package: Any, patients: Patients) -> None:
-    """The twin: successors a little flatter than the package's, and an expert who is heeded a little less."""
     rejected = 0
     for counted, probabilities in from_commonest(package, patients):
         flatter = np.where(probabilities > 0, probabilities**0.8, 0)
@@ -96,7 +94,6 @@ def test_another_distribution_would_be_seen(package: Any, patients: Patients) ->
 
 
 def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
-    """Every transition that is read back, put to the package: its reward, and whether it ends the episode."""
     mdp = simulate(tables(), 60, 0.5, seed=0)
     state, action, after = transitions(mdp)
     table = collected(entry())
@@ -113,7 +110,6 @@ def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
 def test_the_probability_of_each_action_is_that_of_the_mixture(
     package: Any, project: Path, expert_share: float
 ) -> None:
-    """An importance weight of another policy is its probability over this one."""
     state, action, _ = transitions(simulate(tables(), 60, expert_share, seed=0))
     table = collected(entry(expert_share=expert_share, behaviour_probabilities=True))
     assert np.array_equal(table["action"].to_numpy(), action)
@@ -157,20 +153,19 @@ def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
     assert sum(over) == 60
 
 
-def test_the_environment_shows_what_the_data_shows(observation: str = "centres") -> None:
-    """A policy that was learned from the data must meet the same observations when it is judged."""
-    env = make(ENVIRONMENTS[observation])  # type: ignore[index]
-    mdp = tables()
+def test_the_environment_shows_what_the_data_shows() -> None:
+    env = make(ENVIRONMENTS["centres"])
+    observations = tables().observations["centres"]
     seen, _ = env.reset(seed=0)
     env.action_space.seed(0)
     ends = set()
     for _ in range(30):
         over = False
         while not over:
-            assert (mdp.observations[observation] == seen).all(axis=1).any()  # type: ignore[index]
+            assert (observations == seen).all(axis=1).any()
             seen, reward, over, truncated, _ = env.step(env.action_space.sample())
             assert not truncated
-        last = int((mdp.observations[observation] == seen).all(axis=1).argmax())  # type: ignore[index]
+        last = int((observations == seen).all(axis=1).argmax())
         assert last in (DEATH, SURVIVAL)
         assert reward == (last == SURVIVAL)
         ends.add(last)

@@ -54,7 +54,6 @@ def names(table: pa.Table) -> list[str]:
 
 @pytest.mark.parametrize("data_format", FORMATS)
 def test_every_format_gives_the_rows_that_were_written(project: Path, data_format: str) -> None:
-    """Dict, Tuple, discrete and boxed parts of an observation arrive as Gymnasium flattens them; no step is lost."""
     content = [mixed_episode(1 + 2 * i, seed=i) for i in range(4)]
     create(project / "minari", "tiny-v0", content, data_format)
     dataset = entry("tiny-v0", root=project / "minari")
@@ -91,7 +90,6 @@ class Ordered(gymnasium.Env[Any, Any]):
 def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorted differently here and there, a policy would read velocities for positions, and nothing would say so."""
     monkeypatch.setitem(
         gymnasium.registry, "Ordered-v0", gymnasium.envs.registration.EnvSpec("Ordered-v0", entry_point=Ordered)
     )
@@ -114,7 +112,6 @@ def test_a_dicts_entries_come_in_the_order_in_which_a_policy_meets_them(
 
 
 def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path) -> None:
-    """Both ends of a range belong to it; ids do not move when others leave. A filter hides no broken episode."""
     content = [box_episode(1 + 2 * i, seed=i) for i in range(4)]
     for i, episode in enumerate(content):
         episode.rewards[:] = 1.0 if i % 2 else -1.0
@@ -140,7 +137,6 @@ def test_a_filter_keeps_whole_episodes_by_what_they_are_themselves(project: Path
 
 
 def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ids carry the part, so that no two parts share a unit, and adding a part renames nobody. Formats may differ."""
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 4)
     medium, expert = ([box_episode(1 + i, seed=i + shift) for i in range(4)] for shift in (0, 10))
     create(project / "minari", "hop/medium-v0", medium, **box_spaces())
@@ -166,7 +162,6 @@ def test_a_mixture_keeps_its_parts_apart_and_their_filters(project: Path, monkey
 def test_all_episodes_of_one_person_are_one_unit(
     project: Path, data_format: str, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A person's episodes lie apart in the files and in two datasets; together they are who may withdraw."""
     monkeypatch.setattr(minari_reading, "_ROWS_PER_BATCH", 1)
     people = ["zoe", "anna", "zoe", "bob", "anna"]
     create(project / "minari", "a-v0", [mixed_episode(3, i, who) for i, who in enumerate(people)], data_format)
@@ -253,7 +248,6 @@ def test_parts_of_different_spaces_are_refused(project: Path) -> None:
 
 
 def test_a_dataset_without_spaces_needs_an_environment_that_is_never_its_own(project: Path) -> None:
-    """Minari would build the environment that the dataset describes, and so run a stranger's code."""
     create(project / "minari", "a-v0", [box_episode(3, 0)], **box_spaces())
     dataset = entry("a-v0", root=project / "minari")
     path = collected(dataset) / "a-v0" / "data" / "metadata.json"

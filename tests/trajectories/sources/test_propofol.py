@@ -36,7 +36,6 @@ def test_every_patient_is_read_back_whole(project: Path) -> None:
 
 
 def test_each_patient_has_a_body_and_a_controller_of_its_own() -> None:
-    """Without exploration the rate is base + gain · (BIS - 50): two unknowns, found again from a patient's record."""
     env = make(ENVIRONMENT)
     options = entry(noise=[0.0, 1e-9], base=[40.0, 120.0], gain=[0.5, 2.0]).options
     found, bodies = [], []
@@ -55,7 +54,6 @@ def test_each_patient_has_a_body_and_a_controller_of_its_own() -> None:
 
 
 def test_a_patient_put_too_deep_ends_early() -> None:
-    """An end is recorded as terminated, and only an end by the clock as truncated."""
     env = make(ENVIRONMENT)
     deep = entry(base=[199.0, 200.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options
     light = entry(base=[60.0, 80.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options

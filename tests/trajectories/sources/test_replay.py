@@ -45,7 +45,6 @@ def recorded(folder: str) -> list[minari.EpisodeData]:
 
 @pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
 def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: str) -> None:
-    """Replaying the equations of motion on every transition, the last ones included, proves the record true."""
     record_training("Pendulum-v1", options(algorithm=algorithm), Path("raw"), "x-v0")
     episodes = recorded("raw")
     assert len(episodes) == 5
@@ -73,7 +72,6 @@ def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: 
 
 
 def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Path) -> None:
-    """Two runs of 3 and 2 episodes hold what each holds alone, in order."""
     record_training("Pendulum-v1", options(runs=2, num_envs=2), Path("together"), "x-v0")
     together = recorded("together")
     assert [episode.id for episode in together] == list(range(5))
@@ -90,7 +88,6 @@ def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Pat
 
 
 def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> None:
-    """Episodes of many lengths that terminate; actions come out as whole numbers."""
     chosen = entry("CartPole-v1", algorithm="dqn", episodes=30, learning_starts=100)
     source = source_of("some.name", chosen)
     source.collect(project)
@@ -115,7 +112,6 @@ def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> Non
 
 
 def test_the_control_suite_is_recorded_in_single_precision(project: Path) -> None:
-    """Columns are x, cos, sin, then velocities, and fit each other."""
     pytest.importorskip("dm_control")
     small = options(episodes=1, num_envs=1, learning_starts=990)
     record_training("dm_control/cartpole-swingup-v0", small, Path("raw"), "x-v0")
@@ -230,11 +226,6 @@ def recorder(environment: type[Counter], count: int) -> tuple[RecordingEnvs, lis
 
 
 def test_an_episode_ends_in_its_own_terminal_observation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Autoreset hands over the next episode's first observation; it must not become a next_observation.
-
-    The learner is told the same: it bootstraps at truncations only, from the terminal observation. Episodes may be
-    longer than the room that they were given.
-    """
     monkeypatch.setattr(replay, "_FIRST_CAPACITY", 1)
     envs, finished, _ = recorder(Counter, 2)
     envs.reset()
@@ -258,7 +249,6 @@ def test_an_episode_ends_in_its_own_terminal_observation(monkeypatch: pytest.Mon
 
 
 def test_what_is_recorded_is_what_was_executed() -> None:
-    """A model trained on unclipped actions would learn a dynamics that never happened; rewards stay as they were."""
     envs, finished, made = recorder(Counter, 2)
     envs.reset()
     for _ in range(3):

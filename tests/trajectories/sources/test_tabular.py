@@ -1,3 +1,4 @@
+import gzip
 import random
 import re
 import shutil
@@ -38,7 +39,6 @@ from tests.trajectories.sources.tabular_builders import (
 
 
 def test_rows_become_transitions(project: Path) -> None:
-    """No transition crosses an end; a terminated last row is kept, one whose outcome nobody recorded is not."""
     write(rows())
     assert run(entry()).to_pylist() == EXPECTED
 
@@ -64,10 +64,6 @@ def test_where_batches_end_does_not_matter(project: Path, batch: int, monkeypatc
 
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:
-    """Part 2 comes before part 10, a unit may go on in the next file, columns may stand in another order.
-
-    Folders are searched through; names with a dot or underscore in front are left out.
-    """
     content = rows()
     write(content[:2], "log/part-2.csv")
     table = pa.Table.from_pylist(content[2:])
@@ -117,7 +113,6 @@ def test_csv_as_spreadsheets_of_half_of_europe_write_it(project: Path) -> None:
     ],
 )
 def test_what_orders_rows(project: Path, order: Callable[[int], Any], form: str) -> None:
-    """Numbers, timestamps and dates, in either kind of file, sorted or not."""
     content = [each | {"time": order(each["time"])} for each in rows()]
     write(content, form)
     assert run(entry()).to_pylist() == EXPECTED
@@ -136,7 +131,6 @@ def test_what_orders_rows(project: Path, order: Callable[[int], Any], form: str)
     ],
 )
 def test_ids_of_digits_are_numbers_whatever_their_type(project: Path, kind: pa.DataType, ids: dict[int, Any]) -> None:
-    """The order of text is the order of numbers, and a withdrawn person's id is written in one way."""
     table = pa.Table.from_pylist(rows())
     table = table.set_column(0, "user", pa.array([ids[each["user"]] for each in rows()]).cast(kind))
     write(table)
@@ -173,7 +167,6 @@ def test_numbers_of_any_type(project: Path) -> None:
 )
 @pytest.mark.parametrize("form", ["log/log.parquet", "log/log.csv"])
 def test_discrete_actions(project: Path, action: dict[str, Any], chosen: Any, size: int, form: str) -> None:
-    """Numbers or names become 0 … count - 1; the row whose outcome nobody recorded may have none."""
     content = discrete(chosen)
     content[5]["choice"] = None
     write(content, form)
@@ -227,7 +220,6 @@ def test_recordings_cut_at_their_last_row(project: Path) -> None:
 
 
 def test_recordings_that_end_at_the_horizon(project: Path) -> None:
-    """Three steps, each a row; or two, and a row that tells only what they led to. A termination may be earlier."""
     content = [each | {"died": False, "dose": 0.5, "gain": 0.0} for each in rows()[:6]]
     write(content)
     for horizon in (3, 2):
@@ -240,7 +232,6 @@ def test_recordings_that_end_at_the_horizon(project: Path) -> None:
 
 
 def test_files_are_found_and_copied(project: Path) -> None:
-    """A file, a folder or a pattern; what is copied keeps its name, and a later change of the log does not reach it."""
     path = write(rows())
     content = path.read_bytes()
     for files in ("log", "log/part-0.parquet", "**/part-*.parquet", str(project / "log")):
@@ -291,7 +282,6 @@ def logs(draw: st.DrawFn) -> list[Row]:
 @settings(max_examples=25, deadline=None)
 @given(logs(), st.integers(1, 40), st.integers(1, 3000), st.integers(0, 40))
 def test_any_order_of_rows_is_the_same_dataset(content: list[Row], batch: int, bucket: int, cut: int) -> None:
-    """However rows are shuffled, spread over files, read and spilled, the dataset is that of the sorted log."""
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(tabular_files, "ROWS_PER_BATCH", batch)
         patch.setattr(tabular_sorting, "ROWS_PER_BATCH", batch)

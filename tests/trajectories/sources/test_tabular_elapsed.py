@@ -41,7 +41,6 @@ def seen() -> tuple[list[float], list[float]]:
 
 @pytest.mark.parametrize("name", ["log/log.parquet", "log/log.csv"])
 def test_a_model_is_given_the_time_since_the_row_before_and_predicts_that_of_the_next(project: Path, name: str) -> None:
-    """0 where a trajectory begins, whatever came before it in the log; a longer gap counts as the declared most."""
     write(charted(), name)
     before, after = seen()
     assert before == [BOUNDED[place] for place in (0, 1, 2, 3, 4, 6)]
@@ -58,7 +57,6 @@ def test_numbers_count_in_the_declared_unit_and_times_are_converted(project: Pat
 
 
 def test_where_rows_were_shuffled_the_time_is_the_same(project: Path) -> None:
-    """Twin: unsorted rows are refused where the entry says that they are sorted."""
     content = charted()
     write(content[::-1])
     dataset = entry({"observation": ["x", SINCE]}, sorted=False)
@@ -80,7 +78,6 @@ def test_the_dimension_has_its_declared_name_and_bounds(project: Path) -> None:
 
 
 def test_bounds_of_the_model_are_those_of_the_time(project: Path) -> None:
-    """One fact is declared once: bounds that say something else are refused; the twin says the same."""
     write(charted())
     columns = {"observation": ["x", SINCE]}
     for most, wrong in ((60.0, False), (30.0, True)):

@@ -23,7 +23,6 @@ def with_column(content: list[Row], values: list[Any]) -> list[Row]:
 
 @pytest.mark.parametrize("ordered", [True, False])
 def test_every_transition_has_that_of_its_row(project: Path, ordered: bool) -> None:
-    """The last row of an unfinished trajectory has none; that of a terminated one has."""
     content = with_column(rows(), CHOSEN)
     write(content if ordered else content[::-1])
     table = run(named(sorted=ordered))
@@ -50,7 +49,6 @@ def test_csv_leaves_it_empty_where_there_is_no_action(project: Path) -> None:
     ],
 )
 def test_a_value_out_of_range_is_named_by_its_row(project: Path, value: float | None, found: str) -> None:
-    """And never quoted."""
     write(with_column(discrete(), [*CHOSEN[:4], value, *CHOSEN[5:]]))
     with pytest.raises(PipelineError) as error:
         run(named(DISCRETE))

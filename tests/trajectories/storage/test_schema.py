@@ -64,7 +64,6 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
     ],
 )
 def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: Any, message: str) -> None:
-    """Every way a row can be unfit stops the ingest with one line that a user can act on."""
     with pytest.raises(PipelineError) as wrong:
         check(with_values(column, row, value))
     text = str(wrong.value)
@@ -76,7 +75,6 @@ def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: A
 
 
 def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training() -> None:
-    """Both observations are finite; their difference, which training learns, is not."""
     one = episode(2, 1)
     one.observations = np.float32([[sign * 3e38] * 3 for sign in (1, -1, -1)])
     with pytest.raises(PipelineError, match="trajectory number 1, step 0: found a step whose change of observation"):
@@ -103,14 +101,12 @@ def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training()
     ],
 )
 def test_what_would_count_somebody_twice_is_refused_without_an_id(tables: list[pa.Table], message: str) -> None:
-    """Ids of units and trajectories may name people, and errors are pasted into tickets."""
     with pytest.raises(PipelineError, match=message) as wrong:
         check(*tables, may_terminate=False, horizon=200)
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
 def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
-    """An account of groups counts on the declared number."""
     content = table([episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"])
     check(content, trajectories_per_unit=3)
     with pytest.raises(PipelineError, match="number 3, step 0: found a person with more trajectories than declared"):
@@ -118,7 +114,6 @@ def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
 
 
 def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:
-    """JSON knows no infinity: null stands for it. Data that were written before there were names get default ones."""
     spaces = Spaces((-np.inf,) * 3, (np.inf, 1.0, 2.0), (-np.inf,), (0.5,))
     assert spaces.to_json()["observation_high"] == [None, 1.0, 2.0]
     named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))

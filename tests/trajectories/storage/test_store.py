@@ -53,7 +53,6 @@ def content(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transition_of_every_unit_is_there(tmp_path: Path, content: list[Episode]) -> None:
-    """The last step is kept, and no transition leads from one episode into another."""
     opened = store(tmp_path, content)
     assert (opened.units, opened.observation_size, opened.action_size) == (9, 3, 1)
     assert opened.info == INFO
@@ -76,7 +75,6 @@ def test_every_transition_of_every_unit_is_there(tmp_path: Path, content: list[E
 
 
 def test_padding_never_reads_another_unit(tmp_path: Path, content: list[Episode]) -> None:
-    """A cohort is padded to its longest unit: what stands there must be the unit's own data."""
     opened = store(tmp_path, content)
     units = torch.tensor([4, 0, 8])
     inputs, _ = opened.transitions(units, torch.arange(50).expand(3, 50))
@@ -86,17 +84,8 @@ def test_padding_never_reads_another_unit(tmp_path: Path, content: list[Episode]
         assert torch.equal(inputs[row, len(own) - 1 :], own[-1].expand(51 - len(own), 4))
 
 
-def test_a_unit_with_several_trajectories_is_one_unit(tmp_path: Path) -> None:
-    """Clipping bounds a unit, not a trajectory: both trajectories of one person belong together."""
-    opened = store(tmp_path, [episode(3, 1), episode(2, 2), episode(4, 3)], units=["a", "a", "b"])
-    assert opened.units == 2
-    assert opened.lengths(torch.arange(2)).tolist() == [5, 4]
-    assert opened.first_observations().shape == (3, 3)
-
-
 @pytest.mark.parametrize(("names", "part"), [("ba", 0), ("aba", 0), ("acbd", 0), ("acbd", 1)])
 def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Path, names: str, part: int) -> None:
-    """Also where the disorder lies in units that are another process's."""
     with PartWriter(tmp_path, SPACES) as writer:
         for number, name in enumerate(names):
             writer.write(table([episode(2, number)], units=[f"person-{name}"], names=[f"{number}"]))
@@ -107,7 +96,6 @@ def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Pa
 
 
 def test_missing_damaged_and_non_finite_data_is_refused(tmp_path: Path) -> None:
-    """The message reaches a terminal outside the trust boundary: no value, no name in it."""
     with pytest.raises(PipelineError, match="found no Parquet files; run `dvc repro partition`"):
         UnitStore.open(tmp_path / "nothing")
     bad = episode(3, 1)
@@ -126,7 +114,6 @@ def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
 
 
 def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
-    """Damage in the row groups of others goes unnoticed, in one's own it does not: nothing else was read."""
     write(tmp_path, table([episode(50, i) for i in range(4)]), 1)
     store = ShardedStore(tmp_path, keep_bytes=0)
     part = tmp_path / "part-00000.parquet"
@@ -141,7 +128,6 @@ def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
 
 
 def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
-    """Each unit here takes 50 · 4 · (4 + 5) = 1800 bytes; two of them may stay."""
     write(tmp_path, table([episode(50, i) for i in range(6)]), 1)
     store = sharded(tmp_path, keep_bytes=4000)
     first = torch.zeros(1, 1, dtype=torch.int64)
@@ -170,7 +156,6 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
 def test_the_parts_of_several_processes_are_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Each unit is in one part, with its own rows; a part holds no others' rows, and every part is shown all."""
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
     parts = data.draw(st.integers(1, 4))
     keep = data.draw(st.sampled_from([0, 300, 10**6]))
@@ -204,7 +189,6 @@ def noted(*rows: list[int]) -> bytes:
 
 
 def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """It decides whose rows are whose: a file whose index was exchanged must not be read by it."""
     write(tmp_path, table(episodes(5)))
     part = tmp_path / "part-00000.parquet"
     good = pq.read_table(part)
@@ -220,7 +204,6 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
-    """A dataset without a public split has an empty public part."""
     with PartWriter(tmp_path, SPACES) as writer:
         writer.finish(INFO)
     opened = UnitStore.open(tmp_path)
@@ -232,7 +215,6 @@ def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
 def test_memory_that_runs_out_names_the_setting(
     tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of private data is not said."""
     write(tmp_path, table(episodes(5)))
 
     def full(*_: object) -> None:
@@ -249,29 +231,11 @@ def test_memory_that_runs_out_names_the_setting(
             opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
 
 
-def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part's footer takes longer to read than a cohort."""
-    write(tmp_path, table(episodes(5)))
-    opened = []
-    original = pq.ParquetFile
-
-    def counted(path: Path, **options: object) -> pq.ParquetFile:
-        opened.append(path)
-        return original(path, **options)
-
-    monkeypatch.setattr(pq, "ParquetFile", counted)
-    for keep_bytes in (0, 10**6):
-        opened.clear()
-        open_units(tmp_path, keep_bytes, lambda table: None)
-        assert len(opened) == 1
-
-
 @settings(deadline=None)
 @given(data=st.data())
 def test_next_observations_need_not_be_the_following_rows(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """A log may say what came next in columns of its own, of which some differ from the next row, or only in a bit."""
     lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
     content = table([episode(length, i) for i, length in enumerate(lengths)])
     after = np.stack(content["next_observation"].to_pylist()).astype(np.float32)

@@ -5,11 +5,6 @@ import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from gymnasium import Space
-from gymnasium.wrappers import FlattenObservation
-from minari.dataset.minari_dataset import parse_dataset_id
 
 from primorl.config.datasets import EpisodeFilter, MinariDataset
 from primorl.project.errors import PipelineError
@@ -18,7 +13,7 @@ from primorl.simulators.environments import make
 from primorl.trajectories.sources.minari.metadata import Array, Metadata, stored_spaces
 from primorl.trajectories.sources.minari.reading import Keep, MixtureReader, Part
 from primorl.trajectories.sources.source import Reader
-from primorl.trajectories.sources.spaces import declared
+from primorl.trajectories.sources.spaces import declared, unflattened
 from primorl.trajectories.storage.schema import Spaces
 
 _OWNER = "farama-minari"  # on the Hugging Face hub
@@ -42,7 +37,6 @@ class Minari:
         options = self.dataset.options
         root = _datasets_root() if options.root is None else home() / Path(options.root).expanduser()
         for part in options.parts:
-            _check_id(part.id)
             if not _is_there(root, part.id):
                 if not options.remote:
                     raise PipelineError(_missing(part.id, root))
@@ -63,8 +57,10 @@ class Minari:
         path = raw if len(parts) > 1 else parts[0].metadata.data
         if self.dataset.environment is None:
             return MixtureReader(path, parts, _common_spaces(parts), None, self.dataset.unit)
+        env = make(self.dataset.environment)
+        entries = unflattened(env)
+        env.close()
         spaces, horizon = declared(self.dataset.environment)
-        entries = _entries(self.dataset.environment)
         return MixtureReader(path, parts, spaces, horizon, self.dataset.unit, entries)
 
 
@@ -97,24 +93,6 @@ def _within(bounds: tuple[float | None, float | None] | None, value: float) -> b
         return True
     low, high = bounds
     return (low is None or value >= low) and (high is None or value <= high)
-
-
-def _entries(environment: str) -> Space[Any]:
-    """The observation space of ``environment`` before it is flattened."""
-    env = make(environment)
-    try:
-        return env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
-    finally:
-        env.close()
-
-
-def _check_id(dataset_id: str) -> None:
-    try:
-        parse_dataset_id(dataset_id)
-    except (ValueError, TypeError):  # TypeError: no version
-        raise PipelineError(
-            f"options.parts: found {dataset_id!r}; allowed is a Minari id such as 'mujoco/hopper/medium-v0'"
-        ) from None
 
 
 def _datasets_root() -> Path:

@@ -125,24 +125,14 @@ class TabularReader:
         """
         options = self._options
         unit = self._unit
-        transitions = Transitions(
-            self._fields,
-            self.spaces,
-            unit,
-            self._log.paths,
-            per_unit=options.trajectory_ids == "per_unit",
-            end=options.end,
-            horizon=self._limit,
-            ordered_by_time=self._log.ordered_by_time,
-            repair="sort the log, or set options.sorted: false to have it sorted here",
-        )
+        transitions = Transitions(self._log, self._fields, self.spaces, unit, options, self._limit)
         batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
         empty = True
         with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
             for rows in whole_units(batches, unit):
                 empty = False
                 if self._keeps_consent:
-                    self.consent.append(consent_of_units(rows, unit, self._log.paths))
+                    self.consent.append(consent_of_units(rows, unit, self._log))
                 yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")

@@ -1,11 +1,12 @@
-"""A stage that pays for one private training: of the model, or of the clone of the behaviour."""
+"""What the training of the model and that of the clone share as paid work. Loading this module needs no torch."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from primorl.config.params import Params
+from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PrivateStage:
-    """What one stage trains, and the rules of its payment.
+    """A stage that pays for one private training: what it trains, and the rules of its payment.
 
     Attributes:
         name: of the stage, as the ledger, errors and processes name it.
@@ -41,3 +42,18 @@ class PrivateStage:
     asked: Callable[[Params], bool]
     pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
     refusal: "Callable[[Trained], str | None]"
+
+
+def plan_identity(plan: Plan) -> list[Any]:
+    """Return the mechanism's part of the identity of paid work."""
+    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
+    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
+
+
+def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":
+    """Begin the rounds with weights that the public split makes; see `primorl.training.pooled`."""
+    from primorl.training.pooled import public_start
+
+    normaliser = setup.make_normaliser(setup.public_of(public.flat()), {})
+    source, beta = setup.source_of(public), setup.local.beta_nll
+    return replace(setup, start=public_start(setup.architecture, normaliser, source, setup.seed, beta))
