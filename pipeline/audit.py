@@ -3,7 +3,6 @@
 import sys
 
 from pipeline.runner import run_stage
-from primorl.attacks.figure import draw_bounds
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_most
 from primorl.project.files import replaced_file, write_json
@@ -28,7 +27,7 @@ def body(params: Params, run: StageRun) -> None:
     }
     write_json(AUDIT_REPORT, report)
     with replaced_file(AUDIT_FIGURE) as fresh:
-        draw_bounds(
+        audits.draw_bounds(
             fresh,
             mechanism.claimed,
             {

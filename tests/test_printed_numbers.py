@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from primorl.release.card_answers import together
 
 from primorl.commands import audit, frontier, ledger, plan
 from primorl.evaluation.wording import account, guarantee, source

@@ -4,13 +4,13 @@ from dataclasses import dataclass
 
 import torch
 
-from primorl.attacks.units import Units
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.one_run_audit import Units
 from primorl.training.rounds import Rounds
 from primorl.training.settings import CHUNK_BYTES, Execution, LocalTraining
 from primorl.training.setup import TrainingSetup

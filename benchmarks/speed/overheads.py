@@ -24,7 +24,6 @@ import torch
 
 from benchmarks.machine import ROOT, row, write
 from benchmarks.speed.fixed_round import FixedRound
-from primorl.attacks.units import Units
 from primorl.config.params import load
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
@@ -32,6 +31,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.setup.paid_training import TrainingReport
 from primorl.tracking import stage_run
+from primorl.training.one_run_audit import Units
 from primorl.training.state import TrainingState
 from primorl.training.training import train
 from tests.units import server_training

@@ -13,10 +13,10 @@ from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
 
 if TYPE_CHECKING:
-    from primorl.attacks.one_run import OneRun
     from primorl.config.params import Params
     from primorl.privacy.audits.bounds import LowerBound
     from primorl.tracking import StageRun
+    from primorl.training.one_run_audit import OneRun
 
 _EXAMPLES = """\b
 Examples:

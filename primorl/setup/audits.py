@@ -1,10 +1,10 @@
 """Audits of the training that params.yaml describes: is its ε refuted? They read the public split alone."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from primorl.attacks.one_run import OneRun, audit_one_run
 from primorl.config.params import Params
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.privacy.audits.bounds import Bound, LowerBound
@@ -16,6 +16,7 @@ from primorl.setup.fitting import fitted
 from primorl.setup.model_work import training_setup
 from primorl.setup.planning import make_plan
 from primorl.tracking.store import Log
+from primorl.training.one_run_audit import OneRun, audit_one_run
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
 
@@ -110,6 +111,38 @@ def log_mechanism(log: Log, found: LowerBound) -> None:
 def log_one_run(log: Log, found: OneRun) -> None:
     """Log the numbers of the one-run audit."""
     _log(log, "one_run", found.claimed, found.bounds)
+
+
+def draw_bounds(path: Path, claimed: float, bounds: Mapping[str, float], title: str) -> None:
+    """Draw lower bounds on ε beside the claimed ε, as a PNG.
+
+    Args:
+        path: the file to write.
+        claimed: what the plan states.
+        bounds: by name, top to bottom.
+        title: above it all.
+    """
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 0.5 * len(bounds) + 1.6), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    rows = range(len(bounds))
+    colors = ["C3" if value > claimed else "C0" for value in bounds.values()]
+    axes.barh(rows, list(bounds.values()), height=0.5, color=colors)
+    reach = 1.25 * max(claimed, *bounds.values())
+    for row, value in zip(rows, bounds.values(), strict=True):
+        axes.annotate(at_least(value), (value, row), xytext=(4, 0), textcoords="offset points", va="center")
+    axes.axvline(claimed, color="black", linestyle="--", linewidth=1)
+    axes.annotate(
+        f"claimed {at_most(claimed)}", (claimed, 1), xytext=(4, -4), textcoords=("offset points", "offset points"),
+        xycoords=("data", "axes fraction"), va="bottom",
+    )  # fmt: skip
+    axes.set_yticks(rows, bounds.keys())
+    axes.invert_yaxis()
+    axes.set(xlabel="ε", xlim=(0, reach))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title(title, fontsize=11, pad=18)
+    figure.savefig(path, format="png", metadata={"Software": None})
 
 
 def refuse(found: LowerBound | OneRun) -> None:
