@@ -105,7 +105,6 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
 
 
 def _one_after_another(facts: Statement, statements: Mapping[str, Statement], assumption: str) -> Statement:
-    """The statement of everything that several mechanisms did; ``facts`` has the facts about the data."""
     event = joint_event([statement.event for statement in statements.values()])
     spent = None
     if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):

@@ -81,13 +81,6 @@ class Plan:
     processes: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a plan whose parts contradict each other.
-
-        Raises:
-            ValueError: no units, noise asked for without a finite clipping norm, rounds with noise and a query
-                without, two queries of one name, a denominator that is not positive, no such process, or several
-                processes with one seed.
-        """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.units > MOST_UNITS:

@@ -115,11 +115,6 @@ class Selection:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a selection that cannot be made.
-
-        Raises:
-            ValueError: no units or too many, no candidates, or ε outside (0, 100].
-        """
         if not 1 <= self.units <= MOST_UNITS:
             raise ValueError(f"units: found {self.units}, allowed are 1 to {MOST_UNITS}")
         if self.candidates < 1:
