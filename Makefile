@@ -12,6 +12,9 @@ SUPPORTED := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 12)
 PYTHON ?= $(shell for python in python3.11 python3.12 python3; do \
 	if $$python -c "$(SUPPORTED)" 2>/dev/null; then echo $$python; break; fi; done)
 SETUP := .venv/.ready
+# Where there is no NVIDIA driver, PyTorch's build for CPUs: pip's usual one brings 4.5 GB of CUDA. Empty: the usual one.
+TORCH_INDEX ?= $(if $(shell command -v nvidia-smi),,https://download.pytorch.org/whl/cpu)
+PIP := .venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 # DVC deletes a stage's outputs before it finds a mistake in params.yaml. So the params are checked first.
 CHECK := .venv/bin/primorl check --charges
 
@@ -29,7 +32,9 @@ $(SETUP): pyproject.toml constraints.txt
 		echo "error: PYTHON: found '$(PYTHON)', which is not a Python 3.11 or 3.12 that runs;" \
 			"install one, or name it: make PYTHON=/path/to/python3.11" >&2; exit 1; }
 	@.venv/bin/python -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv
-	.venv/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@[ -z "$(TORCH_INDEX)" ] || $(PIP) --retries 0 --timeout 15 --no-deps --index-url $(TORCH_INDEX) torch 2>/dev/null || \
+		echo "$(TORCH_INDEX) has no answer: PyTorch's usual build is taken" >&2
+	$(PIP) -e ".[dev]"
 	@touch $@
 
 run: $(SETUP) ## run the stages whose inputs changed, then print the results
@@ -40,7 +45,7 @@ run: $(SETUP) ## run the stages whose inputs changed, then print the results
 test: $(SETUP) ## run the test suite; many tests wait for a disk or a process, so three share two cores
 	OMP_NUM_THREADS=1 .venv/bin/python -m pytest -n 3 --dist loadscope
 
-bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/benchmarks.md
+bench: $(SETUP) ## run the speed benchmarks and write the tables of docs/performance.md
 	.venv/bin/python -m benchmarks.speed
 
 docs: $(SETUP) ## build the documentation into site/; fails on a broken link, and on a page that fetches anything

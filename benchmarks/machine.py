@@ -1,17 +1,21 @@
-"""What a figure was measured on, and where figures go."""
+"""The machine that a figure was measured on, timing in turns, and the files that figures are kept in."""
 
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from primorl.project.files import replaced_file
 from primorl.project.processes import processor
 
-RESULTS = Path(__file__).resolve().parent / "results"
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
 
 
 def machine() -> str:
@@ -30,9 +34,9 @@ def command(module: str) -> str:
     return " ".join([f"python -m {module}", *words])
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The median wall time of ``repeats`` calls, after one to warm up."""
-    return interleaved([work], repeats)[0]
+def commit() -> str:
+    """The commit of this checkout."""
+    return subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
 
 
 def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bool = True) -> list[float]:
@@ -49,9 +53,9 @@ def interleaved(works: Sequence[Callable[[], object]], repeats: int, *, warm: bo
 
 
 def row(
-    command: str, what: str, ours: float, peer: float, peer_name: str, ratio: float, unit: str
+    command: str, what: str, ours: float, peer: float | None, peer_name: str | None, ratio: float | None, unit: str
 ) -> dict[str, object]:
-    """One line of the results, made on this machine by ``command``."""
+    """One line of the results, made on this machine by ``command``; None: there is no peer."""
     return {
         "what": what,
         "ours": ours,
@@ -64,13 +68,39 @@ def row(
     }
 
 
-def write(name: str, rows: list[dict[str, object]]) -> None:
-    """Print the rows, and keep them in ``benchmarks/results/<name>.json`` and in the tables made of it."""
+def read(name: str) -> list[dict[str, Any]]:
+    """Rows on disk; none where the file is not there."""
+    file = RESULTS / f"{name}.json"
+    rows: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else []
+    return rows
+
+
+def keep(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Replace ``benchmarks/results/<name>.json``, one row a line."""
+    with replaced_file(RESULTS / f"{name}.json") as fresh:
+        lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+        fresh.write_text(f"[\n{lines}\n]\n", encoding="utf-8")
+
+
+def write(name: str, rows: list[dict[str, Any]]) -> None:
+    """Print the rows, keep them, and write the tables of the documentation anew."""
     from benchmarks.speed import tables  # it imports this module
 
-    RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    keep(name, rows)
     for row in rows:
         beside = "" if row["peer"] is None else f", peer {row['peer']:.4g}, ratio {row['ratio']:.3g}"
         print(f"{row['what']}: {row['ours']:.4g} {row['unit']}{beside}")
     tables.main()
+
+
+def put(page: Path, name: str, content: str) -> None:
+    """Put a table into a page, between ``<!-- name -->`` and ``<!-- /name -->``.
+
+    Raises:
+        ValueError: the page has no such marks.
+    """
+    first, last = f"<!-- {name} -->\n", f"<!-- /{name} -->"
+    before, mark, rest = page.read_text(encoding="utf-8").partition(first)
+    if not mark or last not in rest:
+        raise ValueError(f"{page}: has no marks for {name!r}")
+    page.write_text(f"{before}{first}{content}\n{last}{rest.partition(last)[2]}", encoding="utf-8")

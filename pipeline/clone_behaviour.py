@@ -6,11 +6,10 @@ from functools import partial
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.project.paths import BEHAVIOUR, PARTITIONS
-from primorl.setup.behaviour_files import write_behaviour, write_nothing
-from primorl.setup.clone_work import asked
-from primorl.setup.cloning import CLONING, cloning_setup
+from primorl.setup.clone_work import CLONING, asked, cloning_setup
 from primorl.setup.compute import Place, is_worker
 from primorl.setup.launcher import run_worker
+from primorl.setup.model_files import write_behaviour, write_nothing
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun

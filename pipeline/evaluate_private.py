@@ -7,35 +7,21 @@ from primorl.config.params import Params, plain
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.statement import Statement
-from primorl.project.files import file_sha256
-from primorl.project.paths import (
-    BEHAVIOUR,
-    EVALUATION_FIGURE,
-    MANIFEST,
-    MODEL,
-    PARTITIONS,
-    POLICY,
-    PRIVATE_EVALUATION,
-)
+from primorl.project.paths import BEHAVIOUR, EVALUATION_FIGURE, MODEL, PARTITIONS, POLICY, PRIVATE_EVALUATION
 from primorl.setup.estimators import asked_for, free_estimates
 from primorl.setup.evaluation_files import evaluation_record, nothing_asked, write_evaluation
 from primorl.setup.evaluation_problem import act_of, clone_of, evaluation_problem
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Subject, paid_evaluation
 from primorl.tracking import StageRun
-from primorl.trajectories.storage.manifest import Manifest
 
 
 def body(params: Params, run: StageRun) -> None:
-    """Pay, ask, then write ``metrics/private_evaluation.json`` with the privacy statements.
-
-    Everything that can be refused without private data is refused before the ledger is asked. The ledger is asked
-    before the private partition is opened.
-    """
+    """Refuse what can be refused without private data, pay, ask, then write the answers with their statements."""
     chosen = params.evaluation.private
     estimators = params.estimators(Statement.read(MODEL).epsilon)
     if not estimators or params.dynamics.variant == "mopo":
-        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params, Manifest.load(MANIFEST)))
+        write_evaluation(PRIVATE_EVALUATION, EVALUATION_FIGURE, nothing_asked(params))
         return
     partitions = Partitions.open(PARTITIONS)
     run.params({"seed": params.seed, "evaluation": {"private": plain(chosen)}})
@@ -52,13 +38,7 @@ def body(params: Params, run: StageRun) -> None:
         ends=PolicyConfig.read(POLICY).ends,
         clone=clone,
     )
-    subject = Subject(
-        model_charge=Statement.read(MODEL).charge,
-        model_sha256=file_sha256(MODEL / "model.safetensors"),
-        policy_sha256=file_sha256(POLICY / "policy.safetensors"),
-        clone_charge=None if clone is None else Statement.read(BEHAVIOUR).charge,
-        clone_sha256=None if clone is None else file_sha256(BEHAVIOUR / "policy.safetensors"),
-    )
+    subject = Subject.read(cloned=clone is not None)
     asked = asked_for(estimators, problem, partitions.manifest.info)
     free = free_estimates(problem, clone)
     with paid_evaluation(params, problem, asked, partitions, subject, run) as paid:

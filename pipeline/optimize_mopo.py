@@ -13,8 +13,7 @@ from primorl.policy.mopo import real_transitions, with_real
 from primorl.policy.replay import Scaling
 from primorl.policy.training import Released, write_pointer, write_trained
 from primorl.project.paths import MODEL, MOPO, PARTITIONS
-from primorl.setup import accounts, charged_units
-from primorl.setup.accounts import project_ledger
+from primorl.setup import accounts
 from primorl.setup.compute import policy_device
 from primorl.setup.partitions import Partitions
 from primorl.tracking import StageRun
@@ -35,9 +34,9 @@ def body(params: Params, run: StageRun) -> None:
     wanted = accounts.request(
         params, run, manifest, version, stage="optimize_mopo", event=dp_event.NonPrivateDpEvent(), identity=""
     )
-    with closing(project_ledger(params)) as ledger:
+    with closing(accounts.project_ledger(params)) as ledger:
         charge = ledger.reserve(wanted, accounts.budget(params, manifest.private_units))
-        data = charged_units.open_private(manifest, version, PARTITIONS, sys.maxsize)
+        data = partitions.open_private(sys.maxsize)
         assert isinstance(data, UnitStore)
         inputs, targets, terminated = (part.to(device) for part in (*data.flat(), data.terminated()))
         real = real_transitions(inputs, targets, terminated, Scaling.of(model, chosen.reward_scale))

@@ -1,38 +1,30 @@
-"""Stage: SAC on the pessimistic model, near the clone of the behaviour if there is one.
-
-It opens nothing private, so its output is as private as model and clone together.
-"""
+"""Stage: SAC on the pessimistic model, near the clone of the behaviour if there is one. Opens nothing private."""
 
 import sys
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
 from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
-from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import NONE
 from primorl.policy.behaviour import BehaviourConfig
 from primorl.policy.config import PolicyPointer
 from primorl.policy.replay import ReplayBuffer
 from primorl.policy.training import Released, write_pointer, write_trained
-from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.setup.compute import policy_device
-from primorl.setup.policy_fitting import RESETS, PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
-from primorl.simulators.environments import reset_states
+from primorl.setup.policy_fitting import PublicLog, fitted_policy, near_the_clone, needs_public, unfitted
 from primorl.tracking import StageRun
 
 
 def body(params: Params, run: StageRun) -> None:
     """Train, then write ``models/policy``; variant mopo only points to where its policy will be."""
-    variant = params.dynamics.variant
-    released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
-    if variant == "mopo":
+    released = Released.read(MODEL, variant=params.dynamics.variant, environment=params.chosen.environment)
+    if params.dynamics.variant == "mopo":
         write_pointer(POLICY, PolicyPointer(variant="mopo", policy="models/mopo"), released.statement)
         return
     near_clone, cpu = BehaviourConfig.read(BEHAVIOUR).made, torch.device("cpu")
@@ -49,14 +41,13 @@ def body(params: Params, run: StageRun) -> None:
         released = released.with_clone(BEHAVIOUR)
         near = near_the_clone(params, public, model if believed else without_head(model), device)
     model = GaussianEnsemble.load(MODEL, device)
+    model = model if believed else without_head(model)
     write_trained(
         POLICY,
         replace(released, ends=None if believed else NONE),
-        PessimisticModel(
-            model if believed else without_head(model), uncertainty=chosen.uncertainty, penalty=chosen.penalty
-        ),
+        PessimisticModel(model, uncertainty=chosen.uncertainty, penalty=chosen.penalty),
         chosen,
-        starts=_start_states(params, public, released.environment).to(device),
+        starts=public.start_states(params).to(device),
         reset_fraction=chosen.pool_reset_fraction if chosen.starts == "pool" else 1.0,
         sampler=ReplayBuffer.batches,
         seed=params.seed,
@@ -65,26 +56,6 @@ def body(params: Params, run: StageRun) -> None:
         run=run,
         near=near,
     )
-
-
-def _start_states(params: Params, public: PublicLog, environment: str | None) -> Tensor:
-    """``[n, S]``: all states of the public split, draws from the released start model, or resets of the environment.
-
-    Raises:
-        PipelineError: if no unit is public, or no start model was released.
-    """
-    if params.policy.starts == "released":
-        generator = torch.Generator().manual_seed(params.seed)
-        return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
-    if params.policy.starts != "public":
-        assert environment is not None  # checked when params.yaml is read
-        return reset_states(environment, RESETS, params.seed)
-    if public.store is None:
-        raise PipelineError(
-            "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "
-            "reset, pool, released (privacy.statistics.starts)"
-        )
-    return public.store.flat()[0][:, : public.store.observation_size]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from primorl.setup.compute import Place, is_worker
 from primorl.setup.fitting import check_verdict, fitted, say_fit
 from primorl.setup.launcher import run_worker
 from primorl.setup.model_files import write_model
-from primorl.setup.model_training import MODEL_TRAINING
+from primorl.setup.model_work import MODEL_TRAINING
 from primorl.setup.next_charges import check_all_fits
 from primorl.setup.paid_training import paid_training, work_for_first
 from primorl.setup.partitions import Partitions
@@ -36,7 +36,7 @@ def body(params: Params, run: StageRun) -> None:
     run.pipeline.params(chosen.values(params.unfitted - chosen.unfitted))
     run.tag("can_learn", fit.answer)
     with paid_training(MODEL_TRAINING, params, setup, partitions, place, run) as paid:
-        write_model(MODEL, chosen, fit, setup, partitions, paid, run)
+        write_model(MODEL, chosen, fit.answer, setup, partitions, paid, run)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from primorl.dynamics.loaded import load_model
+    from primorl.dynamics.ensemble import load_model
     from primorl.policy.loaded import load_policy
     from primorl.privacy.statement import Statement
 
@@ -32,7 +32,7 @@ os.environ.setdefault("MKL_CBWR", "AUTO")
 
 _HOMES = {
     "load_policy": "primorl.policy.loaded",
-    "load_model": "primorl.dynamics.loaded",
+    "load_model": "primorl.dynamics.ensemble",
     "Statement": "primorl.privacy.statement",
 }
 _EXTRAS = {"load_model": "model"}

@@ -18,7 +18,6 @@ from primorl.privacy.ledger.account import Account, Total
 from primorl.privacy.ledger.budget_advice import advice
 from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.project.errors import PipelineError
-from primorl.release.card_answers import together
 from primorl.setup import audits
 from tests.privacy.ledger.ledgers import DELTA, opened, request, version
 from tests.release.test_card import RECORD, STATEMENT, card
@@ -56,6 +55,8 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
     settings: Any = SimpleNamespace(units=lambda: None, params=None, manifest=None, is_a_run=False)
     summary = {"private": True, "epsilon": epsilon, "delta": DELTA, "unit": "person", "void": []}
     charged = {"epsilon": epsilon, "epsilon_fixed": epsilon, "delta": DELTA, "charges": 2}
+    answers = {"statements": {}, "estimates": [], "total": charged, "units": 9, "unit": "person", "discount": 1}
+    answers |= {"horizon": None, "verdict": None}
     made = card(
         STATEMENT | {"epsilon": epsilon, "groups": [{"units": 2, "epsilon": epsilon}]},
         ledger={"epsilon": epsilon, "records": [RECORD | {"day": "2026-11-20", "epsilon": epsilon}]},
@@ -70,7 +71,7 @@ def rendered(epsilon: float) -> dict[str, tuple[str, str]]:
         "summary": (guarantee(summary), "ε"),
         "account": (account(summary | {"spent_on_dataset": charged}), "ε"),
         "answer": (source({"estimator": "lstd", "epsilon": epsilon, "delta": DELTA}), "ε"),
-        "card, with the answers": (together({"total": charged}), "ε"),
+        "card, with the answers": (card(answers=answers).markdown().split("it included")[1].split("runs")[0], "ε"),
         "ledger": (spending.splitlines()[1], "ε"),
         "ledger, fixed beforehand": (spending.splitlines()[1], r"\("),
         "card": (made.markdown().split("## For the expert")[0], "ε"),

@@ -28,7 +28,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
 from primorl.release import bundle
-from primorl.release.making import release
+from primorl.release.build import release
 from primorl.tracking import stage_run
 from primorl.training.state import TrainingState
 from primorl.trajectories.storage.manifest import Manifest

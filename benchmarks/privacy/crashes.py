@@ -10,9 +10,13 @@ import argparse
 import os
 import random
 import signal
+import sqlite3
+import subprocess
 import sys
 import tempfile
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +25,7 @@ import sqlalchemy  # noqa: F401
 import torch
 from scipy import stats
 
-from benchmarks.machine import machine, write
-from benchmarks.privacy.small_project import in_process, make
+from benchmarks.machine import ROOT, machine, write
 from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.config import params as params_module
@@ -31,7 +34,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import read_json
 from primorl.project.progress import progress_bar
 from primorl.setup.accounts import project_ledger
-from tests.projects import write_settings
+from tests.projects import project_settings, write_settings
 
 ROUNDS = 100
 CHANGES: dict[str, dict[str, Any]] = {
@@ -101,20 +104,20 @@ def study(
             disturbed.append(loss())
     gap = stats.mannwhitneyu(usual, disturbed, alternative="two-sided")
     return [
-        row("kills that hit a living process", counts["killed"], "kills"),
-        row("runs that ended before their kill", counts["alive"], "runs"),
-        row("runs taken up in the middle of their rounds", counts["resumed"], "runs"),
-        row("must be 0: resumed runs that did not end well", counts["failed"], "runs"),
-        row("must be 0: outputs that do not load or contradict their statement", counts["corrupt"], "looks"),
-        row("must be 0: runs with more rounds released than the ledger shows", counts["unpaid"], "runs"),
-        row("must be 0: ledgers that do not verify", counts["unverified"], "looks"),
-        row(f"rounds of {ROUNDS} lost to a kill, mean over kills", counts["lost"] / counts["killed"], "rounds"),
-        row("public loss after kills, median, against undisturbed", median(disturbed), "nats", median(usual)),
-        row("p-value that they are alike (Mann-Whitney)", float(gap.pvalue), "probability"),
+        figure("kills that hit a living process", counts["killed"], "kills"),
+        figure("runs that ended before their kill", counts["alive"], "runs"),
+        figure("runs taken up in the middle of their rounds", counts["resumed"], "runs"),
+        figure("must be 0: resumed runs that did not end well", counts["failed"], "runs"),
+        figure("must be 0: outputs that do not load or contradict their statement", counts["corrupt"], "looks"),
+        figure("must be 0: runs with more rounds released than the ledger shows", counts["unpaid"], "runs"),
+        figure("must be 0: ledgers that do not verify", counts["unverified"], "looks"),
+        figure(f"rounds of {ROUNDS} lost to a kill, mean over kills", counts["lost"] / counts["killed"], "rounds"),
+        figure("public loss after kills, median, against undisturbed", median(disturbed), "nats", median(usual)),
+        figure("p-value that they are alike (Mann-Whitney)", float(gap.pvalue), "probability"),
     ]
 
 
-def row(what: str, ours: float, unit: str, peer: float | None = None) -> dict[str, Any]:
+def figure(what: str, ours: float, unit: str, peer: float | None = None) -> dict[str, Any]:
     """One row of the table."""
     return {"what": what, "ours": ours, "peer": peer, "ratio": None if peer is None else ours / peer, "unit": unit}
 
@@ -184,13 +187,46 @@ def sound() -> bool:
 
 def loss() -> float:
     """The last public loss of the newest MLflow run of the stage."""
-    import sqlite3
-
     with sqlite3.connect("mlflow.db") as store:
         query = (
             "SELECT m.value FROM metrics m WHERE m.key = 'public_loss' ORDER BY m.timestamp DESC, m.step DESC LIMIT 1"
         )
         return float(store.execute(query).fetchone()[0])
+
+
+def make(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
+    """Collect, ingest and partition a small Pendulum dataset in ``folder``; returns its settings."""
+    content = project_settings()
+    small = {"episodes": 120, "num_envs": 30, "learning_starts": 24000, "hidden": [16], "gradient_steps": 1}
+    content["chosen"]["options"] |= small
+    content["partition"]["public_fraction"] = 0.2
+    for block, values in changes.items():
+        content[block] |= values
+    write_settings(content, folder)
+    for stage in ("collect", "ingest", "partition"):
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "MLFLOW_DISABLE_TELEMETRY": "true"}
+        subprocess.run([sys.executable, "-m", f"pipeline.{stage}"], cwd=folder, env=environment, check=True)
+    return content
+
+
+def in_process(body: Callable[[], int], log: Path) -> int:
+    """Start ``body`` in a forked process, its output in ``log``; returns the process's number.
+
+    The parent has imported everything, so a process starts in milliseconds: what is measured, and killed, is the work.
+    """
+    process = os.fork()
+    if process:
+        return process
+    status = 70
+    try:
+        handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(handle, 1)
+        os.dup2(handle, 2)
+        status = body()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(status)
 
 
 if __name__ == "__main__":

@@ -4,17 +4,16 @@ By the accountant's own trade-off curve, for a run of the default shape (q 0.1, 
 (Kulynych et al. 2024), which reads the rates off the same privacy loss distribution by another method.
 """
 
-from collections.abc import Sequence
 from importlib.metadata import version
-from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 from riskcal import analysis
 
-from benchmarks.machine import row, write
+from benchmarks.machine import ROOT, put, row, write
 from primorl.privacy.accounting.epsilon import Training, accountant_near, releases
-from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, figures, true_positive_rates
+from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, deltas, true_positive_rates
+from primorl.privacy.accounting.figures import figures as meaning_of
 from primorl.privacy.accounting.rounding import at_most, percent_at_most
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import total_of
@@ -24,9 +23,8 @@ DELTA, SAMPLING_PROBABILITY, ROUNDS = 1e-5, 0.1, 150
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0)
 DEFAULT = 0.5
 BUDGET, RUNS = 1.0, 5
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+DOCS = ROOT / "docs"
 PAGE = DOCS / "concepts.md"
-BEGIN, END = "<!-- meaning: begin -->\n", "<!-- meaning: end -->"
 _RATES = np.geomspace(1e-4, 1, 60)
 
 
@@ -34,11 +32,15 @@ def main() -> None:
     """Compute, keep the table, draw the figures."""
     runs = {epsilon: run(epsilon) for epsilon in EPSILONS}
     write("meaning", [found for epsilon, event in runs.items() for found in rows(epsilon, event)])
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    PAGE.write_text(before + BEGIN + table(runs) + END + rest.split(END)[1], encoding="utf-8")
-    for name, figure in (("attacks", attacks(runs)), ("seed", seed(runs[DEFAULT])), ("budget", budget(runs[DEFAULT]))):
+    put(PAGE, "meaning", table(runs))
+    figures = {
+        "attacks": attacks(runs),
+        "seed": seed(runs[DEFAULT]),
+        "budget": budget(runs[DEFAULT]),
+        "units": units(runs[DEFAULT]),
+    }
+    for name, figure in figures.items():
         figure.savefig(DOCS / "figures" / f"meaning-{name}.png", metadata={"Software": None})
-    units(runs[DEFAULT]).savefig(DOCS / "figures" / "meaning-units.png", metadata={"Software": None})
 
 
 def run(epsilon: float) -> Training:
@@ -77,7 +79,7 @@ def table(runs: dict[float, Training]) -> str:
         gain = advantage(training, epsilon)
         cells = [*(at_most(1000 * rate) for rate in found), percent_at_most(gain), percent_at_most((1 + gain) / 2)]
         lines.append(f"| {epsilon:g} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def attacks(runs: dict[float, Training]) -> Figure:
@@ -88,15 +90,8 @@ def attacks(runs: dict[float, Training]) -> Figure:
     for number, (epsilon, training) in enumerate(runs.items()):
         rates = true_positive_rates(training.event, epsilon, _RATES.tolist())
         axes.plot(_RATES, rates, color=f"C{number}", label=f"ε = {epsilon:g}")
-    axes.set(
-        xscale="log",
-        yscale="log",
-        xlim=(1e-4, 1),
-        ylim=(1e-4, 1.1),
-        xlabel="of those not in the data: share that she names",
-        ylabel="of those in the data: share that she finds",
-        title="The best attack at δ = 1e-5",
-    )
+    axes.set(xscale="log", yscale="log", xlim=(1e-4, 1), ylim=(1e-4, 1.1), title="The best attack at δ = 1e-5")
+    axes.set(xlabel="of those not in the data: the share named", ylabel="of those in the data: the share found")
     axes.legend(fontsize=9)
     return _plain(figure)
 
@@ -108,56 +103,37 @@ def seed(training: Training) -> Figure:
     axes = figure.subplots()
     axes.hist(1 + noise, bins=80, density=True, color="C0", alpha=0.6, label="noise unknown")
     axes.axvline(1, color="C3", linewidth=2, label="seed of the noise known: exact")
-    axes.set(
-        xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)",
-        yticks=[],
-        title=f"One round, noise multiplier {training.noise_multiplier:.3g}",
-    )
+    axes.set(xlabel="estimate of one person's contribution, in clipping norms (the truth is 1)", yticks=[])
+    axes.set_title(f"One round, noise multiplier {training.noise_multiplier:.3g}")
     axes.legend(fontsize=9)
     return _plain(figure)
 
 
 def budget(training: Training) -> Figure:
     """ε of the first runs together, and the limit."""
-    spent = [total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)]
-    return _bars(
-        [str(runs) for runs in range(1, RUNS + 1)],
-        spent,
-        ["C0" if epsilon <= BUDGET else "0.75" for epsilon in spent],
-        xlabel=f"runs of ε = {DEFAULT:g} on the same people",
-        title=f"A budget of ε = {BUDGET:g}: grey would exceed it, and is refused",
-        limit=BUDGET,
-    )
+    spent = {str(runs): total_of([training.event] * runs, DELTA).epsilon for runs in range(1, RUNS + 1)}
+    figure = _bars(spent, f"runs of ε = {DEFAULT:g} on the same people")
+    axes = figure.axes[0]
+    axes.axhline(BUDGET, color="black", linestyle="--", linewidth=1)
+    axes.set_title(f"A budget of ε = {BUDGET:g}: grey would exceed it, and is refused")
+    return figure
 
 
 def units(training: Training) -> Figure:
     """ε of one person with several trajectories, where the unit is the trajectory."""
-    groups = [(1, DEFAULT), *((size, epsilon or 0.0) for size, epsilon in figures(training.event, DELTA).groups)]
-    return _bars(
-        [str(size) for size, _ in groups],
-        [epsilon for _, epsilon in groups],
-        ["C0"] * len(groups),
-        xlabel="trajectories of one person",
-        title=f"unit: trajectory, at ε = {DEFAULT:g}: what the person is promised",
-    )
+    groups = {str(size): epsilon or 0.0 for size, epsilon in meaning_of(training.event, DELTA).groups}
+    figure = _bars({"1": DEFAULT, **groups}, "trajectories of one person", most=np.inf)
+    figure.axes[0].set_title(f"unit: trajectory, at ε = {DEFAULT:g}: what the person is promised")
+    return figure
 
 
-def _bars(
-    names: Sequence[str],
-    values: Sequence[float],
-    colors: Sequence[str],
-    *,
-    xlabel: str,
-    title: str,
-    limit: float | None = None,
-) -> Figure:
+def _bars(values: dict[str, float], label: str, most: float = BUDGET) -> Figure:
     figure = Figure(figsize=(6.4, 3.2), dpi=120, layout="constrained")
     axes = figure.subplots()
-    bars = axes.bar(names, values, color=colors, width=0.6, alpha=0.7)
-    axes.bar_label(bars, [at_most(value) for value in values], label_type="center")
-    if limit is not None:
-        axes.axhline(limit, color="black", linestyle="--", linewidth=1)
-    axes.set(xlabel=xlabel, ylabel="ε at δ = 1e-5", title=title, ylim=(0, 1.1 * max(values)))
+    colors = ["C0" if value <= most else "0.75" for value in values.values()]
+    bars = axes.bar(list(values), list(values.values()), color=colors, width=0.6, alpha=0.7)
+    axes.bar_label(bars, [at_most(value) for value in values.values()], label_type="center")
+    axes.set(xlabel=label, ylabel="ε at δ = 1e-5", ylim=(0, 1.1 * max(values.values())))
     return _plain(figure)
 
 

@@ -22,13 +22,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from benchmarks.machine import RESULTS, machine
+from benchmarks.machine import commit, keep, machine, read
 from primorl.config import params
 from primorl.evaluation.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
 from primorl.trajectories.description import describe
 
-FILE = RESULTS / "variants.json"
 FIGURE = Path("docs/figures/variants.png")
 # Pendulum in PriMORL's table 1, K = 30,000: the mean over at least 5 seeds and half its 95% interval.
 PAPER = {
@@ -51,7 +50,7 @@ def main() -> None:
     arguments = parser.parse_args()
     wanted = [(variant, None) for variant in arguments.variants if variant != "private"]
     wanted += [("private", e) for e in arguments.epsilons if "private" in arguments.variants]
-    rows: list[dict[str, Any]] = json.loads(FILE.read_text(encoding="utf-8")) if FILE.exists() else []
+    rows = read("variants")
     dataset = arguments.dataset or params.load(Path("params.yaml")).dataset
     for variant, epsilon in wanted:
         for seed in arguments.seeds:
@@ -59,8 +58,7 @@ def main() -> None:
             if any(row.items() >= key.items() for row in rows):
                 continue
             rows.append(key | run(dataset, variant, epsilon, seed))
-            RESULTS.mkdir(exist_ok=True)
-            FILE.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+            keep("variants", rows)
     of_dataset = [row for row in rows if row["dataset"] == dataset]
     print(table(of_dataset))
     if dataset == PENDULUM:
@@ -73,7 +71,7 @@ def run(dataset: str, variant: str, epsilon: float | None, seed: int) -> dict[st
     settings += [] if epsilon is None else [f"privacy.target_epsilon={epsilon}"]
     command = ["dvc", "exp", "run", "--quiet", *(word for setting in settings for word in ("-S", setting))]
     print("+", *command, flush=True)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+    made_by = commit()
     binaries = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     subprocess.run(command, check=True, env=os.environ | {"PATH": binaries})
     summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"))
@@ -82,7 +80,7 @@ def run(dataset: str, variant: str, epsilon: float | None, seed: int) -> dict[st
     return {name: summary[name] for name in kept} | {
         "behaviour_return": None if public is None else public["return"]["mean"],
         "machine": machine(),
-        "commit": commit,
+        "commit": made_by,
         "command": " ".join(command),
     }
 

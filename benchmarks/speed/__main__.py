@@ -1,33 +1,26 @@
-"""All benchmarks of speed, one after the other; each writes its tables of docs/benchmarks.md: `make bench`.
+"""Run all benchmarks of speed, one after the other; each writes its table of docs/performance.md: `make bench`.
 
-Those that need what is not here (a GPU, pfl) are left out and named. The profile of the rounds as they were before the
-work on speed is another commit's, and is not made again.
+The benchmark of a GPU is left out where there is none.
 """
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 
 import torch
 
-NAMES = (
-    *("local_update", "pfl_round", "profile_round", "scaling", "read_ahead", "overheads", "noise", "processes", "sac"),
-    "gpu",
-)
+NAMES = ("local_update", "overheads", "noise", "sac", "ingest", "gpu")
 
 
 def main() -> None:
     """Run them; the first that fails ends it."""
     argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
-    missing = {"pfl_round": None if importlib.util.find_spec("pfl") else "the package pfl (its docstring says how)"}
-    missing["gpu"] = None if torch.cuda.is_available() else "a GPU"
     for name in NAMES:
-        if missing.get(name):
-            print(f"\n{name}: left out, it needs {missing[name]}", flush=True)
+        if name == "gpu" and not torch.cuda.is_available():
+            print("\ngpu: left out, torch sees no GPU", flush=True)
             continue
         print(f"\n{name}", flush=True)
-        subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=True)
+        subprocess.run([sys.executable, "-m", f"benchmarks.speed.{name}"], check=True)
 
 
 if __name__ == "__main__":

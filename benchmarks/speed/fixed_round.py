@@ -1,16 +1,16 @@
-"""A round of a fixed amount of work, which benchmarks share: every unit joins, all are of one length."""
+"""Define a round of a fixed amount of work: every unit joins, all are of one length."""
 
 from dataclasses import dataclass
 
 import torch
 
-from primorl.attacks.units import Units
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.one_run_audit import Units
 from primorl.training.rounds import Rounds
 from primorl.training.settings import CHUNK_BYTES, Execution, LocalTraining
 from primorl.training.setup import TrainingSetup
@@ -58,15 +58,8 @@ class FixedRound:
     def plan(self) -> Plan:
         """With a noise multiplier that suits no dataset: what it is does not change the time."""
         layers = len(self.shape.layers)
-        return Plan(
-            self.cohort,
-            "trajectory",
-            PoissonSampler(1.0),
-            EnsembleClip(self.clipping_norm, "flat", self.members, layers),
-            8.0,
-            1,
-            1e-5,
-        )
+        clip = EnsembleClip(self.clipping_norm, "flat", self.members, layers)
+        return Plan(self.cohort, "trajectory", PoissonSampler(1.0), clip, 8.0, 1, 1e-5)
 
     @property
     def weights(self) -> Weights:
@@ -86,12 +79,12 @@ class FixedRound:
         inputs = torch.randn(self.cohort, self.transitions, self.shape.inputs, generator=generator)
         return Units(inputs, torch.sin(inputs)[..., : self.shape.targets])
 
-    def rounds(self, source: Units, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> Rounds:
-        """The rounds, in chunks of the size that the pipeline uses."""
-        return Rounds(self.setup(chunk_bytes, read_ahead=read_ahead), source, self.normaliser)
+    def rounds(self, source: Units) -> Rounds:
+        """The rounds of a training, whose memory serves every round."""
+        return Rounds(self.setup(), source, self.normaliser)
 
-    def setup(self, chunk_bytes: int | None = None, *, read_ahead: bool = False) -> TrainingSetup:
+    def setup(self) -> TrainingSetup:
         """The training that the round belongs to."""
         device = torch.device(self.device)
-        execution = Execution(device, chunk_bytes or CHUNK_BYTES[device.type], read_ahead)
+        execution = Execution(device, CHUNK_BYTES[device.type])
         return training_setup(self.plan, self.shape, local=self.local, execution=execution)

@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from benchmarks.machine import machine, write
+from benchmarks.machine import row, write
 from primorl.config.datasets import TabularDataset, checked
 from primorl.config.reading import read_yaml
 from primorl.trajectories.ingestion import ingest
@@ -51,26 +51,17 @@ def main() -> None:
     transitions = arguments.units * arguments.steps
     what = f"{transitions} transitions of {arguments.units} units, observation {OBSERVATION}, action 1, Parquet logs"
     command = f"python -m benchmarks.speed.ingest --units {arguments.units} --steps {arguments.steps}"
-    common = {"machine": machine(), "command": command}
+    peers = {"read": "reading the log with Arrow alone", "copy": "reading and writing the result with Arrow alone"}
     rows: list[dict[str, object]] = []
     for work, kind in (("ingest", "sorted"), ("ingest_by_time", "in order of time, sorted here")):
-        ours = transitions / figures[work]["seconds"]
-        peers = {"read": "reading the log with Arrow alone", "copy": "reading and writing the result with Arrow alone"}
+        rate = transitions / figures[work]["seconds"]
         for peer, name in peers.items():
-            theirs = transitions / figures[peer]["seconds"]
-            rows.append(
-                {"what": f"ingest, {what}, {kind}", "ours": ours, "peer": theirs, "peer_name": name}
-                | {"ratio": ours / theirs, "unit": "transitions/s"}
-                | common
-            )
-        seconds = figures[work]["processor_seconds"]
+            beside = transitions / figures[peer]["seconds"]
+            rows.append(row(command, f"ingest, {what}, {kind}", rate, beside, name, rate / beside, "transitions/s"))
+        million = 1e6 * figures[work]["processor_seconds"] / transitions
         rows += [
-            {"what": f"{name} of ingest, {what}, {kind}", "ours": ours, "peer": None, "ratio": None, "unit": unit}
-            | common
-            for name, ours, unit in (
-                ("peak memory", figures[work]["gigabytes"], "GB"),
-                ("processor time", 1e6 * seconds / transitions, "s per million transitions"),
-            )
+            row(command, f"peak memory of ingest, {what}, {kind}", figures[work]["gigabytes"], None, None, None, "GB"),
+            row(command, f"processor time a million of ingest, {what}, {kind}", million, None, None, None, "s"),
         ]
     write("ingest", rows)
 

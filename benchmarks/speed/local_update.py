@@ -14,13 +14,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from benchmarks.machine import interleaved, machine, write
+from benchmarks.machine import interleaved, row, write
 from benchmarks.speed.fixed_round import BATCH, FixedRound
-from primorl.dynamics.ensemble import Weights
-from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import local_batches
 from primorl.training.local_update import LocalBatches, sum_of_updates
-from primorl.training.rounds import Rounds
 from tests.training.reference import reference_sum
 
 _LOOP_UNITS = 30  # the loop's time is that of so many units, times what is left
@@ -39,67 +36,60 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     threads = parser.parse_args().threads
     torch.set_num_threads(threads)
-    rows: list[dict[str, object]] = []
-    for size in SIZES:
-        source, plan, weights = size.source(), size.plan, size.weights
-        looped = min(size.cohort, _LOOP_UNITS)
-        batches = local_batches(
-            source,
-            torch.arange(looped),
-            size.normaliser,
-            batch_size=BATCH,
-            epochs=1,
-            max_transitions=None,
-            entropy=plan.entropy,
-        )
-        loop_seconds = check(size, batches) * size.cohort / looped
-        counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
-
-        rounds = size.rounds(source)  # a training's, whose memory serves every round
-
-        def ours(rounds: Rounds = rounds, plan: Plan = plan, weights: Weights = weights) -> object:
-            return plan.release(rounds.sum(weights, last=True))
-
-        works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
-        round_seconds, *bare_seconds = interleaved(works, 5)
-        limit = min(bare_seconds)
-        common = {
-            "unit": "s",
-            "machine": machine(),
-            "command": f"python -m benchmarks.speed.local_update --threads {threads}",
-        }
-        rows += [
-            {
-                "what": f"private round, {size.name}: the loop",
-                "ours": round_seconds,
-                "peer": loop_seconds,
-                "peer_name": f"per-trajectory, per-member autograd loop (tests/training/reference.py){counted}",
-                "ratio": loop_seconds / round_seconds,
-                **common,
-            },
-            {
-                "what": f"private round, {size.name}: bare products",
-                "ours": round_seconds,
-                "peer": limit,
-                "peer_name": "torch.bmm of the same shapes, nothing else",
-                "ratio": limit / round_seconds,
-                **common,
-            },
-        ]
+    command = f"python -m benchmarks.speed.local_update --threads {threads}"
+    rows = [made for size in SIZES for made in measured(size, command)]
     write("local_update" if threads == 1 else f"local_update_{threads}_threads", rows)
+
+
+def measured(size: FixedRound, command: str) -> list[dict[str, object]]:
+    """The round beside the loop, and beside bare products."""
+    source, plan, weights = size.source(), size.plan, size.weights
+    looped = min(size.cohort, _LOOP_UNITS)
+    loop = check(size, fresh_batches(size, looped)) * size.cohort / looped
+    rounds = size.rounds(source)
+
+    def ours() -> object:
+        return plan.release(rounds.sum(weights))
+
+    works: list[Callable[[], object]] = [ours, *(bare(size, portion) for portion in _PORTIONS)]
+    taken, *products = interleaved(works, 5)
+    counted = "" if looped == size.cohort else f" ({looped} units, times {size.cohort / looped:g})"
+    peers = {
+        "the loop": (loop, f"per-trajectory, per-member autograd loop (tests/training/reference.py){counted}"),
+        "bare products": (min(products), "torch.bmm of the same shapes, nothing else"),
+    }
+    return [
+        row(command, f"private round, {size.name}: {what}", taken, peer, name, peer / taken, "s")
+        for what, (peer, name) in peers.items()
+    ]
+
+
+def fresh_batches(size: FixedRound, units: int) -> LocalBatches:
+    """Of the first ``units``, in a fresh order."""
+    return local_batches(
+        size.source(),
+        torch.arange(units),
+        size.normaliser,
+        batch_size=BATCH,
+        epochs=1,
+        max_transitions=None,
+        entropy=size.plan.entropy,
+    )
 
 
 def check(size: FixedRound, batches: LocalBatches) -> float:
     """Seconds of the loop on ``batches``, whose sum must be the kernel's."""
     fast = sum_of_updates(size.weights, batches, size.shape, size.local, size.plan.clip)
     slow: list[Tensor] = []
+    weights = tuple(part.cpu() for part in size.weights)
+    copied = LocalBatches(*(part.cpu() for part in (batches.inputs, batches.targets, batches.weights)))
 
     def loop() -> None:
-        slow[:] = reference_sum(size.weights, batches, size.shape, size.local, size.clipping_norm, "flat")
+        slow[:] = reference_sum(weights, copied, size.shape, size.local, size.clipping_norm, "flat")
 
     (seconds,) = interleaved([loop], 1, warm=False)
     for ours, theirs in zip(fast, slow, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=0, atol=1e-4 * float(theirs.abs().max()))
     return seconds
 
 

@@ -22,22 +22,20 @@ from typing import Any
 
 import torch
 
-from benchmarks.machine import machine, write
+from benchmarks.machine import ROOT, row, write
 from benchmarks.speed.fixed_round import FixedRound
-from pipeline import train_model
-from primorl.attacks.units import Units
 from primorl.config.params import load
 from primorl.privacy.ledger.checkpoint import write_checkpoint
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.project.progress import progress_bar
+from primorl.setup.paid_training import TrainingReport
 from primorl.tracking import stage_run
+from primorl.training.one_run_audit import Units
 from primorl.training.state import TrainingState
 from primorl.training.training import train
 from tests.units import server_training
 
-ROOT = Path(__file__).resolve().parents[2]
 RATE, EVALUATE_EVERY, PUBLIC = 0.1, 5, 60
 SIZES = [
     (FixedRound(members=3, width=64, transitions=200, cohort=2940), 150),  # the default: a cohort of 294
@@ -46,61 +44,41 @@ SIZES = [
 
 
 PARTS = ("noise", "checkpoint", "logging", "accounting")
+COMMAND = "python -m benchmarks.speed.overheads"
 
 
 def main() -> None:
     """Run the rounds of both sizes and keep the shares."""
     torch.set_num_threads(1)
-    rows: list[dict[str, object]] = []
-    for size, rounds in SIZES:
-        of_rounds = measure(size, rounds)
-        rows += [*shares(size, of_rounds, totals=False), *shares(size, of_rounds, totals=True)]
-    write("overheads", rows)
+    write("overheads", [made for size, rounds in SIZES for made in shares(size, measure(size, rounds))])
 
 
-def shares(size: FixedRound, of_rounds: list[dict[str, float]], *, totals: bool) -> list[dict[str, object]]:
-    """A row for each part and one for all of them: means and the total over the total, or medians over rounds.
-
-    Args:
-        size: what was run.
-        of_rounds: see `measure`.
-        totals: whether every round's outliers shall count.
-    """
-    average = statistics.fmean if totals else statistics.median
+def shares(size: FixedRound, of_rounds: list[dict[str, float]]) -> list[dict[str, object]]:
+    """A row for each part: the total over the total; and for all of them also by the median round."""
     whole = [spent["round"] for spent in of_rounds]
+    of_what = (
+        f"of a private round: K {size.cohort}, q {RATE}, N {size.members}, 2x{size.width}, T {size.transitions}, B 16, "
+        f"{len(of_rounds)} rounds"
+    )
     rows: list[dict[str, object]] = []
     for what, names in [*((part, (part,)) for part in PARTS), ("all of them", PARTS)]:
         mine = [sum(spent[name] for name in names) for spent in of_rounds]
-        each = [part / own for part, own in zip(mine, whole, strict=True)]
-        rows.append(
-            {
-                "what": f"{what}, of a private round: K {size.cohort}, q {RATE}, N {size.members}, 2x{size.width}, "
-                f"T {size.transitions}, B 16, {len(of_rounds)} rounds, {'totals' if totals else 'medians'}",
-                "ours": 1e3 * average(mine),
-                "peer": 1e3 * average(whole),
-                "peer_name": "the whole round, in the same run; ratio: "
-                + ("total over total" if totals else "median of the rounds' own shares"),
-                "ratio": sum(mine) / sum(whole) if totals else average(each),
-                "unit": "ms",
-                "machine": machine(),
-                "command": "python -m benchmarks.speed.overheads",
-            }
-        )
+        for average, how in ((statistics.fmean, "totals"), (statistics.median, "medians")):
+            if how == "medians" and names != PARTS:  # accounting and evaluations come now and then: medians miss them
+                continue
+            each = [part / own for part, own in zip(mine, whole, strict=True)]
+            share = sum(mine) / sum(whole) if how == "totals" else average(each)
+            beside = "the whole round, in the same run"
+            ours, peer = 1e3 * average(mine), 1e3 * average(whole)
+            rows.append(row(COMMAND, f"{what}, {of_what}, {how}", ours, peer, beside, share, "ms"))
     return rows
 
 
 def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
     """Seconds of every round, whole (``round``) and by part; what ends the run is its last round's."""
     layers = len(size.shape.layers)
-    plan = Plan(
-        size.cohort,
-        "trajectory",
-        PoissonSampler(RATE),
-        EnsembleClip(0.35, "flat", size.members, layers),
-        8.0,
-        rounds,
-        1e-5,
-    )
+    clip = EnsembleClip(0.35, "flat", size.members, layers)
+    plan = Plan(size.cohort, "trajectory", PoissonSampler(RATE), clip, 8.0, rounds, 1e-5)
     source = size.source()
     spent = dict.fromkeys((*PARTS, "round"), 0.0)
     marks = [dict(spent)]
@@ -110,8 +88,8 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
         def save_checkpoint(state: TrainingState) -> None:
             write_checkpoint(file, state, charge="benchmark")
 
-        with timed(spent), progress_bar(rounds, "overheads", "round") as bar:
-            report = train_model._reporter(run, bar, plan, size.shape)
+        setup = replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY))
+        with timed(spent), TrainingReport(run, setup, "overheads") as report:
 
             def on_round(done: int, evaluation: Any) -> None:
                 started, accounted = time.perf_counter(), spent["accounting"]
@@ -121,13 +99,8 @@ def measure(size: FixedRound, rounds: int) -> list[dict[str, float]]:
                 marks.append(spent | {"round": ended - began})
 
             began = time.perf_counter()
-            train(
-                replace(size.setup(), plan=plan, server=server_training(0.6, 0.9, EVALUATE_EVERY)),
-                source,
-                public_of(source),
-                save_checkpoint=add_time(save_checkpoint, spent, "checkpoint"),
-                on_round=on_round,
-            )
+            timed_save = add_time(save_checkpoint, spent, "checkpoint")
+            train(setup, source, public_of(source), save_checkpoint=timed_save, on_round=on_round)
             add_time(run.flush, spent, "logging")()
             marks[-1] = spent | {"round": time.perf_counter() - began}
     return [{name: after[name] - before[name] for name in after} for before, after in pairwise(marks)]

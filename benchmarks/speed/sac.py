@@ -7,7 +7,7 @@ has rollouts in an ensemble of the default sizes. Peers take turns with ours in 
 """
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import gymnasium
 import numpy as np
@@ -73,51 +73,28 @@ def ours(
     return work
 
 
-class Critic(nn.Module):
-    """One soft Q-network, as CleanRL writes it."""
-
-    def __init__(self, observations: int, actions: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(observations + actions, hidden)
-        self.fc2 = nn.Linear(hidden, hidden)
-        self.fc3 = nn.Linear(hidden, 1)
-
-    def forward(self, observation: Tensor, action: Tensor) -> Tensor:
-        """``[B, S]`` and ``[B, A]`` to ``[B, 1]``."""
-        x = torch.cat([observation, action], 1)
-        x = nn.functional.relu(self.fc1(x))
-        x = nn.functional.relu(self.fc2(x))
-        return self.fc3(x)
+def network(inputs: int, hidden: int, outputs: int) -> nn.Sequential:
+    """Two hidden layers of ReLU."""
+    layers = nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, hidden), nn.ReLU(), nn.Linear(hidden, outputs)
+    return nn.Sequential(*layers)
 
 
-class Actor(nn.Module):
-    """A squashed normal policy, as CleanRL writes it."""
-
-    def __init__(self, observations: int, actions: int, hidden: int) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(observations, hidden)
-        self.fc2 = nn.Linear(hidden, hidden)
-        self.fc_mean = nn.Linear(hidden, actions)
-        self.fc_logstd = nn.Linear(hidden, actions)
-
-    def forward(self, observation: Tensor) -> tuple[Tensor, Tensor]:
-        """``[B, S]`` to actions ``[B, A]`` and log-densities ``[B, 1]``."""
-        x = nn.functional.relu(self.fc1(observation))
-        x = nn.functional.relu(self.fc2(x))
-        mean, log_std = self.fc_mean(x), torch.tanh(self.fc_logstd(x))
-        log_std = -5 + 0.5 * (2 + 5) * (log_std + 1)
-        normal = Normal(mean, log_std.exp())
-        x = normal.rsample()
-        action = torch.tanh(x)
-        log_density = normal.log_prob(x) - torch.log(1 - action.pow(2) + 1e-6)
-        return action, log_density.sum(1, keepdim=True)
+def drawn(actor: nn.Module, observation: Tensor) -> tuple[Tensor, Tensor]:
+    """``[B, S]`` to actions ``[B, A]`` of a squashed normal policy and log-densities ``[B, 1]``, as CleanRL does."""
+    mean, log_std = actor(observation).chunk(2, dim=1)
+    log_std = -5 + 0.5 * (2 + 5) * (torch.tanh(log_std) + 1)
+    normal = Normal(mean, log_std.exp())
+    x = normal.rsample()
+    action = torch.tanh(x)
+    log_density = normal.log_prob(x) - torch.log(1 - action.pow(2) + 1e-6)
+    return action, log_density.sum(1, keepdim=True)
 
 
 def plain_pytorch(observations: int, actions: int, hidden: int) -> Work:
     """The usual single file: two critics, ``torch.optim.Adam``, autograd; the log-density of the actor's step for α."""
-    actor = Actor(observations, actions, hidden)
-    critics = [Critic(observations, actions, hidden) for _ in range(2)]
-    targets = [Critic(observations, actions, hidden) for _ in range(2)]
+    actor = network(observations, hidden, 2 * actions)
+    critics = [network(observations + actions, hidden, 1) for _ in range(2)]
+    targets = [network(observations + actions, hidden, 1) for _ in range(2)]
     for target, critic in zip(targets, critics, strict=True):
         target.load_state_dict(critic.state_dict())
     critic_adam = torch.optim.Adam([p for critic in critics for p in critic.parameters()], 3e-4)
@@ -133,16 +110,19 @@ def plain_pytorch(observations: int, actions: int, hidden: int) -> Work:
             s, a, r, after, d = (part[chosen] for part in (observation, action, reward, following, done))
             alpha = log_alpha.exp().detach()
             with torch.no_grad():
-                next_action, next_density = actor(after)
-                least = torch.min(targets[0](after, next_action), targets[1](after, next_action))
+                next_action, next_density = drawn(actor, after)
+                following_pair = torch.cat((after, next_action), 1)
+                least = torch.min(targets[0](following_pair), targets[1](following_pair))
                 wanted = r + (1 - d) * 0.99 * (least - alpha * next_density)
-            losses = [nn.functional.mse_loss(critic(s, a), wanted) for critic in critics]
+            pair = torch.cat((s, a), 1)
+            losses = [nn.functional.mse_loss(critic(pair), wanted) for critic in critics]
             critic_adam.zero_grad()
             (losses[0] + losses[1]).backward()
             critic_adam.step()
 
-            own, density = actor(s)
-            actor_loss = (alpha * density - torch.min(critics[0](s, own), critics[1](s, own))).mean()
+            own, density = drawn(actor, s)
+            own_pair = torch.cat((s, own), 1)
+            actor_loss = (alpha * density - torch.min(critics[0](own_pair), critics[1](own_pair))).mean()
             actor_adam.zero_grad()
             actor_loss.backward()
             actor_adam.step()
@@ -208,81 +188,49 @@ def whole_training(seeds: tuple[int, ...]) -> Callable[[], object]:
     return lambda: list(train(model, torch.randn(512, 3), config(64), ReplayBuffer.batches, seeds=seeds))
 
 
-def medians(works: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Seconds of each, taking turns."""
-    return dict(zip(works, interleaved(list(works.values()), REPEATS), strict=True))
-
-
 def updates_per_second(threads: int, count: int = 40) -> list[dict[str, object]]:
     """256×256, batch 256, of one seed."""
     torch.set_num_threads(threads)
     rows = []
     for name, (observations, actions) in SIZES.items():
-        sizes = (observations, actions, 256)
-        made = {
-            "ours": ours(*sizes),
-            "stable-baselines3": stable_baselines3(*sizes),
-            "plain PyTorch": plain_pytorch(*sizes),
-        }
-        took = medians({peer: lambda work=work: work(count) for peer, work in made.items()})  # type: ignore[misc]
+        works = [made(observations, actions, 256) for made in (ours, stable_baselines3, plain_pytorch)]
+        taken, *others = interleaved([lambda work=work: work(count) for work in works], REPEATS)  # type: ignore[misc]
         what = f"SAC updates, 256x256, batch 256, {name} sizes ({observations} + {actions}), {threads} thread(s)"
-        rows += [
-            row(_COMMAND, what, count / took["ours"], count / took[peer], peer, took[peer] / took["ours"], "1/s")
-            for peer in ("stable-baselines3", "plain PyTorch")
-        ]
+        for peer, other in zip(("stable-baselines3", "plain PyTorch"), others, strict=True):
+            rows.append(row(_COMMAND, what, count / taken, count / other, peer, other / taken, "1/s"))
     return rows
 
 
 def together_and_in_turn(count: int = 60) -> list[dict[str, object]]:
     """Five seeds at 64×64, batch 256: two threads together, one thread each in turn, as the stage chooses."""
 
-    def on(threads: int, work: Callable[[], object]) -> Callable[[], None]:
+    def on(threads: int, works: Sequence[Callable[[], object]]) -> Callable[[], None]:
         def run() -> None:
             torch.set_num_threads(threads)
-            work()
+            for work in works:
+                work()
 
         return run
 
-    together = ours(3, 1, 64, SEEDS)
-    alone = [ours(3, 1, 64, (seed,)) for seed in SEEDS]
-    plain = [plain_pytorch(3, 1, 64) for _ in SEEDS]
-    usual = [stable_baselines3(3, 1, 64) for _ in SEEDS]
-    each = {seed: whole_training((seed,)) for seed in SEEDS}
-    everything = whole_training(SEEDS)
+    def updates(made: Sequence[Work]) -> list[Callable[[], object]]:
+        return [lambda work=work: work(count) for work in made]  # type: ignore[misc]
 
-    def in_turn(works: list[Work]) -> Callable[[], object]:
-        return lambda: [work(count) for work in works]
-
-    took = medians(
-        {
-            "together": on(2, lambda: together(count)),
-            "this program, five in turn, one thread": on(1, in_turn(alone)),
-            "plain PyTorch, five in turn, one thread": on(1, in_turn(plain)),
-            "stable-baselines3, five in turn, one thread": on(1, in_turn(usual)),
-        }
-    )
+    peers = {
+        "this program": [ours(3, 1, 64, (seed,)) for seed in SEEDS],
+        "plain PyTorch": [plain_pytorch(3, 1, 64) for _ in SEEDS],
+        "stable-baselines3": [stable_baselines3(3, 1, 64) for _ in SEEDS],
+    }
+    in_turn = [on(1, updates(made)) for made in peers.values()]
+    taken, *others = interleaved([on(2, updates([ours(3, 1, 64, SEEDS)])), *in_turn], REPEATS)
+    what, turn = "five seeds' updates, 64x64, batch 256", "five in turn, one thread"
     rows = [
-        row(
-            _COMMAND,
-            "five seeds' updates, 64x64, batch 256",
-            took["together"],
-            seconds,
-            name,
-            seconds / took["together"],
-            "s",
-        )
-        for name, seconds in took.items()
-        if name != "together"
+        row(_COMMAND, what, taken, other, f"{name}, {turn}", other / taken, "s")
+        for name, other in zip(peers, others, strict=True)
     ]
-    took = medians(
-        {
-            "together": on(2, everything),
-            "this program, five in turn, one thread": on(1, lambda: [work() for work in each.values()]),
-        }
-    )
-    name = "this program, five in turn, one thread"
+    each = [whole_training((seed,)) for seed in SEEDS]
+    taken, other = interleaved([on(2, [whole_training(SEEDS)]), on(1, each)], REPEATS)
     what = "an epoch of training of five seeds, rollouts included, 64x64, batch 256"
-    return [*rows, row(_COMMAND, what, took["together"], took[name], name, took[name] / took["together"], "s")]
+    return [*rows, row(_COMMAND, what, taken, other, f"this program, {turn}", other / taken, "s")]
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""The tables of docs/benchmarks*.md, written from benchmarks/results: no figure there that no command made.
+"""Write the tables of docs/performance.md from benchmarks/results.
 
 python -m benchmarks.speed.tables
 
-Every benchmark does this when it has written its results. Between ``<!-- table NAME -->`` and ``<!-- end -->`` stands
-what ``NAME.json`` holds; ``<!-- table NAME: TEXT -->`` takes the rows whose ``what`` contains TEXT. Where the file is
-not there, the document says which command will make it.
+Every benchmark does this when it has written its results. Between ``<!-- table NAME -->`` and ``<!-- end -->`` stand
+the rows of ``NAME.json``. Where the file is not there, the page names the command that will make it.
 """
 
 import json
@@ -12,29 +11,28 @@ import re
 from pathlib import Path
 from typing import Any
 
-from benchmarks.machine import RESULTS
+from benchmarks.machine import RESULTS, ROOT
 
-DOCUMENTS = tuple(RESULTS.parents[1] / "docs" / name for name in ("benchmarks.md", "benchmarks-scaling.md"))
-_PLACE = re.compile(r"(<!-- table (?P<name>\w+)(?:: (?P<text>.*?))? -->\n).*?(<!-- end -->)", re.DOTALL)
+DOCUMENT = ROOT / "docs" / "performance.md"
+_PLACE = re.compile(r"(<!-- table (?P<name>\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def main() -> None:
     """Write the tables anew."""
-    for document in DOCUMENTS:
-        document.write_text(written(document.read_text(encoding="utf-8")), encoding="utf-8")
+    DOCUMENT.write_text(written(DOCUMENT.read_text(encoding="utf-8")), encoding="utf-8")
 
 
 def written(document: str, results: Path = RESULTS) -> str:
     """``document`` with every table as the results have it."""
-    return _PLACE.sub(lambda place: place[1] + table(results, place["name"], place["text"]) + place[4], document)
+    return _PLACE.sub(lambda place: place[1] + table(results, place["name"]) + place[3], document)
 
 
-def table(results: Path, name: str, text: str | None) -> str:
+def table(results: Path, name: str) -> str:
     """Markdown of one table, its machine and its command."""
     file = results / f"{name}.json"
     if not file.exists():
         return f"Still to be made: `python -m benchmarks.speed.{name}`.\n"
-    rows = [row for row in json.loads(file.read_text(encoding="utf-8")) if text is None or text in row["what"]]
+    rows = json.loads(file.read_text(encoding="utf-8"))
     peers = {_peer(row) for row in rows}
     shared = len(peers) == 1 and None not in peers
     lines = ["| what | ours | peer | ratio |", "|---|---|---|---|"]

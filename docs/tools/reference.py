@@ -1,4 +1,4 @@
-"""Write docs/reference.md from docstrings and from `primorl COMMAND --help`: `python -m docs.tools.reference`."""
+"""Make the page of the reference from docstrings, `primorl COMMAND --help` and the keys of ``privacy.json``."""
 
 import inspect
 import re
@@ -9,13 +9,12 @@ from typing import Any
 import typer
 
 import primorl
-from docs.tools.markdown import ROOT
 from primorl.commands.main import app
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.policy.loaded import ObservationError, Policy
 from primorl.project.errors import PipelineError
+from primorl.project.records import keys_table
 
-PAGE = ROOT / "docs" / "reference.md"
 FUNCTIONS = ("load_policy", "load_model")
 CLASSES = (Policy, GaussianEnsemble, primorl.Statement, PipelineError, ObservationError)
 _WIDTH = 100
@@ -27,26 +26,20 @@ _INTRODUCTION = """\
 The public Python names and every command. Sizes: S dimensions of an observation, A of an action (or the number of
 discrete actions), N members of the ensemble, B rows of a batch.
 
-The keys of `params.yaml` are explained in that file, those of `datasets/NAME.yaml` in [datasets](datasets/README.md),
-those of `privacy.json` in [privacy](privacy.md#privacyjson). Error messages have [a page of their own](errors.md).
-
-This page is written from docstrings and from `--help` by `python -m docs.tools.reference`.
+The keys of `params.yaml` are explained in that file, those of `datasets/NAME.yaml` in [datasets](datasets/README.md).
+This page is made by `make docs` from docstrings, from `--help` and from the class of the statement.
 
 ## Python
 
 """
 
 
-def main() -> None:
-    """Write the page."""
-    PAGE.write_text(page(), encoding="utf-8")
-
-
 def page() -> str:
-    """The text of the page."""
+    """Write the page as Markdown."""
     functions = [_function(getattr(primorl, name), f"primorl.{name}", "###") for name in FUNCTIONS]
     commands = "\n".join(_commands(typer.main.get_command(app), "primorl", None))
-    return _INTRODUCTION + "\n".join([*functions, *map(_class, CLASSES)]) + f"\n## Commands\n\n{commands}"
+    keys = f"\n## privacy.json\n\n{keys_table(primorl.Statement)}\n"
+    return _INTRODUCTION + "\n".join([*functions, *map(_class, CLASSES)]) + f"\n## Commands\n\n{commands}" + keys
 
 
 def _class(cls: type) -> str:
@@ -95,7 +88,3 @@ def _commands(command: Any, name: str, parent: Any) -> Iterator[str]:
     yield f"### `{context.command_path}`\n\n```text\n{help_text}\n```\n"
     for word, below in getattr(command, "commands", {}).items():
         yield from _commands(below, word, context)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,6 +1,6 @@
 """Take the screenshots of the docs: `python -m docs.tools.screens --project FOLDER`.
 
-FOLDER is a project with results: its report and its MLflow store are shown, and the site that `make docs` built.
+FOLDER is a project with results: its report and its MLflow store are shown.
 It needs Debian's `chromium` and `pip install playwright`.
 """
 
@@ -33,12 +33,10 @@ def main() -> None:
     with sync_playwright() as started, mlflow(project) as address:
         browser = started.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
         page = browser.new_page(viewport={"width": _WIDTH, "height": _HEIGHT})
+        waits = {"mlflow-run": "text=Description", "mlflow-models": "text=champion"}
         for picture, place, wait in (
             ("report", (project / "reports" / "latest.html").as_uri(), ".plot .main-svg"),
-            ("mlflow-runs", f"{address}/#/experiments/{experiment(project)}/runs", "text=pendulum"),
-            ("mlflow-run", f"{address}/#/experiments/{experiment(project)}/runs/{run(project)}", "text=Description"),
-            ("mlflow-models", f"{address}/#/models/{name(project)}", "text=champion"),
-            ("docs", (ROOT / "site" / "index.html").as_uri(), "h1"),
+            *((picture, f"{address}/#/{path}", waits[picture]) for picture, path in places(project).items()),
         ):
             page.set_viewport_size({"width": _WIDE if picture.startswith("mlflow") else _WIDTH, "height": _HEIGHT})
             page.goto(place)
@@ -73,29 +71,15 @@ def mlflow(project: Path) -> Iterator[str]:
             server.terminate()
 
 
-def experiment(project: Path) -> str:
-    """Id of the experiment with runs."""
+def places(project: Path) -> dict[str, str]:
+    """Paths in MLflow of the newest result and of the registered policy."""
     from mlflow.tracking import MlflowClient
 
     client = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    (found,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
-    return str(found)
-
-
-def name(project: Path) -> str:
-    """Name of the registered policy."""
-    from mlflow.tracking import MlflowClient
-
-    (found,) = MlflowClient(f"sqlite:///{project}/mlflow.db").search_registered_models()
-    return str(found.name)
-
-
-def run(project: Path) -> str:
-    """Id of the newest result."""
-    from mlflow.tracking import MlflowClient
-
-    client = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    return str(client.search_runs([experiment(project)], "metrics.epsilon >= 0", max_results=1)[0].info.run_id)
+    (experiment,) = [each.experiment_id for each in client.search_experiments() if each.name != "Default"]
+    run = client.search_runs([experiment], "metrics.epsilon >= 0", max_results=1)[0].info.run_id
+    (policy,) = client.search_registered_models()
+    return {"mlflow-run": f"experiments/{experiment}/runs/{run}", "mlflow-models": f"models/{policy.name}"}
 
 
 if __name__ == "__main__":

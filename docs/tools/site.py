@@ -9,9 +9,11 @@ import re
 import shutil
 from pathlib import Path
 
+from docs.tools import reference
 from docs.tools.markdown import LINK, ROOT, broken_links, prose
 
 STAGED = ROOT / "build" / "docs"
+REFERENCE = "reference.md"  # made here, and not in git
 FROM_ROOT = {
     "README.md": "index.md",
     "CHANGELOG.md": "changelog.md",
@@ -29,7 +31,9 @@ def main() -> None:
     shutil.rmtree(STAGED, ignore_errors=True)
     for page, place in pages().items():
         (STAGED / place).parent.mkdir(parents=True, exist_ok=True)
-        (STAGED / place).write_text(for_site(page), encoding="utf-8")
+        (STAGED / place).write_text(for_site(page, page.read_text(encoding="utf-8")), encoding="utf-8")
+    text = for_site(ROOT / "docs" / REFERENCE, reference.page())
+    (STAGED / REFERENCE).write_text(text, encoding="utf-8")
     for file in (file for ending in ("*.png", "*.js") for file in (ROOT / "docs").rglob(ending)):
         copy = STAGED / file.relative_to(ROOT / "docs")
         copy.parent.mkdir(parents=True, exist_ok=True)
@@ -42,10 +46,10 @@ def pages() -> dict[Path, str]:
     return {ROOT / name: place for name, place in FROM_ROOT.items()} | own
 
 
-def for_site(page: Path) -> str:
-    """The text of ``page`` with the site's links, and lists after an empty line."""
+def for_site(page: Path, text: str) -> str:
+    """Give the text of ``page`` the site's links, and lists after an empty line."""
     lines: list[str] = []
-    for line, outside in prose(page.read_text(encoding="utf-8")):
+    for line, outside in prose(text):
         before = lines[-1] if lines else ""
         if outside and _ITEM.match(line) and before and not _ITEM.match(before) and not before[0].isspace():
             lines.append("")
@@ -65,7 +69,7 @@ def _link(page: Path, link: re.Match[str]) -> str:
     else:
         name = file.relative_to(ROOT).as_posix()
         return f"`{name}`" if link["text"].strip("`") in name else f"{link['text']} (`{name}`)"
-    return f"{link['before']}{os.path.relpath(place, Path(pages()[page]).parent)}{mark}{fragment})"
+    return f"{link['before']}{os.path.relpath(place, Path(pages().get(page, REFERENCE)).parent)}{mark}{fragment})"
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from primorl.commands.arguments import number
 from primorl.commands.printing import rendered
 from primorl.privacy.accounting.rounding import at_least, at_most
 from primorl.project.paths import AUDIT_RECORDS, PARAMS
@@ -31,26 +32,23 @@ _Json = Annotated[bool, typer.Option("--json", help="Print the report as JSON in
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
     actions = typer.Typer(help=f"Try to refute the claimed ε.\n\n{_EXAMPLES}")
-    white_box = "White box: look at every round's release, with canaries in directions of their own."
-    actions.command("mechanism", help=f"{white_box}\n\n{_EXAMPLES}")(_mechanism)
-    actions.command("one-run", help=f"Train once with canary trajectories in the data.\n\n{_EXAMPLES}")(_one_run)
+    for name, function, about in (
+        (
+            "mechanism",
+            _mechanism,
+            "White box: look at every round's release, with canaries in directions of their own.",
+        ),
+        ("one-run", _one_run, "Train once with canary trajectories in the data."),
+    ):
+        actions.command(name, help=f"{about}\n\n{_EXAMPLES}")(function)
     app.add_typer(actions, name="audit")
 
 
-def _count(text: str) -> int:
-    """Read a whole number of at least 1."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise typer.BadParameter(f"found {text[:40]!r}, allowed are 1 and more")
-    return number
+_COUNT = number(int, lambda count: count >= 1, "1 and more")
 
 
 @contextmanager
 def _logged() -> "Iterator[tuple[Params, StageRun]]":
-    """The settings, and a run in MLflow."""
     from absl import logging
 
     from primorl import tracking
@@ -64,12 +62,12 @@ def _logged() -> "Iterator[tuple[Params, StageRun]]":
 
 def _mechanism(
     canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_count, help="Canaries in one run.  [default: 2048]")
+        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canaries in one run.  [default: 2048]")
     ] = None,
     runs: Annotated[
         int | None,
         typer.Option(
-            metavar="N", parser=_count, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
+            metavar="N", parser=_COUNT, help="Runs of all rounds.  [default: as many as see 131,072 canaries]"
         ),
     ] = None,
     as_json: _Json = False,
@@ -86,7 +84,7 @@ def _mechanism(
 
 def _one_run(
     canaries: Annotated[
-        int | None, typer.Option(metavar="M", parser=_count, help="Canary trajectories.  [default: 200]")
+        int | None, typer.Option(metavar="M", parser=_COUNT, help="Canary trajectories.  [default: 200]")
     ] = None,
     as_json: _Json = False,
 ) -> None:

@@ -62,8 +62,7 @@ def _run(
 
 def _say_charges(params: "Params") -> None:
     """Print what the next run charges; on a terminal, ask whether to go on where a budget is nearly used up."""
-    from primorl.setup.next_charges import UNKNOWN
-    from primorl.setup.preview import preview
+    from primorl.setup.next_charges import UNKNOWN, preview
 
     found = preview(params)
     if found is None:

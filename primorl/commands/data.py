@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.commands.printing import rendered
 from primorl.project.paths import PARTITIONS
 
@@ -35,7 +35,7 @@ def register(app: typer.Typer) -> None:
 def _push(
     remote: Annotated[str, typer.Option(metavar="NAME", help="A DVC remote inside the trust boundary.")],
 ) -> None:
-    from primorl.project.remotes import push_private
+    from primorl.project.dvc import push_private
 
     for path in push_private(remote):
         print(f"{path}: on remote {remote}")
@@ -66,7 +66,7 @@ def _describe(
 
 
 def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list[dict[str, Any]], bool]:
-    """The bounds that the model keeps to, of each dimension of an observation and of the reward.
+    """Read the bounds that the model keeps to, of each dimension of an observation and of the reward.
 
     Returns:
         The bounds with the share of public values outside, and whether last rows are dropped.
@@ -94,7 +94,7 @@ def _declared(about: dict[str, Any], public: "PublicSplit | None") -> tuple[list
 
 
 def _text(about: dict[str, Any], *, cut: bool) -> str:
-    """Facts, then a table of dimensions, then the public split."""
+    """Write facts, then a table of dimensions, then the public split."""
     discrete, public = about["spaces"]["discrete_actions"], about["public"]
     actions = f"one of {about['action_size']}: {', '.join(about['action_names'])}"
     facts = {
@@ -129,7 +129,7 @@ def _text(about: dict[str, Any], *, cut: bool) -> str:
 
 
 def _ends(termination: str, public: dict[str, Any], *, cut: bool) -> list[str]:
-    """What is to be known of ends: rows that are dropped, and what tells terminated from truncated."""
+    """Explain ends: rows that are dropped, and how terminated differs from truncated."""
     from primorl.dynamics.termination import LEARNED
 
     said = []
@@ -165,10 +165,7 @@ def _numbers(count: int) -> str:
 
 
 def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
-    """One row a dimension of an observation or action, or of the reward.
-
-    Its name, declared bounds, and the public split's statistics.
-    """
+    """Yield name, declared bounds and public statistics of each dimension of an observation, action or reward."""
     public, size = about["public"], about["observation_size"]
     if what == "action":
         ends = zip(about["spaces"]["action_low"], about["spaces"]["action_high"], strict=True)
@@ -188,7 +185,6 @@ def _dimensions(about: dict[str, Any], what: str) -> Iterator[tuple[str, ...]]:
 
 
 def _bounds(column: dict[str, Any]) -> str:
-    """Declared bounds in words."""
     low, high = column["low"], column["high"]
     if column.get("from_public"):
         return "those of the public split"

@@ -1,17 +1,33 @@
 """``primorl doctor``."""
 
+import shutil
+import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import typer
 
-from primorl.commands import doctor_environment as here
-from primorl.commands.doctor_environment import State, Verdict
+import primorl
 from primorl.commands.printing import rendered
 from primorl.project.errors import PipelineError
-from primorl.project.paths import LEDGER_HEAD, LOCK, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SECRET, SUMMARY
+from primorl.project.files import home, sweep_leftovers
+from primorl.project.paths import (
+    LEDGER_HEAD,
+    LOCK,
+    MANIFEST,
+    MODEL,
+    PARAMS,
+    PARTITIONS,
+    PIPELINE,
+    SECRET,
+    STATE,
+    SUMMARY,
+)
+from primorl.project.template import check_version
 
 _HELP = """Check environment, packages, device, stores and project, and clean up after a killed run.
 
@@ -22,7 +38,15 @@ problem, and what to do. Ends with status 1 if there is a problem.
 Examples:
   primorl doctor                    after a crash, a kill or a full disk, or when a command behaves strangely
 """
+State = Literal["ok", "warning", "problem"]
+Verdict = tuple[State, str]
+"""``warning``: runs work, with a loss that the text names. ``problem``: something needs to be done."""
+
 _LEAST_SPACE = 2**30  # bytes
+_SUPPORTED = ((3, 11), (3, 12))
+_SHOWN = ("torch", "numpy", "pyarrow", "dvc", "mlflow", "dp-accounting", "gymnasium")
+_EXTRAS = ("", "model", "pipeline")
+_INSTALL = "pip install 'primorl[pipeline]'"
 
 
 @dataclass(frozen=True)
@@ -40,87 +64,152 @@ def register(app: typer.Typer) -> None:
 
 
 def _run() -> None:
-    findings = list(examine(Path.cwd()))
+    findings = list(examine())
     print(rendered(("check", "", "result"), [(found.what, found.state, found.says) for found in findings]))
     if any(found.state == "problem" for found in findings):
         raise typer.Exit(1)
 
 
-def examine(root: Path) -> Iterator[Finding]:
-    """Every check in turn, for the project in ``root``."""
-    checks: tuple[tuple[str, Callable[[Path], Verdict]], ...] = (
-        ("Python", here.python),
-        ("environment", here.environment),
-        ("packages", here.packages),
-        ("device", here.device),
-        ("git", here.git),
-        ("version", here.version),
-        ("params.yaml", _params),
-        ("dvc.lock", _lock),
-        ("outputs", _outputs),
-        ("summary", _summary),
-        ("MLflow store", here.tracking),
-        ("ledger", _ledger),
-        ("secret", _secret),
-        (".primorl", here.permissions),
-        ("left-overs", _leftovers),
-        ("disk space", _space),
-    )
-    for what, check in checks:
+def examine() -> Iterator[Finding]:
+    """Do every check in turn, for the project in the working directory."""
+    checks: dict[str, Callable[[], Verdict]] = {
+        "Python": _python,
+        "environment": _environment,
+        "packages": _packages,
+        "device": _device,
+        "git": _git,
+        "version": _version,
+        "params.yaml": _params,
+        "dvc.lock": _lock,
+        "outputs": _outputs,
+        "summary": _summary,
+        "MLflow store": _tracking,
+        "ledger": _ledger,
+        "secret": _secret,
+        ".primorl": _permissions,
+        "left-overs": _leftovers,
+        "disk space": _space,
+    }
+    for what, check in checks.items():
         try:
-            state, says = check(root)
+            state, says = check()
         except PipelineError as wrong:
             state, says = "problem", str(wrong)
         except ModuleNotFoundError as missing:
-            state, says = "problem", f"needs {missing.name}, which is not installed; pip install 'primorl[pipeline]'"
+            state, says = "problem", f"needs {missing.name}, which is not installed; {_INSTALL}"
         except OSError as wrong:
             state, says = "problem", f"{wrong.filename or what}: {wrong.strerror or type(wrong).__name__}"
         yield Finding(what, state, says)
 
 
-def _params(root: Path) -> Verdict:
+def _python() -> Verdict:
+    name = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] in _SUPPORTED:
+        return "ok", name
+    return "problem", f"found {name}; install Python 3.11 or 3.12"
+
+
+def _environment() -> Verdict:
+    """Check that the first ``python`` on PATH, with which DVC runs the stages, is this one."""
+    ours, found = Path(sys.executable).parent, shutil.which("python")
+    if found is not None and Path(found).absolute().parent == ours:
+        return "ok", sys.prefix
+    return "problem", f"found {found or 'no python'} first on PATH; put {ours} first: source {ours}/activate"
+
+
+def _packages() -> Verdict:
+    """Find packages that are missing or that primorl was not made for."""
+    from packaging.requirements import Requirement
+
+    try:
+        listed = [Requirement(text) for text in metadata.requires("primorl") or ()]
+    except metadata.PackageNotFoundError:
+        return "problem", f"primorl itself is not installed, so its packages may be any; {_INSTALL}"
+    absent, other = [], []
+    for wanted in listed:
+        needed = wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in _EXTRAS)
+        if wanted.name == "primorl" or not needed:
+            continue
+        try:
+            version = metadata.version(wanted.name)
+        except metadata.PackageNotFoundError:
+            absent.append(wanted.name)
+            continue
+        if not wanted.specifier.contains(version, prereleases=True):
+            other.append(f"{wanted.name} {version}, made for {wanted.specifier}")
+    if absent:
+        return "problem", f"missing: {', '.join(absent)}; {_INSTALL}"
+    if other:
+        return "warning", f"{'; '.join(other)}; {_INSTALL}"
+    return "ok", ", ".join(f"{name} {metadata.version(name)}" for name in _SHOWN)
+
+
+def _git() -> Verdict:
+    here = Path.cwd()
+    if shutil.which("git") is None:
+        return "warning", "not installed: `dvc exp` and versions of the project need it; install git"
+    if not any((folder / ".git").exists() for folder in (here, *here.parents)):
+        return "warning", "the project is in no repository, so `dvc exp` does not work; run `git init`"
+    return "ok", "there"
+
+
+def _device() -> Verdict:
+    import torch
+
+    from primorl.config.params import load
+    from primorl.setup.compute import chosen_device
+
+    if not PARAMS.exists():
+        return "ok", "GPU" if torch.cuda.is_available() else "CPU"
+    chosen = chosen_device(load(PARAMS).compute)
+    if chosen.type == "cuda":
+        return "ok", f"{torch.cuda.device_count()} GPU: {torch.cuda.get_device_name(chosen)}"
+    return "ok", f"CPU, {torch.get_num_threads()} threads"
+
+
+def _version() -> Verdict:
+    check_version(Path(), primorl.__version__)
+    return "ok", primorl.__version__
+
+
+def _params() -> Verdict:
     from primorl.config.checking import check_project
 
-    if not (root / PARAMS).exists():
+    if not PARAMS.exists():
         return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
     check_project()
     return "ok", "valid"
 
 
-def _lock(root: Path) -> Verdict:
-    import yaml
-
-    if not (root / PIPELINE).exists():
+def _lock() -> Verdict:
+    if not PIPELINE.exists():
         return "problem", f"{PIPELINE} is not there: this folder is no project"
-    if not (root / LOCK).exists():
-        if (root / "models" / "dynamics").exists():
-            return (
-                "problem",
-                "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back",
-            )
-        return "ok", "not there yet; `dvc repro` writes it"
-    try:
-        _locked_outputs(root)
-    except (UnicodeDecodeError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
+    if LOCK.exists() and _locked_outputs() is None:
         return "problem", "not valid; `git checkout dvc.lock` brings back the committed one"
-    return "ok", "valid"
+    if LOCK.exists():
+        return "ok", "valid"
+    if MODEL.exists():
+        return "problem", "not there, although there is a model; `git checkout dvc.lock` or `dvc repro` brings it back"
+    return "ok", "not there yet; `dvc repro` writes it"
 
 
-def _locked_outputs(root: Path) -> list[str]:
-    """The outputs that ``dvc.lock`` names."""
+def _locked_outputs() -> list[str] | None:
     import yaml
 
-    content: Any = yaml.safe_load((root / LOCK).read_text(encoding="utf-8"))
-    return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
+    try:
+        content: Any = yaml.safe_load(LOCK.read_text(encoding="utf-8"))
+        return [output["path"] for stage in content["stages"].values() for output in stage.get("outs", [])]
+    except (OSError, ValueError, yaml.YAMLError, AttributeError, KeyError, TypeError, RecursionError):
+        return None
 
 
-def _outputs(root: Path) -> Verdict:
-    """Outputs that were made and are gone; DVC removes them before it runs a stage."""
+def _outputs() -> Verdict:
+    """Find outputs that were made and are gone; DVC removes them before it runs a stage."""
     from primorl.project.restoration import missing_outputs
 
-    if not (root / LOCK).exists() or _lock(root)[0] != "ok":
+    outputs = _locked_outputs()
+    if outputs is None:
         return "ok", "nothing was made yet"
-    outputs = _locked_outputs(root)
     missing = missing_outputs()
     if not missing:
         return "ok", f"all {len(outputs)} are there"
@@ -129,44 +218,46 @@ def _outputs(root: Path) -> Verdict:
     return "problem", f"{', '.join(missing)} missing; `dvc checkout` brings back what was made"
 
 
-def _summary(root: Path) -> Verdict:
-    """Whether the results are of the model and the policy that are here."""
+def _summary() -> Verdict:
+    """Check that the results are of the model and the policy that are here."""
     from primorl.commands.summary import other_files
     from primorl.evaluation.summary import Summary
 
-    if not (root / SUMMARY).exists():
+    if not SUMMARY.exists():
         return "ok", "not there yet"
-    stale = other_files(Summary.read(root / SUMMARY))
+    stale = other_files(Summary.read(SUMMARY))
     return ("ok", "of the model and the policy that are here") if stale is None else ("problem", stale)
 
 
-def _secret(root: Path) -> Verdict:
-    from primorl.project.files import home
+def _tracking() -> Verdict:
+    from primorl.config.params import load
+    from primorl.tracking.store import check_store
+
+    if not PARAMS.exists():
+        return "ok", "no project, no store"
+    return "ok", check_store(load(PARAMS))
+
+
+def _secret() -> Verdict:
     from primorl.setup.accounts import check_secret
     from primorl.trajectories.storage.manifest import Manifest
 
-    secret, head = home() / SECRET, home() / LEDGER_HEAD
-    if secret.exists():
-        if secret.stat().st_mode & 0o077:
-            return "problem", f"others may read {secret}; chmod 600 {secret}"
-        if (root / MANIFEST).exists():
-            check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
-        return "ok", "there"
-    if head.exists():
+    secret = home() / SECRET
+    if secret.exists() and secret.stat().st_mode & 0o077:
+        return "problem", f"others may read {secret}; chmod 600 {secret}"
+    if not secret.exists() and (home() / LEDGER_HEAD).exists():
         return "problem", f"{secret}: not there, and without it the ledger cannot be read; put it back from its backup"
-    if (root / MANIFEST).exists():
-        check_secret(Manifest.load(root / MANIFEST), PARTITIONS)
-    return "ok", "not there yet; the first run makes one"
+    if MANIFEST.exists():
+        check_secret(Manifest.load(MANIFEST), PARTITIONS)
+    return "ok", "there" if secret.exists() else "not there yet; the first run makes one"
 
 
-def _ledger(root: Path) -> Verdict:
-    from contextlib import closing
-
+def _ledger() -> Verdict:
     from primorl.config.params import load_reading
     from primorl.setup.accounts import begun_ledger
     from primorl.setup.losses import refuse_losses
 
-    if not (root / PARAMS).exists():
+    if not PARAMS.exists():
         return "ok", "no project, no ledger"
     opened = begun_ledger(load_reading())
     if opened is None:
@@ -178,17 +269,23 @@ def _ledger(root: Path) -> Verdict:
         return "ok", f"complete: {records} records"
 
 
-def _leftovers(root: Path) -> Verdict:
-    """Remove what a killed stage left, private rows among it."""
-    from primorl.project import files
+def _permissions() -> Verdict:
+    """Check that nobody else may read what ``.primorl`` holds: secret, ledger, checkpoints."""
+    state = home() / STATE
+    if not state.exists():
+        return "ok", "not there yet; the first run makes it"
+    if state.stat().st_mode & 0o077:
+        return "problem", f"others may read {state}; chmod 700 {state}"
+    return "ok", "only its owner may read it"
 
-    removed = files.sweep_leftovers(root)
+
+def _leftovers() -> Verdict:
+    """Remove what a killed stage left, private rows among it."""
+    removed = sweep_leftovers(Path.cwd())
     return "ok", f"removed {len(removed)}: {', '.join(map(str, removed))}" if removed else "none"
 
 
-def _space(root: Path) -> Verdict:
-    import shutil
-
-    free = shutil.disk_usage(root).free
+def _space() -> Verdict:
+    free = shutil.disk_usage(Path.cwd()).free
     text = f"{free / 2**30:.1f} GiB free"
     return ("ok", text) if free >= _LEAST_SPACE else ("problem", f"{text}; make room for at least 1 GiB")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 
@@ -67,11 +67,8 @@ def _run(
 def _check_figures(folder: Path, stated: "Statement", *, near_clone: bool) -> None:
     """Refuse figures that are not those of the event, as `evaluate` and `primorl report` do.
 
-    The project's own policy is held against the statements of model and clone as well. A policy elsewhere, such as that
-    of a bundle, is checked by itself; `primorl release --check` checks all of a bundle.
-
-    Raises:
-        PipelineError: one line; names the file.
+    The project's own policy is compared with the statements of model and clone as well. A policy elsewhere, such as
+    that of a bundle, is checked by itself; `primorl release --check` checks all of a bundle.
     """
     from primorl.privacy.statement import FILE, Statement
     from primorl.release.stated_figures import check_alone, check_with_parts

@@ -1,17 +1,21 @@
 """``primorl init``."""
 
-import sys
+import math
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 import primorl
-from primorl.commands.folders import given_path, project_folder
+from primorl.commands.arguments import given_path, project_folder
+from primorl.project import template
+from primorl.project.elapsed import TIME_UNITS
 from primorl.project.errors import PipelineError
+from primorl.project.template import UNFINISHED, VERSION
 
-if TYPE_CHECKING:
-    from primorl.setup.drafting import Answers
+T = TypeVar("T")
 
 _HELP = """Make a project's folder, with an entry for your own CSV if you name it.
 
@@ -19,13 +23,13 @@ Works without a clone of primorl's repository. DIR is new or empty, and lies in 
 command made, it brings dvc.yaml and pipeline/ to the installed version, adds the entry, and leaves the rest as it is.
 
 With --csv, the names and types of the columns are read, and nothing else: bounds, categories and the horizon are public
-facts that you know beforehand. What you do not give of them is empty in datasets/NAME.yaml, and nothing trains before
-it is filled in. On a terminal, what is not given is asked for.
+facts that you know beforehand. What you do not give is FILL IN in datasets/NAME.yaml, beside the columns' names and
+types; the command lists it, and nothing trains before it is replaced.
 
 \b
 Examples:
   primorl init project                               a project with the default dataset
-  primorl init project --csv visits.csv              asks what the columns mean
+  primorl init project --csv visits.csv              an entry that names the columns, to be filled in
   primorl init project --csv visits.csv --unit patient --trajectory visit --step time \\
       --observation glucose --observation meal --action dose --reward reward \\
       --categories meal=none,snack,dinner --bounds glucose=2:25 --bounds dose=0:1 --bounds reward=-1:0
@@ -36,6 +40,50 @@ Examples:
 def register(app: typer.Typer) -> None:
     """Add the command to ``app``."""
     app.command("init", help=_HELP)(_run)
+
+
+def _for_column(form: str, read: Callable[[str], T]) -> Callable[[str], tuple[str, T]]:
+    """Make a parser of ``COLUMN=…``; a column's name may have an equals sign."""
+
+    def parse(text: str) -> tuple[str, T]:
+        column, separator, said = text.rpartition("=")
+        if not separator or not column:
+            raise typer.BadParameter(f"found {text[:80]!r}; allowed is {form}")
+        try:
+            return column, read(said)
+        except ValueError as wrong:
+            raise typer.BadParameter(f"{column}: found {said[:80]!r}; allowed {wrong}") from None
+
+    return parse
+
+
+def _categories(text: str) -> tuple[str, ...]:
+    found = tuple(part.strip() for part in text.split(","))
+    if len(found) < 2 or len(set(found)) < len(found) or not all(found):
+        raise ValueError("are two or more different words, separated by commas")
+    return found
+
+
+def _bounds(text: str) -> tuple[float, float]:
+    low, _, high = text.partition(":")
+    try:
+        pair = float(low), float(high)
+    except ValueError:
+        pair = math.nan, math.nan
+    if not -math.inf < pair[0] < pair[1] < math.inf:
+        raise ValueError("is LOW:HIGH, two numbers with LOW below HIGH")
+    return pair
+
+
+def _elapsed(text: str) -> tuple[str, float]:
+    unit, _, number = text.partition(":")
+    try:
+        most = float(number)
+    except ValueError:
+        most = math.nan
+    if unit not in TIME_UNITS or not 0 < most < math.inf:
+        raise ValueError(f"is UNIT:MOST: {', '.join(TIME_UNITS)}, and a number above 0: a longer time counts as this")
+    return unit, most
 
 
 def _run(
@@ -54,65 +102,95 @@ def _run(
     action: Annotated[list[str] | None, typer.Option(metavar="COLUMN", help="Done; repeat it.")] = None,
     reward: Annotated[str | None, typer.Option(metavar="COLUMN", help="The reward of the row's action.")] = None,
     categories: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=A,B", help="All that may be in a column; repeat it. An action becomes discrete."),
+        list[Any] | None,
+        typer.Option(
+            metavar="COLUMN=A,B",
+            parser=_for_column("COLUMN=A,B", _categories),
+            help="All that may be in a column; repeat it. An action becomes discrete.",
+        ),
     ] = None,
     bounds: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=LOW:HIGH", help="Public bounds, known beforehand; repeat it."),
+        list[Any] | None,
+        typer.Option(
+            metavar="COLUMN=LOW:HIGH",
+            parser=_for_column("COLUMN=LOW:HIGH", _bounds),
+            help="Public bounds, known beforehand; repeat it.",
+        ),
     ] = None,
     elapsed: Annotated[
-        str | None,
+        Any,
         typer.Option(
-            metavar="NAME=UNIT:MOST", help="Observe the time since the row before, at most so long: since=hours:24."
+            metavar="NAME=UNIT:MOST",
+            parser=_for_column("NAME=UNIT:MOST", _elapsed),
+            help="Observe the time since the row before, at most so long: since=hours:24.",
         ),
     ] = None,
     horizon: Annotated[
         int | None, typer.Option(metavar="STEPS", min=1, help="The most steps of a trajectory, known beforehand.")
     ] = None,
 ) -> None:
-    given = {
-        "name": name,
+    given: dict[str, Any] = {
         "unit": unit,
         "trajectory": trajectory,
         "step": step,
-        "observation": observation,
-        "action": action,
+        "observation": tuple(observation or ()),
+        "action": tuple(action or ()),
         "reward": reward,
-        "categories": categories,
-        "bounds": bounds,
-        "elapsed": elapsed,
+        "categories": dict(categories or ()),
+        "bounds": dict(bounds or ()),
+        "elapsed": elapsed and (elapsed[0], *elapsed[1]),
         "horizon": horizon,
     }
     target = given_path(folder).resolve()
+    there = _check_target(target)
     if csv is None:
-        if unused := [f"--{flag}" for flag, value in given.items() if value]:
+        if unused := [f"--{flag}" for flag, value in ({"name": name} | given).items() if value]:
             raise PipelineError(f"{', '.join(unused)}: found without --csv; name the log: --csv FILE")
-        _make(target, None, None)
+        _make(target, None, there=there)
         return
-    from primorl.commands.init_questions import answered
-    from primorl.setup import drafting
+    from primorl.setup.drafting import Draft, Meaning
     from primorl.trajectories.sources.tabular.columns import columns_of
 
-    _check_target(target)  # before anything is asked
     log = given_path(csv)
     if log.resolve().is_relative_to(target):
         raise PipelineError(f"{log}: lies in the project, where git would see its rows; move it to another folder")
     form, columns = columns_of(log)
-    answers = answered(given, columns, drafting.default_name(log), ask=sys.stdin.isatty() and sys.stdout.isatty())
-    drafting.check_answers(answers, columns)
-    drafting.check_draft(answers, log, form)
-    _make(target, answers, drafting.as_yaml(drafting.draft(answers, log, form), answers))
+    draft = Draft(Meaning(**given), columns)
+    name = _dataset_name(name, log)
+    _make(target, (name, draft.text(name, log, form)), there=there)
+    print(f"datasets/{name}.yaml has the names and types of the columns; no bound was read off the rows")
+    drawn = f"; as it stands, a hash draws {100 * _public_fraction(target):g}% of the units"
+    if there:
+        print(f"set `dataset: {template.as_text(name)}` in params.yaml to use it")
+        drawn = ""
+    print(f"partition in params.yaml says whose rows are public{drawn}")
+    if draft.left:
+        print(
+            f"fill in, in datasets/{name}.yaml, from what is known beforehand and not from the rows: "
+            f"{', '.join(draft.left)}; nothing trains before"
+        )
+    print(f"then: cd {target} && primorl check && dvc repro")
+
+
+def _dataset_name(given: str | None, log: Path) -> str:
+    """Check the dataset's name; the default is made of the log's."""
+    stem = log.name.partition(".")[0]
+    name = given or re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
+    if re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name) is None or name.lower() in template.RESERVED:
+        found = f"found {name[:80]!r}" if given else f"not given, and the file's name stands for it: found {name!r}"
+        others = " or ".join(f"`{reserved}`" for reserved in template.RESERVED)
+        raise PipelineError(
+            f"--name: {found}; allowed are letters, digits, dots, - and _, and not {others}; give another one"
+        )
+    return name
 
 
 def _check_target(target: Path) -> bool:
-    """Whether ``target`` is a project that this command made.
+    """Say whether ``target`` is a project that this command made.
 
     Raises:
         PipelineError: it is neither that nor new or empty, or lies in another project or repository.
     """
-    from primorl.project.template import UNFINISHED, VERSION
-
     if (target / VERSION).exists():
         return True
     unfinished = (target / UNFINISHED).exists()  # it was killed while it filled an empty folder
@@ -125,53 +203,25 @@ def _check_target(target: Path) -> bool:
     return False
 
 
-def _make(target: Path, answers: "Answers | None", entry: str | None) -> None:
-    from primorl.project.template import bring_up_to_date, write_new
-
-    there = _check_target(target)
-    own = None if answers is None else Path("datasets") / f"{answers.name}.yaml"
-    if there:
-        if own is not None and (target / own).exists():
-            raise PipelineError(f"{target / own}: is there already; give another --name, or edit that file")
-        changed = bring_up_to_date(target, primorl.__version__)
-        print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
-        if own is not None and entry is not None:
-            _write(target / own, entry)
-    else:
-        write_new(target, primorl.__version__, None if answers is None or entry is None else (answers.name, entry))
+def _make(target: Path, entry: tuple[str, str] | None, *, there: bool) -> None:
+    """Make the project, or bring it to the installed version, with a dataset's name and file."""
+    if not there:
+        template.write_new(target, primorl.__version__, entry)
         print(f"made {target}")
-    if answers is not None:
-        _say_next(target, answers, chosen=not there)
+        return
+    file = target / "datasets" / f"{entry[0]}.yaml" if entry is not None else None
+    if file is not None and file.exists():
+        raise PipelineError(f"{file}: is there already; give another --name, or edit that file")
+    changed = template.bring_up_to_date(target, primorl.__version__)
+    print(f"brought to the installed version: {', '.join(changed) or 'nothing, it was all there'}")
+    if file is not None and entry is not None:
+        from primorl.project.files import replaced_file
 
-
-def _write(path: Path, text: str) -> None:
-    from primorl.project.files import replaced_file
-
-    with replaced_file(path) as fresh:
-        fresh.write_text(text, encoding="utf-8")
-
-
-def _say_next(target: Path, answers: "Answers", *, chosen: bool) -> None:
-    """What is left to do."""
-    from primorl.project.template import as_text
-
-    print(f"datasets/{answers.name}.yaml has the names and types of the columns; no bound was read off the rows")
-    drawn = ""
-    if chosen:
-        drawn = f"; as it stands, a hash draws {100 * _public_fraction(target):g}% of the units"
-    else:
-        print(f"set `dataset: {as_text(answers.name)}` in params.yaml to use it")
-    print(f"partition in params.yaml says whose rows are public{drawn}")
-    if answers.unfilled:
-        print(
-            f"fill in, in datasets/{answers.name}.yaml, from what is known beforehand and not from the rows: "
-            f"{', '.join(answers.unfilled)}; nothing trains before"
-        )
-    print(f"then: cd {target} && primorl check && dvc repro")
+        with replaced_file(file) as fresh:
+            fresh.write_text(entry[1], encoding="utf-8")
 
 
 def _public_fraction(target: Path) -> float:
-    """The share of units that a new project's settings make public."""
     from primorl.config.reading import read_yaml
 
     files = ("params.yaml", "datasets/defaults.yaml")

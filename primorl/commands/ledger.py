@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.paths import LEDGER_HEAD, MANIFEST, PARTITIONS
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ Examples:
 _EMPTY = "the ledger is empty: nothing was charged yet"
 _REPAIR = """Say what the ledger has lost, record again what can be, and begin a new head.
 
-Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names. The only
-command that mends that is this one. A project that joins a ledger of others begins its own head with it as well."""
+Nothing is charged while the head file is missing, or while the ledger lacks a charge that a file names; this command
+mends that. A project that joins a ledger of others begins its own head with it as well."""
 _COLUMNS = ("rec.", "reserved", "dataset", "stage", "state", "ε", "δ", "charge")
 
 
@@ -121,7 +121,7 @@ def _export(
 
 
 def _opened() -> "tuple[Reading, Ledger | None]":
-    """The settings that reading needs, and the ledger; None where nothing was charged yet.
+    """Open the ledger with the settings that reading needs; None where nothing was charged yet.
 
     Raises:
         PipelineError: there is no ledger, and files of the project name charges.
@@ -138,7 +138,7 @@ def _opened() -> "tuple[Reading, Ledger | None]":
 
 
 def _check(params: "Reading", ledger: "Ledger") -> str | None:
-    """What is to be said beside the records: of a ledger that others share, this project may have no head yet.
+    """Check the ledger against this project; return a note where it has no head of a shared ledger yet.
 
     Raises:
         PipelineError: the ledger lacks a charge that a file of the project names, the project's own has no head, or the
@@ -200,7 +200,7 @@ def _print_table(ledger: "Ledger", charges: "Sequence[Charge]", params: "Reading
 
 
 def _print_lost(ledger: "Ledger") -> None:
-    """The charges that a repair could not record again."""
+    """Print the charges that a repair could not record again."""
     from primorl.privacy.accounting.rounding import at_most
 
     for lost in ledger.lost().values():
@@ -213,7 +213,7 @@ def _print_lost(ledger: "Ledger") -> None:
 def _summary(
     record: int, version: "Registered", account: "Account", own: "Sequence[Charge]", params: "Reading"
 ) -> Iterator[str]:
-    """What was spent on a version, and what is left."""
+    """Write what was spent on a version, and what is left."""
     from primorl.privacy.accounting.rounding import at_most, left_of
 
     budget = params.privacy.budget

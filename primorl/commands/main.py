@@ -30,7 +30,7 @@ from primorl.commands import (
     summary,
     sweep,
 )
-from primorl.commands.folders import in_project
+from primorl.commands.arguments import in_project
 from primorl.project.errors import PipelineError
 from primorl.project.paths import LOCK
 
@@ -130,7 +130,6 @@ def _name(words: Sequence[str]) -> str:
 
 
 def _usage(wrong: typer.TyperException) -> str:
-    """What is wrong with a command line, in one line."""
     context = getattr(wrong, "ctx", None)
     path = "primorl" if context is None else context.command_path
     return f"{' '.join(wrong.format_message().split()).rstrip('.')}; see `{path} --help`"

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.errors import PipelineError
 from primorl.project.paths import POLICY
 

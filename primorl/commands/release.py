@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.errors import PipelineError
 from primorl.project.paths import PARAMS
 
@@ -54,10 +54,10 @@ def _run(
     from primorl.config import params
     from primorl.evaluation.wording import guarantee
     from primorl.release import bundle
+    from primorl.release.build import release
+    from primorl.release.card import promised
     from primorl.release.contents import SIGNATURE
-    from primorl.release.making import release
     from primorl.release.online_bundle import check_online, is_online, release_online
-    from primorl.release.pages import promised
 
     if policy is not None and check:
         raise PipelineError("--policy: found with --check, allowed without it")

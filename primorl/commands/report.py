@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 from primorl.project.paths import LATEST_REPORT
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def _run(
 
 
 def _where(chosen: "Params") -> str:
-    """Where the runs are found, as a sentence that holds no credentials."""
+    """Say where the runs are found, without credentials."""
     from urllib.parse import urlsplit
 
     from primorl.tracking.store import without_credentials

@@ -28,7 +28,7 @@ def _run(as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = 
     import json
 
     from primorl.evaluation.summary import Summary
-    from primorl.evaluation.table import text
+    from primorl.evaluation.wording import text
 
     found = Summary.read(SUMMARY)
     summary, stale = found.to_json(), other_files(found)
@@ -54,14 +54,3 @@ def online_row() -> str:
 def other_files(summary: "Summary") -> str | None:
     """Why the results are not of what ``models/`` holds, in a line; None: they are."""
     return summary.other_files(MODEL, MOPO if summary.variant == "mopo" else POLICY)
-
-
-def main() -> int:
-    """``python -m primorl.commands.summary``: the same as ``primorl summary``."""
-    from primorl.commands.main import main as primorl
-
-    return primorl(["summary"])
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from primorl.commands.folders import given_path
+from primorl.commands.arguments import given_path
 
 if TYPE_CHECKING:
     from primorl.sweeps.file import Sweep
-    from primorl.sweeps.rows import Row
-    from primorl.sweeps.trials import Trial
+    from primorl.sweeps.sweeping import Done
 
 _HELP = """Run the stages after partition for many settings, each in a folder of its own.
 
@@ -48,67 +47,53 @@ def _run(
         str | None, typer.Option(metavar="PARTITION", help="Submit each trial as a job; needs primorl[slurm].")
     ] = None,
 ) -> None:
-    from primorl.sweeps import rows as tables
+    from primorl.sweeps import sweeping
     from primorl.sweeps.file import read_sweep
-    from primorl.sweeps.folders import sweep_folder
+    from primorl.sweeps.rows import check_table_name
 
     sweep = read_sweep(file)
     if rows is not None:
-        tables.check_form(rows)
+        check_table_name(rows)
     if plan:
         from primorl.commands.sweep_plan import lines
 
         for line in lines(sweep):
             print(line)
     if rows is not None:
-        from primorl.sweeps.sweeping import write_table
-
-        finished = [row for row in tables.read_rows(sweep_folder(sweep.name)) if row.finished]
-        write_table(rows, sweep, finished)
-        print(f"{rows}: {len(finished)} finished trials of {sweep.name}")
-    if not plan and rows is None:
-        _run_missing(sweep, workers, slurm)
-
-
-def _run_missing(sweep: "Sweep", workers: int | None, slurm: str | None) -> None:
-    from primorl.sweeps.sweeping import run_sweep
-
-    done = run_sweep(sweep, workers=workers, slurm=slurm)
+        print(f"{rows}: {sweeping.write_finished(rows, sweep)} finished trials of {sweep.name}")
+    if plan or rows is not None:
+        return
+    done = sweeping.run_sweep(sweep, workers=workers, slurm=slurm)
     for warning in done.warnings:
         print(f"warning: {warning}", file=sys.stderr)
-    print(_table(done.trials, done.rows))
+    print(_table(sweep, done))
     if any(not row.finished for row in done.rows):
         raise typer.Exit(1)
 
 
-def _table(trials: "list[Trial]", rows: "list[Row]") -> str:
-    """A line for every trial: what varies, the result, its ε; below, why trials are not finished."""
+def _table(sweep: "Sweep", done: "Done") -> str:
+    """Write a line for every trial: what varies, the result, its ε; below, why trials are not finished."""
     from primorl.commands.printing import one_line, rendered
     from primorl.privacy.accounting.rounding import at_most
-    from primorl.sweeps.trials import short, varying
+    from primorl.sweeps.file import column_heads
 
-    keys, lines = varying(trials), []
-    by_name = {row.trial: row for row in rows}
-    for trial in trials:
-        row = by_name.get(trial.name)
-        if row is None:
-            continue
-        summary = row.summary
-        value = row.first("return_mean", "model_value")
-        epsilon = summary.get("epsilon")
+    heads, lines = column_heads(sweep.keys), []
+    for row in done.rows:
+        value, score = row.first("return_mean", "model_value"), row.first("normalized_score")
+        epsilon = row.summary.get("epsilon")
         lines.append(
             (
-                trial.name,
-                trial.case or "",
-                *(str(trial.settings.get(key, "")) for key in keys),
+                row.trial,
+                row.case or "",
+                *(str(row.settings.get(key, "")) for key in sweep.keys),
                 "" if value is None else f"{value:.4g}",
-                "" if summary.get("normalized_score") is None else f"{summary['normalized_score']:.4g}",
-                "" if not summary else "∞" if epsilon is None else at_most(epsilon, 4),
+                "" if score is None else f"{score:.4g}",
+                "" if not row.summary else "∞" if epsilon is None else at_most(epsilon, 4),
                 f"{row.seconds:.0f}",
                 row.status,
             )
         )
-    heads = short(keys)
     columns = ("trial", "case", *heads, "return", "score", "ε", "seconds", "")
     table = rendered(columns, lines, right=columns[2:-1], cut=("trial", "case", *heads))
-    return "\n".join([table, *(f"{row.trial} {row.status}: {one_line(row.error)}" for row in rows if row.error)])
+    unfinished = [f"{row.trial} {row.status}: {one_line(row.error)}" for row in done.rows if row.error]
+    return "\n".join([table, *unfinished])

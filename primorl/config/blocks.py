@@ -55,7 +55,7 @@ class PublicFile(Block):
     file: InnerPath
 
 
-EstimatorName = Literal["behaviour", "model_check", "lstd", "fqe", "dptd", "importance", "doubly_robust"]
+EstimatorName = Literal["behaviour", "model_check", "lstd", "dptd", "doubly_robust"]
 Estimators = dict[EstimatorName, Epsilon]
 """ε of each estimator that is asked, at `privacy.delta`."""
 
@@ -245,7 +245,7 @@ class Online(Block):
         appearances: how often one user is met at most, in different cohorts. All of them are paid for.
         cohort: m, users of one update.
         target_epsilon: ε of one user, at `Privacy.delta`; None: the non-private twin.
-        guarantee: ``strict``, or ``paper``: the papers' critic and normalisation, which guarantees nothing.
+        guarantee: always ``strict``; kept so that an older params.yaml is read and what it paid for is known again.
         start: of the policy: ``policy``, the offline one, or ``scratch``.
         algorithm: that makes the updates.
         learning_rate: of an update.
@@ -261,7 +261,7 @@ class Online(Block):
     appearances: Annotated[int, Within(ge=1, le=64)]
     cohort: Annotated[int, Within(ge=1, le=10**6)]
     target_epsilon: Epsilon | None
-    guarantee: Literal["strict", "paper"]
+    guarantee: Literal["strict"] = "strict"
     start: Literal["policy", "scratch"]
     algorithm: Literal["dp-pg", "dppg", "dp-npg", "dp-rebel"]
     learning_rate: Annotated[float, Within(ge=1e-9, le=1e3)]

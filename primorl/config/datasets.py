@@ -42,7 +42,7 @@ T = TypeVar("T")
 class ReplayOptions(Block):
     """``source: replay``: behaviour policies' whole training, recorded."""
 
-    backend: Literal["gymnasium", "envpool"] = "gymnasium"
+    backend: Literal["gymnasium"] = "gymnasium"  # files of earlier versions name it
     algorithm: Literal["ddpg", "td3", "sac", "dqn"]
     episodes: PositiveInt
     runs: Annotated[int, Within(gt=0, le=1024)] = 1

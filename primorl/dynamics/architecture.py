@@ -46,13 +46,13 @@ class Architecture:
     def of(cls, config: ModelConfig) -> Architecture:
         """The sizes that a stored model states."""
         return cls(
-            observation_size=config.observation_size,
-            action_size=config.action_size,
-            members=config.members,
-            hidden=config.hidden,
-            log_variance_low=config.log_variance_low,
-            log_variance_high=config.log_variance_high,
-            learned_termination=config.termination == LEARNED,
+            config.observation_size,
+            config.action_size,
+            config.members,
+            config.hidden,
+            config.log_variance_low,
+            config.log_variance_high,
+            config.termination == LEARNED,
         )
 
     @property

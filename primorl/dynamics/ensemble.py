@@ -1,5 +1,6 @@
 """A Gaussian dynamics ensemble: weights as plain tensors, its prediction, its loss, its file."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -51,17 +52,7 @@ def gaussian(output: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
 
 
 def forward(weights: Weights, inputs: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
-    """Mean and log-variance of the standardised targets.
-
-    Args:
-        weights: ``[N, in, out]`` and ``[N, 1, out]`` tensors.
-        inputs: standardised, ``[N, B, S + A]``.
-        low: lower bound of the log-variance.
-        high: upper bound of the log-variance.
-
-    Returns:
-        Two ``[N, B, S + 1]`` tensors.
-    """
+    """`gaussian` of the `outputs` for standardised ``inputs [N, B, S + A]``: two ``[N, B, S + 1]`` tensors."""
     return gaussian(outputs(weights, inputs), low, high)
 
 
@@ -261,6 +252,7 @@ class GaussianEnsemble:
                 raise _MismatchError(f"{name} is not made of float32 numbers")
         if len(tensors) != len(sizes):
             raise _MismatchError(f"{len(tensors)} tensors, config.json says {len(sizes)}")
+        weights = tuple(tensors[name] for name in sizes if name.startswith("layers."))
         normaliser = Normaliser(
             tensors["input_mean"], tensors["input_scale"], tensors["target_mean"], tensors["target_scale"]
         )
@@ -273,8 +265,18 @@ class GaussianEnsemble:
             config.reward_high,
             config.discrete_actions,
         )
-        weights = tuple(tensors[name] for name in sizes if name.startswith("layers."))
         return cls(shape, weights, normaliser, bounds, config.termination)
+
+
+def load_model(folder: str | os.PathLike[str], device: str = "cpu") -> GaussianEnsemble:
+    """Read a trained dynamics model: ``models/dynamics``, or ``dynamics`` in a released bundle.
+
+    Nothing in the files runs. ``model.predict(observation [B, S], action [B, A])`` gives what every member predicts.
+
+    Raises:
+        PipelineError: a file is missing or broken, or the files contradict each other; one line.
+    """
+    return GaussianEnsemble.load(Path(folder), torch.device(device))
 
 
 class _MismatchError(ValueError):

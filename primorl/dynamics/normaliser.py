@@ -1,6 +1,6 @@
 """Standardised inputs and targets of the dynamics model, from public data only."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -55,13 +55,7 @@ class Normaliser:
 
     def to(self, device: torch.device) -> "Normaliser":
         """The same maps on ``device``."""
-        return Normaliser(
-            self.input_mean.to(device),
-            self.input_scale.to(device),
-            self.target_mean.to(device),
-            self.target_scale.to(device),
-            self.flag,
-        )
+        return replace(self, **{name: value.to(device) for name, value in vars(self).items() if name != "flag"})
 
 
 def _positive(scale: Tensor) -> Tensor:

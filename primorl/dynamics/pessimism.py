@@ -24,7 +24,6 @@ def max_aleatoric(mean: Tensor, std: Tensor) -> Tensor:
     Returns:
         ``[B]``.
     """
-    del mean
     norms: Tensor = torch.linalg.vector_norm(std.square(), dim=-1)
     return norms.amax(0)
 
@@ -39,7 +38,6 @@ def max_pairwise_difference(mean: Tensor, std: Tensor) -> Tensor:
     Returns:
         ``[B]``.
     """
-    del std
     first, second = torch.triu_indices(mean.shape[0], mean.shape[0], offset=1, device=mean.device)
     gaps: Tensor = torch.linalg.vector_norm(mean[first] - mean[second], dim=-1)
     return gaps.amax(0)
@@ -55,7 +53,6 @@ def standardised_difference(mean: Tensor, std: Tensor) -> Tensor:
     Returns:
         ``[B]``, without a unit.
     """
-    del std
     gaps: Tensor = torch.linalg.vector_norm(mean - mean.mean(0), dim=-1)
     return gaps.amax(0)
 

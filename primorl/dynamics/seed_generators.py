@@ -1,6 +1,7 @@
 """Random numbers for several seeds side by side."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -26,29 +27,25 @@ class SeedGenerators:
 
     def randn(self, rows: int, *shape: int) -> Tensor:
         """Standard normal, ``[rows, ...]``."""
-        return self._drawn(
-            rows, lambda own, generator: torch.randn(own, *shape, generator=generator, device=self.device)
-        )
+        return self._drawn(torch.randn, rows, shape)
 
     def rand(self, rows: int, *shape: int) -> Tensor:
         """Uniform in [0, 1), ``[rows, ...]``."""
-        return self._drawn(
-            rows, lambda own, generator: torch.rand(own, *shape, generator=generator, device=self.device)
-        )
+        return self._drawn(torch.rand, rows, shape)
 
     def randint(self, high: int, rows: int, *shape: int) -> Tensor:
         """Uniform in 0 … high - 1, int64 ``[rows, ...]``."""
-        return self._drawn(
-            rows, lambda own, generator: torch.randint(high, (own, *shape), generator=generator, device=self.device)
-        )
+        return self._drawn(partial(torch.randint, high), rows, shape)
 
     def exponential(self, rows: int, *shape: int) -> Tensor:
         """Exponential with rate 1, ``[rows, ...]``."""
-        return self._drawn(
-            rows,
-            lambda own, generator: torch.empty(own, *shape, device=self.device).exponential_(generator=generator),
-        )
+        return self._drawn(_exponential, rows, shape)
 
-    def _drawn(self, rows: int, draw: Callable[[int, torch.Generator], Tensor]) -> Tensor:
-        parts = [draw(rows // len(self.generators), generator) for generator in self.generators]
+    def _drawn(self, draw: Callable[..., Tensor], rows: int, shape: tuple[int, ...]) -> Tensor:
+        size = (rows // len(self.generators), *shape)
+        parts = [draw(size, generator=generator, device=self.device) for generator in self.generators]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _exponential(size: tuple[int, ...], *, generator: torch.Generator, device: torch.device) -> Tensor:
+    return torch.empty(size, device=device).exponential_(generator=generator)

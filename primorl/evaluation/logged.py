@@ -1,14 +1,13 @@
-"""What MLflow is told of an evaluation: the pipeline's run has the results, the stage's the curve and the files."""
+"""Log an evaluation to MLflow: the pipeline's run gets the results, the stage's run the curve and the files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.results import Evaluation, Result
+from primorl.evaluation.statistics import NOTE, ModelValue
 from primorl.evaluation.summary import Score, Summary
-from primorl.evaluation.table import text
-from primorl.evaluation.wording import guarantee, worth
+from primorl.evaluation.wording import guarantee, text, worth
 from primorl.project.logs import Log, StageLog
 
 _COMPARED = ("dataset", "env_id", "variant", "seed", "private", "epsilon", "delta", "unit")
@@ -77,7 +76,7 @@ def log_summary(
 
 
 def note(summary: Mapping[str, Any]) -> str:
-    """A run's description in Markdown: its results, and how to get its files back.
+    """Describe a run in Markdown: its results, and how to get its files back.
 
     Args:
         summary: the content of ``metrics/summary.json``.

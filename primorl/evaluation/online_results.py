@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, ClassVar
 
-from primorl.evaluation.curve import draw_curve
 from primorl.evaluation.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
@@ -18,7 +17,7 @@ _Interval = tuple[float, float]
 
 @record
 class OnlineSummary:
-    """What learning from users brought (``metrics/online.json``). Returns are of the likeliest actions.
+    """Result of learning from users (``metrics/online.json``). Returns are of the likeliest actions.
 
     Raises:
         ValueError: users were met, and a figure is missing.
@@ -58,7 +57,7 @@ class OnlineSummary:
 
     @property
     def promise(self) -> str:
-        """What one user is promised, in one line."""
+        """State the promise to one user, in one line."""
         if self.epsilon is None:
             return f"nothing is promised: {'; '.join(self.void)}"
         return f"ε = {at_most(self.epsilon)}, δ = {at_most(self.delta or 0.0)} per {self.unit}"
@@ -95,12 +94,10 @@ def draw_online(path: Path, users: Sequence[int], returns: Sequence[MeanInterval
         returns: of the policy then.
         summary: of the run; its returns, over more episodes, are those of the first and the final policy.
     """
-    if not summary.met:
-        from matplotlib.figure import Figure
+    from primorl.evaluation.figures import draw_curve, draw_text  # matplotlib is slow to import
 
-        figure = Figure(figsize=(7, 1.5), dpi=120)
-        figure.text(0.5, 0.5, "Nobody was met: online.users and online.arrivals are null.", ha="center", va="center")
-        figure.savefig(path, format="png", metadata={"Software": None})
+    if not summary.met:
+        draw_text(path, "Nobody was met: online.users and online.arrivals are null.")
         return
     assert summary.return_before is not None
     assert summary.return_mean is not None

@@ -8,15 +8,11 @@ from typing import Any
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.evaluation.model_value import NOTE, ModelValue
 from primorl.evaluation.returns import episode_returns
-from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.statistics import NOTE, Estimate, MeanInterval, ModelValue
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError
-
-Estimate = MeanInterval | ModelValue
-"""The value of a policy: measured in the environment, or computed in the model."""
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,25 @@
-"""What a sample of returns says about their mean."""
+"""Estimates of a policy's value: a measured mean with its interval, or a value in the released model with its range."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
+from statistics import fmean
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 NORMAL_QUANTILE = 1.959963984540054
 """Half of the width of a normal 95% interval, in standard deviations."""
+
+NOTE = (
+    "the policy's mean return in the released model, not measured in the world: wrong wherever the model is, "
+    "and likely too high, for the policy was trained in this model"
+)
+"""Reliability of a `ModelValue`, in words."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +38,7 @@ class MeanInterval:
 
     @classmethod
     def of(cls, sample: npt.NDArray[np.float64]) -> Self:
-        """Mean ± t(0.975, n - 1)·s/√n of n independent values.
+        """Compute mean ± t(0.975, n - 1)·s/√n of n independent values.
 
         Raises:
             ValueError: fewer than two values, which have no spread.
@@ -42,5 +52,28 @@ class MeanInterval:
 
     @classmethod
     def over(cls, seeds: Sequence[Self]) -> Self:
-        """The mean of several policies' means, and the interval of their spread; of one policy, its own."""
+        """Average several policies' means, with the interval of their spread; keep a single policy's interval."""
         return seeds[0] if len(seeds) == 1 else cls.of(np.array([own.mean for own in seeds]))
+
+
+@dataclass(frozen=True)
+class ModelValue:
+    """Value in the released model: the mean over the ensemble's members, and the least and greatest of theirs."""
+
+    mean: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, by_member: "Tensor") -> Self:
+        """Summarise the members' values, ``[N]``."""
+        return cls(float(by_member.mean()), float(by_member.min()), float(by_member.max()))
+
+    @classmethod
+    def over(cls, seeds: Sequence[Self]) -> Self:
+        """Average several policies' values; the range is that of all members and policies."""
+        return cls(fmean(own.mean for own in seeds), min(own.low for own in seeds), max(own.high for own in seeds))
+
+
+Estimate = MeanInterval | ModelValue
+"""The value of a policy: measured in the environment, or computed in the model."""

@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from primorl.dynamics.config import Variant
-from primorl.evaluation.model_value import ModelValue
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.recommendation import Recommendation
-from primorl.evaluation.results import Estimate, Evaluation
-from primorl.evaluation.statistics import MeanInterval
+from primorl.evaluation.results import Evaluation
+from primorl.evaluation.statistics import Estimate, MeanInterval, ModelValue
 from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.files import file_sha256, write_json
 from primorl.project.records import Hexadecimal, Line, read_record, record, to_json

@@ -1,4 +1,4 @@
-"""Privacy statements and private answers in a line each, for tables and cards."""
+"""Results in words: privacy statements and private answers in a line each, and the summary as a table."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,7 +10,7 @@ ADVICE = {
     "keep": "Keep today's practice, whose clone is released",
     "more_data": "More data needed: neither the policy nor the clone is recommended",
 }
-"""What a recommendation says, in a few words."""
+"""Recommendations in a few words."""
 WHOSE = {
     "behaviour": "today's practice",
     "clone": "clone of today's practice",
@@ -19,11 +19,19 @@ WHOSE = {
     "zero_action": "zero actions",
     "model": "how wrong the model is",
 }
-"""Whose an answer is, by `Answer.of`, in the order in which answers are listed."""
+"""Names for `Answer.of`, in the order in which answers are listed."""
+_WHOSE = {  # of eight characters at most: the column is no wider
+    "behaviour": "today",
+    "clone": "clone",
+    "policy": "policy",
+    "random": "random",
+    "zero_action": "zeros",
+    "model": "model",
+}
 
 
 def guarantee(summary: Mapping[str, Any]) -> str:
-    """One line on privacy from ``metrics/summary.json``, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
+    """State a summary's privacy in one line, such as "ε = 1.20, δ = 1e-05 per trajectory"."""
     if not summary["private"]:
         return "not private"
     text = f"ε = {at_most(summary['epsilon'])}, δ = {at_most(summary['delta'])} per {summary['unit']}"
@@ -31,7 +39,7 @@ def guarantee(summary: Mapping[str, Any]) -> str:
 
 
 def account(summary: Mapping[str, Any]) -> str:
-    """One line on what all runs had spent on the same units, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
+    """State the cost of all runs on the same units in one line, such as "ε = 1.20, δ = 1e-05 in 3 charges when …"."""
     spent = summary["spent_on_dataset"]
     when = "when the model was made" if summary.get("private_evaluation") is None else "with the private evaluation"
     charges = f"{spent['charges']} charge{'s' if spent['charges'] != 1 else ''}"
@@ -45,9 +53,9 @@ def account(summary: Mapping[str, Any]) -> str:
 
 
 def value(number: float, ci95: Sequence[float] | None) -> str:
-    """A number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is not symmetric.
+    """Format a number with its 95% interval: "-12.31 ± 0.8", or "-12.31 [-13.5, -11.4]" where it is not symmetric.
 
-    What stands behind ± is rounded up, but for what floats add to a difference.
+    The number behind ± is rounded up, except for the rounding errors of the difference.
     """
     if ci95 is None:
         return f"{number:.4g}"
@@ -58,7 +66,7 @@ def value(number: float, ci95: Sequence[float] | None) -> str:
 
 
 def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """The private units' answer that says what the policy is worth, wherever one has to do.
+    """Choose the private units' answer that stands for the policy's value, wherever one has to do.
 
     Of the charged answers about its mean return it is the one whose interval has the least lower end; an answer without
     an interval counts only where none has one. None: they were not asked.
@@ -78,16 +86,91 @@ def worth(answers: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
 
 
 def source(answer: Mapping[str, Any]) -> str:
-    """Who says an answer and what it cost, such as "lstd (ε 0.2)" or "model (free)"."""
+    """Name an answer's estimator and its cost, such as "lstd (ε 0.2)" or "model (free)"."""
     price = "free" if answer["delta"] is None else f"ε {at_most(answer['epsilon'])}"
     return f"{answer['estimator']} ({price})"
 
 
 def discounted(discount: float) -> str:
-    """What is said of the private units' answers, such as ", discounted by γ = 0.95"; empty where γ is 1."""
+    """Name the discount of the private units' answers, ", discounted by γ = 0.95"; empty where γ is 1."""
     return "" if discount == 1 else f", discounted by γ = {discount:g}"
 
 
 def plural(unit: str) -> str:
-    """Several of a unit, such as "trajectories"."""
+    """Make the plural of a unit, such as "trajectories"."""
     return unit[:-1] + "ies" if unit.endswith("y") else unit + "s"
+
+
+def text(summary: dict[str, Any]) -> str:
+    """Format the content of ``metrics/summary.json`` as a short table of plain text.
+
+    Raises:
+        KeyError: an entry is missing.
+    """
+    score, seconds = summary["normalized_score"], summary["seconds"]
+    rows = [
+        ("dataset", f"{summary['dataset']} ({summary['env_id'] or 'no simulator'}), {summary['units']} private units"),
+        ("variant", f"{summary['variant']}, {_seeds(summary)}"),
+        ("privacy", f"{'of the policy: ' if summary['private'] else ''}{guarantee(summary)}"),
+        ("spent", f"{'' if summary['spent_on_dataset']['epsilon'] is None else 'in all: '}{account(summary)}"),
+        *_private_answers(summary),
+        *_value(summary).items(),
+        *_recommendation(summary),
+        ("score", ("none declared" if summary["env_id"] else "not measured") if score is None else f"{score:.1f}"),
+        (
+            "time",
+            f"{sum(seconds.values()):.0f} s: " + ", ".join(f"{name} {took:.0f}" for name, took in seconds.items()),
+        ),
+    ]
+    return "\n".join(f"{name:<8} {value}" for name, value in rows)
+
+
+def _private_answers(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What the private units get today, and would get; empty where nothing was asked."""
+    answers = sorted(summary.get("private_evaluation", ()), key=lambda answer: list(_WHOSE).index(answer["of"]))
+    said = [f"{value(each['value'], each['ci95'])} by {source(each)}" for each in answers]
+    note = {"clone": ", as it would be released"}  # drawn actions in a box may be worth something else
+    rows = [(_WHOSE[each["of"]], one + note.get(each["of"], "")) for one, each in zip(said, answers, strict=True)]
+    return [*rows, *([("model", summary["model_verdict"])] if "model_verdict" in summary else [])]
+
+
+def _recommendation(summary: dict[str, Any]) -> list[tuple[str, str]]:
+    """What to do with the policy; empty where an environment measured it."""
+    found = summary.get("recommendation")
+    return [] if found is None else [("advice", f"{ADVICE[found['answer']]}. {found['reason']}")]
+
+
+def _value(summary: dict[str, Any]) -> dict[str, str]:
+    """The return in the environment; without one, the value in the model."""
+    if summary["return_mean"] is None:
+        low, high = summary["model_value_range"]
+        spread = f"[{low:.4g}, {high:.4g}] over the {summary['model_value_members']} members{_over_seeds(summary)}"
+        if any(
+            (each["of"], each["estimator"]) == ("policy", "model") for each in summary.get("private_evaluation", ())
+        ):
+            spread += ", in other rollouts than those of `policy` above"
+        return {
+            "return": "not measured: there is no simulator",
+            "value": f"{summary['model_value']:.4g}  {spread}: {summary['model_value_note']}",
+        }
+    low, high = summary["return_ci95"]
+    over = _over_seeds(summary)
+    mean = f"{summary['return_mean']:.4g}  95% interval [{low:.4g}, {high:.4g}]"
+    rows = {"return": f"{mean}{over}, {summary['episodes']} episodes{' each' if over else ''}"}
+    if over:
+        rows["seeds"] = "; ".join(_of_seed(each) for each in summary["by_seed"]) + " over episodes"
+    return rows
+
+
+def _of_seed(result: dict[str, Any]) -> str:
+    """One seed's return with the interval over its episodes, which is not that over seeds."""
+    return f"{result['seed']}: {value(result['return_mean'], result['return_ci95'])}"
+
+
+def _over_seeds(summary: dict[str, Any]) -> str:
+    return f" over {len(summary['seeds'])} seeds" if len(summary.get("seeds", ())) > 1 else ""
+
+
+def _seeds(summary: dict[str, Any]) -> str:
+    seeds = summary.get("seeds", [summary["seed"]])
+    return f"{len(seeds)} seeds" if len(seeds) > 1 else f"seed {seeds[0]}"

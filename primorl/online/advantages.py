@@ -1,6 +1,4 @@
-"""Advantages of a user's steps: of her own data alone, unless a function says otherwise."""
-
-from typing import Literal
+"""Advantages and policy gradients of a user's steps, each computed from her own data alone."""
 
 import torch
 from torch import Tensor
@@ -8,18 +6,12 @@ from torch import Tensor
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories
 
-Guarantee = Literal["strict", "paper"]
-"""``strict``: what a user contributes depends on her data alone. ``paper``: as the papers do it, which voids ε."""
-
-COUPLED = "advantages are normalised over all users of a cohort, so that each depends on the data of the others"
-CARRIED = "a critic is carried from user to user outside the noised vector"
-
 _LEAST_SCALE = 1e-6
 _RIDGE = 1e-3
 
 
 def returns_to_go(met: Trajectories, discount: float) -> Tensor:
-    """Discounted sum of the rewards from each step to the end of its episode, ``[U, T]``; 0 at padding.
+    """Sum the discounted rewards from each step to the end of its episode, ``[U, T]``; 0 at padding.
 
     Where an episode was cut off, rewards go on as they were: the mean reward of the user's own steps for ever, so that
     the last steps before a time limit do not look worse than the first ones. In float64, so that equal returns are
@@ -39,9 +31,9 @@ def returns_to_go(met: Trajectories, discount: float) -> Tensor:
 
 
 def normalised(values: Tensor, valid: Tensor) -> Tensor:
-    """(value - mean) / standard deviation over each user's own valid steps, float32 ``[U, T]``; 0 at padding.
+    """Standardise over each user's own valid steps, float32 ``[U, T]``; 0 at padding.
 
-    A user whose values are all the same gets zeros.
+    A user whose values are all equal gets zeros.
     """
     weights = valid.to(values.dtype)
     counts = weights.sum(1, keepdim=True).clamp(min=1)
@@ -50,13 +42,8 @@ def normalised(values: Tensor, valid: Tensor) -> Tensor:
     return torch.where(scale > _LEAST_SCALE, centred / scale, 0.0).float()
 
 
-def normalised_over_cohort(values: Tensor, valid: Tensor) -> Tensor:
-    """The papers' normalisation, over the steps of all users together, ``[U, T]``. It couples users (`COUPLED`)."""
-    return normalised(values.view(1, -1), valid.view(1, -1)).view_as(values)
-
-
 def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, discount: float, decay: float) -> Tensor:
-    """GAE (Schulman et al. 2016, equation 16), ``[U, T]``; 0 at padding.
+    """Compute GAE (Schulman et al. 2016, equation 16), ``[U, T]``; 0 at padding.
 
     Â_t = δ_t + γλ Â_{t+1} inside an episode, δ_t = r_t + γ V(s_{t+1}) - V(s_t). V is 0 after a terminal step; it
     counts after one at which an episode was cut off.
@@ -78,7 +65,7 @@ def generalised_advantages(met: Trajectories, before: Tensor, after: Tensor, dis
 
 
 def own_baseline(network: PolicyNetwork, met: Trajectories, discount: float) -> tuple[Tensor, Tensor]:
-    """V of each user's observations and next ones, float64 ``[U, T]`` each: a ridge regression on her own returns.
+    """Estimate V of observations and next ones, float64 ``[U, T]`` each, by ridge regression on a user's own returns.
 
     Features are (s, s², t/T, 1), with s standardised as the policy does it. All users' normal equations are solved at
     once, each for herself.
@@ -105,3 +92,28 @@ def _features(network: PolicyNetwork, observations: Tensor, time: Tensor) -> Ten
     shape = (*observations.shape[:-1], 1)
     clock = time.double().view(1, -1, 1).expand(shape)
     return torch.cat([standardised, standardised.square(), clock, torch.ones_like(clock)], -1)
+
+
+def own_mean(values: Tensor, valid: Tensor) -> Tensor:
+    """Average over each user's own valid steps: ``[U, T]`` to ``[U, 1]``; 0 for a user without steps."""
+    return torch.where(valid, values, 0.0).sum(1, keepdim=True) / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def own_weights(valid: Tensor) -> Tensor:
+    """Weigh each step by one over the number of its user's steps, ``[U, T]``."""
+    return valid / valid.sum(1, keepdim=True).clamp(min=1)
+
+
+def policy_gradients(network: PolicyNetwork, parameters: Tensor, met: Trajectories, weights: Tensor) -> Tensor:
+    """Compute Σ_t w_t ∇ log π(a_t | s_t) of every user, ``[U, d]``. Sensitive."""
+    own = parameters.expand(met.users, -1).contiguous().requires_grad_()
+    logs = network.log_probabilities(own, met.observations, met.actions)
+    (gradients,) = torch.autograd.grad((logs * weights).sum(), own)
+    return gradients
+
+
+def within(vectors: Tensor, bound: float) -> Tensor:
+    """Scale vectors ``[.., n]`` to norm at most ``bound``."""
+    norms = torch.linalg.vector_norm(vectors, dim=-1, keepdim=True)
+    scaled: Tensor = vectors * (bound / norms).clamp(max=1.0)
+    return scaled

@@ -6,21 +6,10 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from primorl.online import critic
-from primorl.online.adam import Adam
-from primorl.online.advantages import (
-    CARRIED,
-    COUPLED,
-    Guarantee,
-    generalised_advantages,
-    normalised,
-    normalised_over_cohort,
-    own_baseline,
-)
+from primorl.online.advantages import generalised_advantages, normalised, own_baseline, within
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.returns import within
 from primorl.online.trajectories import Trajectories
 
 _AT_ONCE = 32
@@ -28,6 +17,39 @@ _AT_ONCE = 32
 
 RELEASED = "released_mean"
 """Among the values: the noisy mean of the cohort before, ``[d]``; zero before the first."""
+
+_FIRST_DECAY, _SECOND_DECAY, _LEAST = 0.9, 0.999, 1e-8
+
+
+@dataclass
+class Adam:
+    """Moments of gradients for many vectors at once (Kingma and Ba 2015, Algorithm 1).
+
+    Attributes:
+        first: ``[.., n]``.
+        second: ``[.., n]``.
+        steps: gradients so far; None where the moments need no correction for having begun at zero.
+    """
+
+    first: Tensor
+    second: Tensor
+    steps: int | None
+
+    @classmethod
+    def fresh(cls, like: Tensor) -> "Adam":
+        """Begin with moments of zero, which are corrected."""
+        return cls(torch.zeros_like(like), torch.zeros_like(like), 0)
+
+    def direction(self, gradient: Tensor) -> Tensor:
+        """Update the moments and return the uphill step of length 1."""
+        self.first = _FIRST_DECAY * self.first + (1 - _FIRST_DECAY) * gradient
+        self.second = _SECOND_DECAY * self.second + (1 - _SECOND_DECAY) * gradient.square()
+        if self.steps is None:
+            return self.first / (self.second.sqrt() + _LEAST)
+        self.steps += 1
+        first = self.first / (1 - _FIRST_DECAY**self.steps)
+        second = self.second / (1 - _SECOND_DECAY**self.steps)
+        return first / (second.sqrt() + _LEAST)
 
 
 @dataclass(frozen=True)
@@ -46,10 +68,9 @@ class DPPG:
     the noise of g̃ is as large as g̃, the first local steps go where the last noise went, each coordinate by a whole
     learning rate: hence zero is the default.
 
-    Where this departs from the paper (its privacy notes): with ``guarantee="strict"`` there is no critic; Â is GAE over
-    a linear baseline that is fitted inside the user's data (`own_baseline`), and normalised inside her data.
-    ``guarantee="paper"`` carries a critic from user to user without noise and normalises over the cohort: the statement
-    is void.
+    Where this departs from the paper: there is no critic, because one that is carried from user to user without noise
+    would void ε (`research.paper_mode`). Â is GAE over a linear baseline that is fitted inside the user's data
+    (`own_baseline`), and normalised inside her data.
 
     Attributes:
         clipping_norm: S.
@@ -60,7 +81,6 @@ class DPPG:
         decay: λ of GAE.
         learning_rate: η, on the released mean. The paper's table has one rate only, the local one.
         discount: γ.
-        guarantee: see above.
         local_steps: ``adam``, or ``gradient`` for plain steps, which suit runs of few cohorts: what a user contributes
             then follows her own gradients alone, and not the mean that was released before.
         moments: what Adam's begin at, see above.
@@ -77,40 +97,46 @@ class DPPG:
     decay: float = 0.95
     learning_rate: float = 1.0
     discount: float = 0.99
-    guarantee: Guarantee = "strict"
     local_steps: Literal["adam", "gradient"] = "adam"
     moments: Literal["zero", "released"] = "zero"
 
-    @property
-    def void(self) -> str | None:
-        """See `Update.void`."""
-        return None if self.guarantee == "strict" else f"{CARRIED}, and {COUPLED}"
-
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """See `Update.begin`."""
-        values = {PARAMETERS: parameters, RELEASED: torch.zeros_like(parameters)}
-        return values if self.guarantee == "strict" else values | critic.begin(network)
+        return {PARAMETERS: parameters, RELEASED: torch.zeros_like(parameters)}
 
     def updated(
         self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
     ) -> dict[str, Tensor]:
         """See `Update.updated`."""
-        schedule = self._schedule(met.steps, number)
-        carried: dict[str, Tensor] = {}
-        if self.guarantee == "strict":
-            before, after = own_baseline(network, met, self.discount)
-            raw = generalised_advantages(met, before, after, self.discount, self.decay)
-            advantages = normalised(raw, met.valid)
-        else:
-            before, after = (critic.estimates(network, values, x) for x in (met.observations, met.next_observations))
-            raw = generalised_advantages(met, before, after, self.discount, self.decay)
-            advantages = normalised_over_cohort(raw, met.valid)
-            carried = critic.fitted(network, values, met, raw + before, schedule, self.local_learning_rate)
+        before, after = own_baseline(network, met, self.discount)
+        raw = generalised_advantages(met, before, after, self.discount, self.decay)
+        schedule = self.schedule(met.steps, number)
+        return self.step(network, values, met, normalised(raw, met.valid), schedule, cohort)
+
+    def step(
+        self,
+        network: PolicyNetwork,
+        values: Values,
+        met: Trajectories,
+        advantages: Tensor,
+        schedule: list[Tensor],
+        cohort: Cohort,
+    ) -> dict[str, Tensor]:
+        """Release the mean of all local updates and move θ₀ along it.
+
+        Args:
+            network: shape of the policy.
+            values: released before.
+            met: what users did.
+            advantages: Â, ``[U, T]``.
+            schedule: see `schedule`.
+            cohort: the mechanism.
+        """
         bound = self.clipping_norm if cohort.noise_multiplier > 0 else float("inf")
         pieces = (slice(at, at + _AT_ONCE) for at in range(0, met.users, _AT_ONCE))
         deltas = (self.local_updates(network, values, met.of(own), advantages[own], schedule, bound) for own in pieces)
         mean = cohort.noisy_mean(deltas, self.clipping_norm)
-        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * mean, RELEASED: mean, **carried}
+        return {PARAMETERS: values[PARAMETERS] + self.learning_rate * mean, RELEASED: mean}
 
     def local_updates(
         self,
@@ -121,7 +147,7 @@ class DPPG:
         schedule: list[Tensor],
         bound: float,
     ) -> Tensor:
-        """θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
+        """Compute θ - θ₀ of every user, ``[U, d]``; zero for one without steps. Sensitive.
 
         Args:
             network: shape of the policy.
@@ -155,8 +181,8 @@ class DPPG:
         known = self.moments == "released" and bool(released.any())
         return Adam(rows, rows.square(), None) if known else Adam.fresh(rows)
 
-    def _schedule(self, steps: int, number: int) -> list[Tensor]:
-        """Numbers of the steps of every minibatch of every epoch, of public permutations."""
+    def schedule(self, steps: int, number: int) -> list[Tensor]:
+        """Draw the steps of every minibatch of every epoch by public permutations."""
         generator = torch.Generator().manual_seed(number)
         return [
             part

@@ -6,11 +6,10 @@ from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
-from typing_extensions import TypeVar
 
 from primorl.online.mechanism import Cohort, OnlinePlan
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import NetworkOf, OnDevice, Trajectories, Users
+from primorl.online.trajectories import Trajectories, Users
 from primorl.privacy.mechanism.plan import Plan
 
 PARAMETERS = "parameters"
@@ -20,29 +19,23 @@ _KEPT, _VALUE = "kept", "values."  # in checkpoints
 
 Values = Mapping[str, Tensor]
 
-Network = TypeVar("Network", bound=OnDevice, default=PolicyNetwork)
-Met = TypeVar("Met", bound=OnDevice, default=Trajectories)
-MetOf = TypeVar("MetOf", bound=OnDevice, contravariant=True, default=Trajectories)
 
-
-class Update(Protocol[NetworkOf, MetOf]):
+class Update(Protocol):
     """One private update. Its settings are its fields."""
 
     name: ClassVar[str]
 
     @property
     def releases(self) -> int:
-        """How many noisy means, or choices, it takes from one cohort."""
+        """Count the noisy means, or choices, that it takes from one cohort."""
 
-    @property
-    def void(self) -> str | None:
-        """Why its values are not made of releases alone, so that nothing is guaranteed; None: they are."""
+    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
+        """Return the values before the first cohort, `PARAMETERS` among them: public, or released before."""
 
-    def begin(self, network: NetworkOf, parameters: Tensor) -> dict[str, Tensor]:
-        """The values before the first cohort, `PARAMETERS` among them: public, or released before."""
-
-    def updated(self, network: NetworkOf, values: Values, met: MetOf, cohort: Cohort, number: int) -> dict[str, Tensor]:
-        """The values after a cohort: made of the values before and of what ``cohort`` releases, of nothing else.
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> dict[str, Tensor]:
+        """Compute the values after a cohort from the values before and from the cohort's releases, nothing else.
 
         Args:
             network: shape of the policy.
@@ -55,7 +48,7 @@ class Update(Protocol[NetworkOf, MetOf]):
 
 @dataclass(frozen=True)
 class OnlineState:
-    """What is carried from cohort to cohort. It is released, so it may be written down, unless `Update.void` is set.
+    """State of a run between two cohorts. It is released, so it may be written down.
 
     Attributes:
         values: tensors by name, see `Update`.
@@ -82,12 +75,12 @@ class OnlineState:
 
     @property
     def finished(self) -> bool:
-        """Whether all cohorts were used."""
+        """Tell whether all cohorts were used."""
         return self.started == self.cohorts
 
     @property
     def parameters(self) -> Tensor:
-        """The policy's, ``[d]``."""
+        """The policy's parameters, ``[d]``."""
         return self.values[PARAMETERS]
 
     @classmethod
@@ -128,10 +121,10 @@ class OnlineState:
 
 
 def learn(
-    update: Update[Network, Met],
-    network: Network,
+    update: Update,
+    network: PolicyNetwork,
     plan: OnlinePlan,
-    users: Users[Network, Met],
+    users: Users,
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
     *,

@@ -1,12 +1,11 @@
-"""What the users of one cohort did, padded to one length, and where it comes from."""
+"""The trajectories of one cohort's users, padded to one length, and their source."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
-from typing_extensions import TypeVar
 
 from primorl.online.network import PolicyNetwork
 
@@ -57,24 +56,10 @@ class Trajectories:
         return Trajectories(**{name: value.to(device) for name, value in vars(self).items()})
 
 
-class OnDevice(Protocol):
-    """What holds tensors: the shape of a policy, and what users did under it."""
-
-    def to(self, device: torch.device) -> Self:
-        """The same on a device."""
-
-
-NetworkOf = TypeVar("NetworkOf", bound=OnDevice, contravariant=True, default=PolicyNetwork)
-"""The shape of a policy: `PolicyNetwork`, or a language model."""
-
-MetBy = TypeVar("MetBy", bound=OnDevice, covariant=True, default=Trajectories)
-"""What the users of a cohort did: `Trajectories`, or answers to prompts."""
-
-
-class Users(Protocol[NetworkOf, MetBy]):
+class Users(Protocol):
     """People who can be met once under a policy: an environment that simulates them, or a service."""
 
-    def meet(self, numbers: Sequence[int], network: NetworkOf, parameters: Tensor) -> MetBy:
+    def meet(self, numbers: Sequence[int], network: PolicyNetwork, parameters: Tensor) -> Trajectories:
         """Let users act under a policy and bring back what they did, U = len(numbers).
 
         Args:

@@ -1,22 +1,23 @@
-"""A cloned behaviour: a stochastic policy, the policy like any other that is released of it, and its files."""
+"""A cloned behaviour: a stochastic policy, the released policy that is made of it, its files, a KL constraint to it."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from primorl.dynamics.config import PublicLosses, Variant
+from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import soft_bounded
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy import exported
-from primorl.policy.exported import DeterministicPolicy, Layers, Names
-from primorl.policy.saved import SCALES
-from primorl.project.elapsed import ElapsedTime
+from primorl.policy.exported import DeterministicPolicy, Layers
+from primorl.policy.loaded import SCALES
+from primorl.policy.replay import Scaling
 from primorl.project.errors import PipelineError
 from primorl.project.records import read_record, record, write_record
 from primorl.project.values import Within
@@ -24,6 +25,7 @@ from primorl.project.values import Within
 FILE, SPREAD = "behaviour.json", "spread.safetensors"
 _NOT_THERE = "run `dvc repro clone_behaviour` to make it; what was paid for is restored at no cost"
 
+_LOG_ROOT = 0.5 * math.log(2 * math.pi)
 _Count = Annotated[int, Within(ge=1)]
 
 
@@ -137,7 +139,7 @@ class BehaviourPolicy:
         if self.discrete_actions:
             return (self.log_probabilities(observation) * action).sum(-1)
         mean, std = self.mean_and_std(observation)
-        return (-0.5 * ((action - mean) / std).square() - std.log() - 0.5 * math.log(2 * math.pi)).sum(-1)
+        return (-0.5 * ((action - mean) / std).square() - std.log() - _LOG_ROOT).sum(-1)
 
     def sample(self, observation: Tensor, generators: SeedGenerators) -> Tensor:
         """Draw an action for each row: ``[B, S]`` to ``[B, A]``, one-hot, or scaled to and held within [-1, 1]."""
@@ -180,6 +182,79 @@ class BehaviourPolicy:
         rows = (observation - self.policy.observation_mean) / self.policy.observation_scale
         output = exported.mlp(layers, rows.reshape(1, -1, rows.shape[-1]))
         return output.view(*observation.shape[:-1], -1)
+
+
+@dataclass(frozen=True)
+class Normals:
+    """Independent normals, truncated to [-1, 1], so that the divergence from them can fall to zero.
+
+    Attributes:
+        mean: of the normals, ``[.., A]``, within [-1, 1].
+        std: of the normals, ``[.., A]``.
+    """
+
+    mean: Tensor
+    std: Tensor
+
+    def log_density(self, action: Tensor) -> Tensor:
+        """Of ``action [.., A]`` in [-1, 1]: ``[..]``."""
+        inside = torch.special.ndtr((1 - self.mean) / self.std) - torch.special.ndtr((-1 - self.mean) / self.std)
+        normal = -0.5 * ((action - self.mean) / self.std).square() - self.std.log() - _LOG_ROOT
+        density: Tensor = (normal - inside.log()).sum(-1)
+        return density
+
+    def slope(self, action: Tensor) -> Tensor:
+        """∂ log density / ∂ action, ``[.., A]``."""
+        return (self.mean - action) / self.std.square()
+
+
+@dataclass(frozen=True)
+class KLConstraint:
+    """A prior as G policies see it, and how far from it each of them may go.
+
+    Attributes:
+        prior: π_b.
+        scaling: of the observations that are asked about.
+        targets: κ of every policy, ``[G]``: what α holds the divergence KL(π‖π_b) at.
+    """
+
+    prior: BehaviourPolicy
+    scaling: Scaling
+    targets: Tensor
+
+    @classmethod
+    def of(
+        cls, prior: BehaviourPolicy, scaling: Scaling, divergences: Sequence[float], device: torch.device
+    ) -> "KLConstraint":
+        """One target a policy: ``divergences`` are per dimension of actions in a box, or in all if they are discrete.
+
+        Raises:
+            ValueError: the prior's actions are of the other kind.
+        """
+        if prior.discrete_actions != scaling.discrete_actions:
+            raise ValueError("prior and model must both have discrete actions, or neither")
+        dimensions = 1 if scaling.discrete_actions else scaling.columns.action_size
+        return cls(prior, scaling, dimensions * torch.tensor(list(divergences), device=device))
+
+    def initial_actor(self, hidden: Sequence[int]) -> Layers | None:
+        """The prior's own layers, one network, for a policy to begin with; None: its hidden layers have other sizes.
+
+        Args:
+            hidden: units of each hidden layer of the policy.
+        """
+        layers = self.prior.actor_layers(self.scaling.observation_mean, self.scaling.observation_scale)
+        return layers if [bias.shape[-1] for bias in layers[1:-2:2]] == list(hidden) else None
+
+    def normals(self, observation: Tensor) -> Normals:
+        """For standardised observations ``[.., S]``."""
+        return Normals(*self.prior.mean_and_std(self._raw(observation)))
+
+    def log_probabilities(self, observation: Tensor) -> Tensor:
+        """For standardised observations ``[.., S]``: ``[.., A]``."""
+        return self.prior.log_probabilities(self._raw(observation))
+
+    def _raw(self, observation: Tensor) -> Tensor:
+        return observation * self.scaling.observation_scale + self.scaling.observation_mean
 
 
 @dataclass(frozen=True)
@@ -228,47 +303,30 @@ def save(
     folder: Path,
     behaviour: BehaviourPolicy,
     *,
-    variant: Variant,
-    environment: str | None,
-    names: Names | None,
-    elapsed: ElapsedTime | None = None,
-    observation_range: tuple[Tensor, Tensor] | None,
     rounds: int,
     engine_version: int,
     public_loss: PublicLosses | None,
+    **facts: Any,
 ) -> None:
-    """Write the files of a policy (`exported.save`), and ``behaviour.json`` and ``spread.safetensors``.
+    """Write the files of a policy, and ``behaviour.json`` and ``spread.safetensors``.
 
     Args:
         folder: an existing folder.
         behaviour: the clone.
-        variant: ``dynamics.variant`` of params.yaml.
-        environment: id of the Gymnasium environment; None: no simulator.
-        names: of the dimensions of observations, then of the actions.
-        elapsed: the dimension that is the time since the row before; None: there is none.
-        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
         rounds: in the weights.
         engine_version: of the engine that trained it.
         public_loss: on the public split, if there is one.
+        facts: variant, environment, names and whatever else `exported.save` takes.
     """
-    exported.save(
-        folder,
-        [behaviour.policy],
-        variant=variant,
-        policy="models/behaviour",
-        environment=environment,
-        names=names,
-        elapsed=elapsed,
-        observation_range=observation_range,
-        drawn=behaviour.discrete_actions,
-    )
+    exported.save(folder, [behaviour.policy], policy="models/behaviour", drawn=behaviour.discrete_actions, **facts)
     if behaviour.spread is not None:
         parts = zip(("weight", "bias"), behaviour.spread, strict=True)
         save_file({name: part.detach().float().cpu().contiguous() for name, part in parts}, folder / SPREAD)
-    BehaviourConfig(
+    config = BehaviourConfig(
         made=True,
         log_variance=behaviour.log_variance,
         rounds=rounds,
         engine_version=engine_version,
         public_loss=public_loss,
-    ).write(folder)
+    )
+    config.write(folder)

@@ -11,7 +11,7 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.config import Variant
 from primorl.policy.config import CandidateRecord, Folder, PolicyConfig
-from primorl.policy.saved import EPOCHS, FINAL, SCALES, SavedPolicy, layer_names, read_epochs, read_policy
+from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.files import file_sha256
 
@@ -98,20 +98,17 @@ class DeterministicPolicy:
         return replace(self, layers=tuple(layer[number : number + 1] for layer in self.layers))
 
     @classmethod
-    def load(cls, folder: Path) -> "DeterministicPolicy":
+    def load(cls, folder: Path, name: str = FINAL) -> "DeterministicPolicy":
         """Read the final policy (P = 1) that `save` wrote; raises what `read_policy` raises."""
-        return cls._of(read_policy(folder))
+        saved = read_policy(folder, name)
+        layers = tuple(map(torch.from_numpy, saved.layers))
+        scales = {name: torch.from_numpy(getattr(saved, name)) for name in SCALES}
+        return cls(layers, **scales, discrete_actions=saved.discrete_actions)
 
     @classmethod
     def load_epochs(cls, folder: Path) -> "DeterministicPolicy":
         """Read the policies at the end of every epoch (P = epochs); raises what `read_policy` raises."""
-        return cls._of(read_epochs(folder))
-
-    @classmethod
-    def _of(cls, saved: SavedPolicy) -> "DeterministicPolicy":
-        layers = tuple(map(torch.from_numpy, saved.layers))
-        scales = {name: torch.from_numpy(getattr(saved, name)) for name in SCALES}
-        return cls(layers, **scales, discrete_actions=saved.discrete_actions)
+        return cls.load(folder, EPOCHS)
 
 
 def save(

@@ -1,21 +1,78 @@
-"""A trained policy, ready for use. Needs numpy, safetensors and pydantic, and no torch."""
+"""A trained policy on NumPy: its files, the observations that callers give, its actions.
 
+Needs numpy, safetensors and pydantic, and no torch. Runs nothing from the files, and guesses nothing.
+"""
+
+import itertools
 import os
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
 
-from primorl.policy.observations import ObservationError as ObservationError  # part of this module's interface
-from primorl.policy.observations import matrix
-from primorl.policy.saved import Array, SavedPolicy, read_policy
+from primorl.policy.config import FILE as CONFIG
+from primorl.policy.config import PolicyConfig
+from primorl.project.elapsed import ElapsedTime
+from primorl.project.errors import PipelineError
+
+FINAL, EPOCHS = "policy.safetensors", "epochs.safetensors"
+SCALES = ("observation_mean", "observation_scale", "action_low", "action_high")
+_KINDS_OF_NUMBERS = "biuf"  # of NumPy's types: truth values, whole numbers, floating-point numbers
+
+Array = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float64]
+
+
+class ObservationError(PipelineError, ValueError):
+    """An observation that a policy cannot be asked about; the message is one line."""
 
 
 class OutsideRangeError(ObservationError):
     """A finite observation that lies far outside the public range, so that an action would be a guess."""
+
+
+class _MismatchError(ValueError):
+    """Two files of one policy that contradict each other."""
+
+
+@dataclass(frozen=True)
+class SavedPolicy:
+    """What the files of P policies of one shape hold.
+
+    Attributes:
+        layers: weights ``[P, out, in]`` and biases ``[P, 1, out]`` in turn.
+        observation_mean: ``[S]``, of the public normaliser.
+        observation_scale: ``[S]``, of the public normaliser; positive.
+        action_low: ``[A]``.
+        action_high: ``[A]``; above ``action_low``.
+        discrete_actions: whether actions are 0 … A - 1.
+        drawn: whether a discrete action is drawn, with probabilities softmax(output).
+        observation_range: the lowest and the highest public value of each dimension, ``[S]`` each; None if the files
+            do not say.
+        simulated: whether the policy is for a simulator, and not for what a log tells of.
+        observation_names: of each dimension; empty if the files do not say.
+        action_names: of each dimension, or of each discrete action; empty if the files do not say.
+        elapsed: the dimension that is the time since the row before; None: there is none.
+    """
+
+    layers: tuple[Array, ...]
+    observation_mean: Array
+    observation_scale: Array
+    action_low: Array
+    action_high: Array
+    discrete_actions: bool
+    drawn: bool
+    observation_range: tuple[Array, Array] | None
+    simulated: bool
+    observation_names: tuple[str, ...]
+    action_names: tuple[str, ...]
+    elapsed: ElapsedTime | None = None
 
 
 @dataclass(frozen=True)
@@ -72,7 +129,7 @@ class Policy:
             ObservationError: the width is wrong, a column is missing, or a value is missing, masked or not a finite
                 real number. Text is never read as a number.
         """
-        values, single = self._values(observation)
+        values, single = matrix(observation, self.observation_names, self.observation_size)
         unknown, outside = self._unanswerable(values)
         self._refuse(unknown, "is not a finite number", single)
         self._refuse(outside, "lies far outside the public range", single, self.saved.observation_range)
@@ -95,7 +152,7 @@ class Policy:
         Raises:
             ObservationError: not real numbers, a column is missing, or not of shape ``[n, S]``.
         """
-        values, single = self._values(observations)
+        values, single = matrix(observations, self.observation_names, self.observation_size)
         if single:
             size = self.observation_size
             raise ObservationError(f"observations: found shape {size}; allowed: [n, {size}]")
@@ -126,10 +183,6 @@ class Policy:
         with np.errstate(over="ignore"):
             unknown = ~np.isfinite(values.astype(np.float32))
         return unknown, (values < low) | (values > high)
-
-    def _values(self, observation: Any) -> tuple[npt.NDArray[np.float64], bool]:
-        """``[n, S]``, and whether there was one observation and no batch."""
-        return matrix(observation, self.observation_names, self.observation_size)
 
     def _refuse(
         self,
@@ -177,3 +230,153 @@ def load_policy(folder: str | os.PathLike[str]) -> Policy:
         PipelineError: a file is missing or broken, or the files contradict each other; one line.
     """
     return Policy(read_policy(Path(folder)))
+
+
+def read_policy(folder: Path, name: str = FINAL) -> SavedPolicy:
+    """Read the final policy of a folder (P = 1), or with ``EPOCHS`` those at the end of every epoch (P = epochs).
+
+    Raises:
+        PipelineError: a file is missing or broken, or the files contradict each other.
+    """
+    path = folder / name
+    config = PolicyConfig.read(folder)
+    try:
+        tensors = load_file(path)
+        shapes = _shapes(config, 1 if name == FINAL else config.epochs)
+        _check(tensors, shapes)
+        if config.elapsed is not None and config.elapsed.name not in (config.observation_names or ()):
+            raise _MismatchError(f"elapsed in {CONFIG} is no dimension of the observation")
+        return SavedPolicy(
+            layers=tuple(tensors[layer] for layer in shapes if layer not in SCALES),
+            **{scale: tensors[scale] for scale in SCALES},
+            discrete_actions=config.discrete_actions,
+            drawn=config.discrete_actions and config.drawn,
+            observation_range=_range(config),
+            simulated=config.environment is not None,
+            observation_names=_names(config.observation_names, config.observation_size),
+            action_names=_names(config.action_names, config.action_size),
+            elapsed=config.elapsed,
+        )
+    except FileNotFoundError:
+        raise PipelineError(f"{path}: not there; run `dvc repro optimize_policy` to make it") from None
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, OverflowError) as broken:
+        reason = broken if isinstance(broken, _MismatchError) else type(broken).__name__
+        raise PipelineError(f"{path}: not a policy ({reason}); run `dvc repro optimize_policy` again") from None
+
+
+def layer_names(layers: int) -> list[str]:
+    """Names of the weights and biases of so many layers, as the files have them."""
+    return [f"layers.{layer}.{part}" for layer in range(layers) for part in ("weight", "bias")]
+
+
+def _shapes(config: PolicyConfig, P: int) -> dict[str, tuple[int, ...]]:
+    """The shape that ``config.json`` gives to every tensor, layers first and in order."""
+    S, A = config.observation_size, config.action_size
+    sizes = (S, *config.hidden, A)
+    layers = [
+        shape for inputs, outputs in itertools.pairwise(sizes) for shape in ((P, outputs, inputs), (P, 1, outputs))
+    ]
+    shapes = dict(zip(layer_names(len(sizes) - 1), layers, strict=True))
+    return shapes | {name: (S if name.startswith("observation") else A,) for name in SCALES}
+
+
+def _check(tensors: Mapping[str, npt.NDArray[Any]], shapes: Mapping[str, tuple[int, ...]]) -> None:
+    for name, shape in shapes.items():
+        found = tensors[name]
+        if found.shape != shape:
+            raise _MismatchError(f"{name} has shape {found.shape}, {CONFIG} says {shape}")
+        if found.dtype != np.float32 or not np.isfinite(found).all():
+            raise _MismatchError(f"{name} is not made of finite float32 numbers")
+    if len(tensors) != len(shapes):
+        raise _MismatchError(f"{len(tensors)} tensors, {CONFIG} says {len(shapes)}")
+    if (tensors["action_low"] >= tensors["action_high"]).any() or (tensors["observation_scale"] <= 0).any():
+        raise _MismatchError("a scale that is not positive")
+
+
+def _range(config: PolicyConfig) -> tuple[Array, Array] | None:
+    if config.observation_low is None or config.observation_high is None:
+        return None
+    low, high = (np.asarray(side, dtype=np.float32) for side in (config.observation_low, config.observation_high))
+    size = config.observation_size
+    if low.shape != (size,) or high.shape != (size,) or not (low <= high).all():
+        raise _MismatchError(f"observation_low and observation_high in {CONFIG} are not {size} ranges")
+    return low, high
+
+
+def _names(names: tuple[str, ...] | None, size: int) -> tuple[str, ...]:
+    if names and len(names) != size:
+        raise _MismatchError(f"{CONFIG} has {len(names)} names for {size} dimensions")
+    return names or ()
+
+
+def matrix(observation: Any, names: Sequence[str], size: int) -> tuple[Floats, bool]:
+    """``[n, S]`` with NaN for a missing value, and whether there was one observation and no batch.
+
+    Args:
+        observation: ``[S]`` or ``[n, S]``: an array, a list or a tensor; or a table, whose columns are found by name.
+        names: of the S dimensions; empty: a table's columns are taken in their order.
+        size: S.
+
+    Raises:
+        ObservationError: the width is wrong, a column is missing, or there is something else than real numbers.
+    """
+    if hasattr(observation, "detach"):  # a tensor, of any device
+        observation = observation.detach().cpu()
+    there = _columns(observation) if names else None
+    if there is None:
+        values = _real(observation, "observation")
+    else:
+        if missing := [name for name in names if name not in there]:
+            raise ObservationError(
+                f"observation: found no column {', '.join(missing)}; needed are {', '.join(names)}; or give an array "
+                "with its columns in this order"
+            )
+        try:
+            columns = [_real(observation[name], f"observation: column {name!r}") for name in names]
+        except KeyError:  # Arrow, of a name that is there twice
+            columns = []
+        if len({column.shape for column in columns}) != 1:
+            raise ObservationError(
+                "observation: found a column twice, or columns of different lengths; give each once, all of one length"
+            )
+        values = np.stack(columns, axis=-1)
+    single = values.ndim == 1
+    if values.ndim not in (1, 2) or values.shape[-1] != size:
+        shape = "x".join(map(str, values.shape)) or "a single number"
+        raise ObservationError(f"observation: found shape {shape}; allowed: [{size}] or [n, {size}]")
+    return values[None] if single else values, single
+
+
+def _columns(observation: Any) -> list[Any] | None:
+    """Names of the columns of a dict or of a table of pandas, Arrow or Polars; None: it has no names."""
+    if callable(keys := getattr(observation, "keys", None)):
+        return list(keys())
+    for attribute in ("column_names", "columns"):  # Arrow's `columns` are no names
+        if (found := getattr(observation, attribute, None)) is not None:
+            return list(found)
+    return None
+
+
+def _real(given: Any, what: str) -> Floats:
+    """Float64. Text is not read as numbers, no imaginary part is dropped, and what is masked or None is NaN."""
+    try:
+        if hasattr(given, "detach"):
+            given = given.detach().cpu()
+        parts = isinstance(given, list | tuple) and any(isinstance(part, np.ma.MaskedArray) for part in given)
+        found = np.ma.array(given) if parts else np.asanyarray(given)
+        if found.dtype.kind == "O":
+            known = all(value is None or _is_real(value) for value in np.ma.getdata(found).flat)
+        else:
+            known = found.dtype.kind in _KINDS_OF_NUMBERS
+        if known:
+            return np.asarray(np.ma.filled(found.astype(np.float64), np.nan))
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        pass
+    raise ObservationError(f"{what}: not numbers; give real numbers, all rows of one width, and NaN for a missing one")
+
+
+def _is_real(value: Any) -> bool:
+    """Whether an object is a number, and not text or a complex number that could be made one."""
+    if isinstance(value, np.generic):
+        return value.dtype.kind in _KINDS_OF_NUMBERS
+    return hasattr(value, "__float__")

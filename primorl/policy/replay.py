@@ -6,17 +6,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.exported import in_bounds
-from primorl.policy.model import Model
 from primorl.project.errors import PipelineError
 
 _GATHERED_AT_ONCE = 16  # batches: rows lie far apart, and two threads wait for memory at once
 
 
-@dataclass(frozen=True)
 class ReplayColumns:
-    """Where the parts of a transition lie in its row.
+    """Where the parts of a transition lie in its row: next_observation, observation, action, reward, continues.
 
     One row a transition makes a batch a single gather; next_observation comes first so that the critics'
     input (observation, action) is one slice. Observations are standardised, actions lie in [-1, 1] or are one-hot
@@ -24,43 +23,13 @@ class ReplayColumns:
     termination, 1 otherwise.
     """
 
-    observation_size: int
-    action_size: int
-
-    @property
-    def width(self) -> int:
-        """Length of a row, 2 S + A + 2."""
-        return 2 * self.observation_size + self.action_size + 2
-
-    @property
-    def next_observation(self) -> slice:
-        """S columns."""
-        return slice(0, self.observation_size)
-
-    @property
-    def observation(self) -> slice:
-        """S columns."""
-        return slice(self.observation_size, 2 * self.observation_size)
-
-    @property
-    def action(self) -> slice:
-        """A columns."""
-        return slice(2 * self.observation_size, 2 * self.observation_size + self.action_size)
-
-    @property
-    def observation_action(self) -> slice:
-        """S + A columns."""
-        return slice(self.observation_size, 2 * self.observation_size + self.action_size)
-
-    @property
-    def reward(self) -> int:
-        """One column."""
-        return self.width - 2
-
-    @property
-    def continues(self) -> int:
-        """One column."""
-        return self.width - 1
+    def __init__(self, observation_size: int, action_size: int) -> None:
+        self.observation_size, self.action_size = observation_size, action_size
+        S, end = observation_size, 2 * observation_size + action_size
+        self.next_observation, self.observation = slice(0, S), slice(S, 2 * S)
+        self.action, self.observation_action = slice(2 * S, end), slice(S, end)
+        self.reward, self.continues = end, end + 1
+        self.width = end + 2
 
 
 @dataclass(frozen=True)
@@ -84,7 +53,7 @@ class Scaling:
     discrete_actions: bool = False
 
     @classmethod
-    def of(cls, model: Model, reward_scale: float) -> "Scaling":
+    def of(cls, model: PessimisticModel, reward_scale: float) -> "Scaling":
         """The scales of ``model``.
 
         Raises:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.model import Model
 from primorl.policy.replay import Scaling
 
 Act = Callable[[Tensor], Tensor]
@@ -43,7 +43,7 @@ class Rollouts:
 
     def __init__(
         self,
-        model: Model,
+        model: PessimisticModel,
         scaling: Scaling,
         starts: Tensor,
         *,

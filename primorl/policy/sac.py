@@ -11,25 +11,29 @@ out by hand (`tests/policy/reference.py` has the same by autograd), which leaves
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
+from torch.nn.functional import one_hot, softplus
 
+from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.policy.actor_critic import ActorCritic
-from primorl.policy.exported import DeterministicPolicy
-from primorl.policy.model import Model
-from primorl.policy.networks import Networks
-from primorl.policy.prior import Leash, Prior
+from primorl.policy.behaviour import BehaviourPolicy, KLConstraint
+from primorl.policy.exported import DeterministicPolicy, side_by_side
+from primorl.policy.networks import Adam, Networks, initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.rollouts import Rollouts
 from primorl.policy.settings import SacConfig
-from primorl.policy.squashed import Squashed
 from primorl.project.errors import PipelineError
+
+_LOG_STD_LOW, _LOG_STD_HIGH = -20.0, 2.0  # Haarnoja's own code: keeps exp() and the entropy finite
+_LOG_CONSTANT = 0.5 * math.log(2 * math.pi) + 2 * math.log(2.0)
+_CONSTRAINT_RATE, _CONSTRAINT_GRADIENT = 3e-3, 1.0  # at Adam's rate α does not get there within a training
+_CONSTRAINT_LOG_ALPHA = (-7.0, 5.0)
 
 Sampler = Callable[[ReplayBuffer, int, int, SeedGenerators], Iterator[Tensor]]
 """From the model's buffer, a number of updates and a batch size to as many batches of rows ``[G, B, width]``.
@@ -53,18 +57,195 @@ class Epoch:
     policies: DeterministicPolicy
 
 
-class _Drawn(NamedTuple):
-    """Actions that the actor drew.
+class ActorCritic(ABC):
+    """Actor, twin critics, their targets and α of every seed, and the one step that improves them.
 
-    Attributes:
-        sample: the actions, and how they came about.
-        cost: what α multiplies, ``[G, B]``: log π(a|s), less the prior's if there is one.
-        pull: the slope of -log π_b(a|s) in the action, ``[G, B, A]``; None: there is no prior.
+    Args:
+        config: see `SacConfig`.
+        columns: layout of the rows given to ``update``.
+        generators: of the actions' randomness; the networks live on their device.
+        seeds: of initial weights; one policy each.
+        outputs: of the actor.
+        values: input and output size of each critic.
+        target_entropy: H̄.
+        constraint: a prior π_b that every policy is held near; None: there is none. With one,
+            log π(a|s) - log π_b(a|s) takes the place of log π(a|s) everywhere, and κ that of -H̄. A prior with the
+            hidden layers of ``config`` is also where every actor begins.
     """
 
+    def __init__(
+        self,
+        config: SacConfig,
+        columns: ReplayColumns,
+        generators: SeedGenerators,
+        seeds: Sequence[int],
+        *,
+        outputs: int,
+        values: tuple[int, int],
+        target_entropy: float,
+        constraint: KLConstraint | None = None,
+    ) -> None:
+        self._config = config
+        self._target_entropy = target_entropy
+        self._constraint = constraint
+        self._columns = columns
+        self._generators = generators
+        device, G = generators.device, len(seeds)
+        actors, critics = [], []
+        begun = None if constraint is None else constraint.initial_actor(config.hidden)
+        for seed in seeds:
+            initial = torch.Generator().manual_seed(seed)
+            random = initial_layers((columns.observation_size, *config.hidden, outputs), 1, initial)
+            actors.append(begun or random)
+            critics.append(initial_layers((values[0], *config.hidden, values[1]), 2, initial))
+        self.actor, self.critic = (Networks(side_by_side(parts), device) for parts in (actors, critics))
+        self.target = self.critic.copy()
+        self.log_alpha = torch.zeros(G, device=device)
+        self._alpha_gradient = torch.zeros_like(self.log_alpha)
+        self._critic_adam = Adam([self.critic.vector], [self.critic.gradient], config.learning_rate)
+        learned, gradients = [self.actor.vector], [self.actor.gradient]
+        if constraint is None:
+            learned, gradients = [*learned, self.log_alpha], [*gradients, self._alpha_gradient]
+        self._actor_adam = Adam(learned, gradients, config.learning_rate)
+        self._figures = ("critic_loss", "actor_loss", "q_mean", "divergence" if constraint else "entropy", "alpha")
+        self._sums = torch.zeros(len(self._figures), G, device=device)
+        self._updates = 0
+
+    @abstractmethod
+    def act(self, observation: Tensor) -> Tensor:
+        """Sample actions for standardised observations: ``[G, B, S]`` to ``[G, B, A]``, in [-1, 1] or one-hot."""
+
+    @abstractmethod
+    def _look(self, rows: Tensor) -> tuple[Any, Any]:
+        """The actor at s' and at s, in one product for both: it does not change in between."""
+
+    @abstractmethod
+    def _critic_gradient(self, rows: Tensor, following: Any) -> Tensor:
+        """Leave the gradient of Σ_i E (Q_i(s, a) - y)², y = r + γ V̄(s'), in ``critic``.
+
+        Args:
+            rows: ``[G, B, width]``, see `ReplayColumns`.
+            following: of ``_look``.
+
+        Returns:
+            The loss, ``[G]``.
+        """
+
+    @abstractmethod
+    def _actor_gradient(self, rows: Tensor, current: Any) -> tuple[Tensor, Tensor, Tensor]:
+        """Leave the gradient of E [α log π(a|s) - min_j Q_j(s, a)], a ~ π(s), in ``actor``.
+
+        Args:
+            rows: ``[G, B, width]``; those of ``_critic_gradient``, which is called before.
+            current: of ``_look``.
+
+        Returns:
+            The loss, E log π(a|s) and E min_j Q_j(s, a), all ``[G]``. With a constraint, the second is the divergence
+            E [log π(a|s) - log π_b(a|s)].
+        """
+
+    @torch.inference_mode()
+    def update(self, rows: Tensor) -> None:
+        """One step of critics, targets, actor and α on ``rows [G, B, width]``; never waits for a GPU.
+
+        α descends -log α (E log π + H̄), the form whose step does not shrink with α itself. With a constraint it
+        descends log α (κ - KL) by plain steps, whose gradient is held within ±1.
+        """
+        following, current = self._look(rows)
+        critic_loss = self._critic_gradient(rows, following)
+        self._critic_adam.step()
+        self.target.vector.lerp_(self.critic.vector, self._config.target_rate)
+        actor_loss, log_density, value = self._actor_gradient(rows, current)
+        if self._constraint is None:
+            torch.sub(-self._target_entropy, log_density, out=self._alpha_gradient)
+            self._actor_adam.step()
+            log_density = -log_density
+        else:
+            self._actor_adam.step()
+            slack = (self._constraint.targets - log_density).clamp_(-_CONSTRAINT_GRADIENT, _CONSTRAINT_GRADIENT)
+            self.log_alpha.sub_(slack, alpha=_CONSTRAINT_RATE).clamp_(*_CONSTRAINT_LOG_ALPHA)
+        self._sums += torch.stack((critic_loss, actor_loss, value, log_density, self.log_alpha.exp()))
+        self._updates += 1
+
+    def pop_figures(self) -> tuple[dict[str, float], ...]:
+        """Of each seed, means over the updates since the last call; the only place where a GPU is waited for."""
+        means = (self._sums / self._updates).T.tolist()
+        self._sums.zero_()
+        self._updates = 0
+        return tuple(dict(zip(self._figures, of_seed, strict=True)) for of_seed in means)
+
+    def snapshot(self, scaling: Scaling) -> DeterministicPolicy:
+        """The actors' means (or their logits) as policies of their own, copies on the CPU."""
+        *hidden, weight, bias = self.actor.layers
+        A = self._columns.action_size
+        return DeterministicPolicy(
+            tuple(
+                layer.cpu().clone(memory_format=torch.contiguous_format)
+                for layer in (*hidden, weight[:, :A], bias[..., :A])
+            ),
+            scaling.observation_mean.cpu(),
+            scaling.observation_scale.cpu(),
+            scaling.action_low.cpu(),
+            scaling.action_high.cpu(),
+            scaling.discrete_actions,
+        )
+
+    def _both_states(self, rows: Tensor) -> Tensor:
+        """The states s' and s, one above the other: ``[G, 2 B, S]``."""
+        G, B, _ = rows.shape
+        S = self._columns.observation_size
+        both = rows[..., : 2 * S].view(G, B, 2, S).transpose(1, 2)
+        return both.reshape(G, 2 * B, S)
+
+    def _wanted(self, rows: Tensor, value: Tensor) -> Tensor:
+        """The critics' target y = r + γ V̄(s'), ``[G, B]``; V̄(s') is worth nothing after a termination."""
+        columns = self._columns
+        return rows[..., columns.reward] + self._config.discount * rows[..., columns.continues] * value
+
+
+@dataclass(frozen=True)
+class Squashed:
+    """Reparametrised actions tanh(x), x = μ + σ·noise, and what their gradient needs.
+
+    log π(a|s) = Σ [log N(x; μ, σ²) - log(1 - tanh² x)] (Haarnoja 2018b, eq. 26), where
+    log(1 - tanh² x) = 2 (log 2 - x - softplus(-2x)) keeps its digits for large |x|.
+
+    Attributes:
+        action: ``[G, B, A]`` in [-1, 1].
+        log_density: ``[G, B]``.
+        spread: σ·noise, ``[G, B, A]``.
+        free: where log σ lies within its bounds, and so has a slope: 1 or 0, ``[G, B, A]``.
+    """
+
+    action: Tensor
+    log_density: Tensor
+    spread: Tensor
+    free: Tensor
+
+    @classmethod
+    def of(cls, output: Tensor, noise: Tensor) -> "Squashed":
+        """From the actor's ``output [G, B, 2 A]``, μ and log σ side by side, and standard normal ``noise``."""
+        mean, raw = output.chunk(2, dim=-1)
+        log_std = raw.clamp(_LOG_STD_LOW, _LOG_STD_HIGH)
+        spread = noise * log_std.exp()
+        x = mean + spread
+        log_density = 2 * (x + softplus(-2 * x)) - log_std - 0.5 * noise.square()
+        constant = noise.shape[-1] * _LOG_CONSTANT
+        return cls(x.tanh(), log_density.sum(-1) - constant, spread, log_std.eq(raw).to(raw.dtype))
+
+    def slope(self, action_slope: Tensor, density_slope: Tensor) -> Tensor:
+        """∂loss/∂output ``[G, B, 2 A]``, given ∂loss/∂action ``[G, B, A]`` and ∂loss/∂log π ``[G, 1, 1]``.
+
+        d tanh(x)/dx = 1 - a², d log π/dx = 2a at fixed noise, d log π/d log σ = that times σ·noise, minus 1.
+        """
+        of_x = action_slope * (1 - self.action.square()) + 2 * density_slope * self.action
+        return torch.cat((of_x, (of_x * self.spread - density_slope) * self.free), dim=-1)
+
+
+class _Drawn(NamedTuple):
     sample: Squashed
-    cost: Tensor
-    pull: Tensor | None
+    cost: Tensor  # what α multiplies, [G, B]: log π(a|s), less the prior's if there is one
+    pull: Tensor | None  # the slope of -log π_b(a|s) in the action, [G, B, A]
 
 
 class Sac(ActorCritic):
@@ -76,15 +257,21 @@ class Sac(ActorCritic):
         columns: ReplayColumns,
         generators: SeedGenerators,
         seeds: Sequence[int] = (0,),
-        leash: Leash | None = None,
+        constraint: KLConstraint | None = None,
     ) -> None:
         S, A = columns.observation_size, columns.action_size
-        entropy = config.entropy_of(None)
-        values = (S + A, 1)
         super().__init__(
-            config, columns, generators, seeds, outputs=2 * A, values=values, target_entropy=entropy, leash=leash
+            config,
+            columns,
+            generators,
+            seeds,
+            outputs=2 * A,
+            values=(S + A, 1),
+            target_entropy=config.entropy_of(None),
+            constraint=constraint,
         )
-        self._pairs = self._rows.new_zeros(len(seeds), 2, config.batch_size, S + A)  # (s, a), once a critic
+        # (s, a), once a critic
+        self._pairs = torch.zeros(len(seeds), 2, config.batch_size, S + A, device=generators.device)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -96,17 +283,15 @@ class Sac(ActorCritic):
         output = self.actor.forward(states)
         both, B = Squashed.of(output, self._noise(output)), rows.shape[1]
         cost, pull = both.log_density, None
-        if self._leash is not None:
-            normals = self._leash.normals(states)
+        if self._constraint is not None:
+            normals = self._constraint.normals(states)
             cost = cost - normals.log_density(both.action)
             pull = -normals.slope(both.action)
-        parts = (both.action, both.log_density, both.spread, both.free)
-
-        def half(which: slice) -> _Drawn:
-            own = Squashed(*(part[:, which] for part in parts))
-            return _Drawn(own, cost[:, which], None if pull is None else pull[:, which])
-
-        return half(slice(0, B)), half(slice(B, None))
+        halves = []
+        for which in (slice(0, B), slice(B, None)):
+            own = Squashed(*(part[:, which] for part in vars(both).values()))
+            halves.append(_Drawn(own, cost[:, which], None if pull is None else pull[:, which]))
+        return halves[0], halves[1]
 
     def _critic_gradient(self, rows: Tensor, following: _Drawn) -> Tensor:
         columns, S, B = self._columns, self._columns.observation_size, rows.shape[1]
@@ -146,10 +331,8 @@ class Sac(ActorCritic):
 
 
 class _Logs(NamedTuple):
-    """Of every action, ``[G, B, A]``: log π(a|s), and what α multiplies, which is the same less the prior's."""
-
-    policy: Tensor
-    cost: Tensor
+    policy: Tensor  # log π(a|s) of every action, [G, B, A]
+    cost: Tensor  # what α multiplies: the same, less the prior's
 
 
 class DiscreteSac(ActorCritic):
@@ -161,12 +344,18 @@ class DiscreteSac(ActorCritic):
         columns: ReplayColumns,
         generators: SeedGenerators,
         seeds: Sequence[int] = (0,),
-        leash: Leash | None = None,
+        constraint: KLConstraint | None = None,
     ) -> None:
         S, A = columns.observation_size, columns.action_size
-        entropy = config.entropy_of(A)
         super().__init__(
-            config, columns, generators, seeds, outputs=A, values=(S, A), target_entropy=entropy, leash=leash
+            config,
+            columns,
+            generators,
+            seeds,
+            outputs=A,
+            values=(S, A),
+            target_entropy=config.entropy_of(A),
+            constraint=constraint,
         )
 
     @torch.no_grad()
@@ -180,7 +369,7 @@ class DiscreteSac(ActorCritic):
     def _look(self, rows: Tensor) -> tuple[_Logs, _Logs]:
         states = self._both_states(rows)
         policy = self.actor.forward(states).log_softmax(-1)
-        cost = policy if self._leash is None else policy - self._leash.log_probabilities(states)
+        cost = policy if self._constraint is None else policy - self._constraint.log_probabilities(states)
         following, current = (_Logs(*parts) for parts in zip(policy.chunk(2, 1), cost.chunk(2, 1), strict=True))
         return following, current
 
@@ -213,14 +402,14 @@ class DiscreteSac(ActorCritic):
 
 
 def train(
-    model: Model,
+    model: PessimisticModel,
     starts: Tensor,
     config: SacConfig,
     sampler: Sampler,
     *,
     seeds: Sequence[int] = (0,),
     reset_fraction: float = 1.0,
-    prior: Prior | None = None,
+    prior: BehaviourPolicy | None = None,
     divergences: Sequence[float] = (),
 ) -> Iterator[Epoch]:
     """Train a policy for every seed, or for every seed and κ, in ``model`` (PriMORL, Algorithm 4).
@@ -249,13 +438,13 @@ def train(
     """
     if (prior is None) != (not divergences):
         raise ValueError("give both a prior and divergences, or neither")
-    scaling, leash = Scaling.of(model, config.reward_scale), None
+    scaling, constraint = Scaling.of(model, config.reward_scale), None
     if prior is not None:
-        leash = Leash.of(prior, scaling, tuple(divergences) * len(seeds), starts.device)
+        constraint = KLConstraint.of(prior, scaling, tuple(divergences) * len(seeds), starts.device)
         seeds = [seed for seed in seeds for _ in divergences]
     generators = SeedGenerators.of(seeds, starts.device)
     algorithm = DiscreteSac if scaling.discrete_actions else Sac
-    sac = algorithm(config, scaling.columns, generators, seeds, leash)
+    sac = algorithm(config, scaling.columns, generators, seeds, constraint)
     rollouts = Rollouts(
         model,
         scaling,

@@ -12,9 +12,9 @@ from torch import Tensor
 from primorl.dynamics.config import ModelConfig, Variant
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy import exported
+from primorl.policy.behaviour import BehaviourPolicy
 from primorl.policy.choice import Contest
 from primorl.policy.config import CandidateRecord, PolicyConfig, PolicyPointer
-from primorl.policy.prior import Prior
 from primorl.policy.sac import Sampler, train
 from primorl.policy.settings import SacConfig
 from primorl.privacy.statement import Statement
@@ -104,7 +104,7 @@ class Near:
         contest: that chooses among the candidates.
     """
 
-    prior: Prior
+    prior: BehaviourPolicy
     contest: Contest
 
 

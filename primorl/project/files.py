@@ -164,7 +164,6 @@ def waited_for(path: Path) -> Iterator[None]:
 
 
 def _is_at(handle: int, path: Path) -> bool:
-    """Whether the open file is the one at ``path``."""
     try:
         return os.path.samestat(os.fstat(handle), path.stat())
     except FileNotFoundError:
@@ -172,7 +171,7 @@ def _is_at(handle: int, path: Path) -> bool:
 
 
 def _temporary(target: Path) -> str:
-    """The first part of this process's temporary names for ``target``. Git ignores all of these names."""
+    """Begin a temporary name of this process for ``target``. Git ignores all of these names."""
     return f".{target.name}.new-{HOST}-{os.getpid()}-"
 
 

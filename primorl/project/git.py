@@ -31,5 +31,5 @@ def _git(*arguments: str) -> str | None:
 
 
 def _code() -> Path:
-    """Where the code lies: not in the folder of a sweep's trial, which git ignores."""
+    # Not in the folder of a sweep's trial, which git ignores.
     return home() if workspace().resolve().is_relative_to(home() / STATE) else workspace()

@@ -85,12 +85,12 @@ def hint(stage: str | None = None) -> str | None:
 
 
 def _missing(stage: str | None = None) -> dict[str, str]:
-    """Missing outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
+    """Map missing outputs of one stage, or of all, to their digests in ``dvc.lock``."""
     return {path: digest for path, digest in _recorded(stage).items() if not (workspace() / path).exists()}
 
 
 def _recorded(stage: str | None = None) -> dict[str, str]:
-    """Outputs of one stage, or of all, with the digests that ``dvc.lock`` gives them."""
+    """Map outputs of one stage, or of all, to their digests in ``dvc.lock``."""
     try:
         stages = _parsed((workspace() / LOCK).read_text(encoding="utf-8"))["stages"]
         chosen = stages.values() if stage is None else [stages[stage]]
@@ -102,7 +102,6 @@ def _recorded(stage: str | None = None) -> dict[str, str]:
 
 @lru_cache(maxsize=1)
 def _parsed(text: str) -> Any:
-    """The content of ``dvc.lock``, which a command asks for several times and nobody changes here."""
     return yaml.safe_load(text)
 
 
@@ -132,5 +131,4 @@ def _object(cache: Path, digest: str) -> Path:
 
 
 def _cache() -> Path:
-    """The folder of DVC's cache. DVC is asked, because several files may configure it."""
     return Path(run_dvc(home(), "cache", "dir").stdout.strip() or home() / ".dvc" / "cache")

@@ -61,7 +61,7 @@ def template(version: str) -> Iterator[tuple[str, str]]:
 
 
 def _of_installed(pipeline: str) -> str:
-    """``dvc.yaml`` of a project that has no source code of primorl: its stages depend on `VERSION` instead."""
+    """Make the stages of ``dvc.yaml`` depend on `VERSION` in the place of primorl's source code."""
     lines = []
     for line in pipeline.splitlines(keepends=True):
         if line.startswith("      - primorl/"):
@@ -120,7 +120,6 @@ def as_text(name: str) -> str:
 
 
 def _fill(folder: Path, made: Path) -> None:
-    """Move a project's files into a folder that is there."""
     (made / VERSION).replace(folder / UNFINISHED)
     for path in sorted(made.rglob("*")):  # a folder comes before what is in it
         place = folder / path.relative_to(made)

@@ -3,32 +3,6 @@
 An engine class annotates its fields with these types and stays free of pydantic: to the engine they are plain
 ``float``, ``int`` and ``tuple``. Where ``params.yaml`` is read, pydantic finds the bounds in the annotation and checks
 them. Every number has a lower and an upper bound, so that a typing error is refused before anything is charged.
-
-========================  ====================  ==============================================================
-Type                      Allowed               Used for
-========================  ====================  ==============================================================
-``PositiveInt``           1 to 1e9              counts without a bound of their own
-``NaturalInt``            0 to 1e9              counts that may be zero
-``AtLeastTwo``            2 to 1e9              counts that need two
-``Steps``                 1 to 1e6              rounds, epochs, batch sizes, steps of an episode
-``Members``               2 to 64               members of the ensemble
-``BufferSize``            1 to 1e8              transitions in a replay buffer
-``HiddenSizes``           1 to 16 of 1 to 8192  units of each hidden layer
-``Seed``                  0 to 2**31 - 1        seeds
-``Finite``                -1e12 to 1e12         bounds of observations and rewards, scores
-``Positive``              1e-12 to 1e12         scales
-``NonNegative``           0 to 1e12             penalties
-``LearningRate``          1e-9 to 10            step sizes of optimisers
-``WeightDecay``           0 to 1                weight decay
-``ClippingNorm``          1e-6 to 1e6           C
-``Multiplier``            0.1 to 1e6            z; less noise than 0.1 C is no useful protection
-``Epsilon``               1e-6 to 1e6           targets and budgets
-``Delta``                 1e-30 to below 1      δ
-``Probability``           1e-9 to 1             q and other probabilities that are not zero
-``Share``                 above 0 and below 1   discount and shares
-``Fraction``              0 to below 1          momentum, averaging, the public fraction
-``Portion``               0 to 1                β of the loss
-========================  ====================  ==============================================================
 """
 
 from dataclasses import dataclass, fields
@@ -86,25 +60,25 @@ def _not_a_truth_value(value: Any) -> Any:
     return value
 
 
-PositiveInt = Annotated[int, Within(gt=0, le=10**9)]
+PositiveInt = Annotated[int, Within(gt=0, le=10**9)]  # counts without a bound of their own
 NaturalInt = Annotated[int, Within(ge=0, le=10**9)]
 AtLeastTwo = Annotated[int, Within(ge=2, le=10**9)]
-Steps = Annotated[int, Within(gt=0, le=10**6)]
-Members = Annotated[int, Within(ge=2, le=64)]
-BufferSize = Annotated[int, Within(gt=0, le=10**8)]
-HiddenSizes = Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(1, 16)]
+Steps = Annotated[int, Within(gt=0, le=10**6)]  # rounds, epochs, batch sizes, steps of an episode
+Members = Annotated[int, Within(ge=2, le=64)]  # of the ensemble
+BufferSize = Annotated[int, Within(gt=0, le=10**8)]  # transitions in a replay buffer
+HiddenSizes = Annotated[tuple[Annotated[int, Within(gt=0, le=8192)], ...], Length(1, 16)]  # units of each layer
 Seed = Annotated[int, Within(ge=0, lt=2**31)]
-Finite = Annotated[float, Within(ge=-1e12, le=1e12)]
+Finite = Annotated[float, Within(ge=-1e12, le=1e12)]  # bounds of observations and rewards, scores
 LogVariance = Annotated[float, Within(ge=-20, le=5)]
-Positive = Annotated[float, Within(ge=1e-12, le=1e12)]
-NonNegative = Annotated[float, Within(ge=0, le=1e12)]
+Positive = Annotated[float, Within(ge=1e-12, le=1e12)]  # scales
+NonNegative = Annotated[float, Within(ge=0, le=1e12)]  # penalties
 LearningRate = Annotated[float, Within(ge=1e-9, le=10)]
 WeightDecay = Annotated[float, Within(ge=0, le=1)]
-ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]
-Multiplier = Annotated[float, Within(ge=0.1, le=1e6)]
-Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]
-Delta = Annotated[float, Within(ge=1e-30, lt=1)]
-Probability = Annotated[float, Within(ge=1e-9, le=1)]
-Share = Annotated[float, Within(gt=0, lt=1)]
-Fraction = Annotated[float, Within(ge=0, lt=1)]
-Portion = Annotated[float, Within(ge=0, le=1)]
+ClippingNorm = Annotated[float, Within(ge=1e-6, le=1e6)]  # C
+Multiplier = Annotated[float, Within(ge=0.1, le=1e6)]  # z; less noise than 0.1 C is no useful protection
+Epsilon = Annotated[float, Within(ge=1e-6, le=1e6)]  # targets and budgets
+Delta = Annotated[float, Within(ge=1e-30, lt=1)]  # δ
+Probability = Annotated[float, Within(ge=1e-9, le=1)]  # q and other probabilities that are not zero
+Share = Annotated[float, Within(gt=0, lt=1)]  # discount and shares
+Fraction = Annotated[float, Within(ge=0, lt=1)]  # momentum, averaging, the public fraction
+Portion = Annotated[float, Within(ge=0, le=1)]  # β of the loss

@@ -1,95 +1,68 @@
 """The check of a bundle: it holds what `primorl.release.contents` declares and nothing else, and its parts agree.
 
-A file is sound when our writer would write exactly these bytes for what our reader finds in it. So there is no room for
-an extra key, tensor, comment or padding.
+A chain binds the statements to the bytes that they speak of. The ledger's record of a charge names the digest of every
+file that the charge made, the whole statement among them. The policy names the model's digest and its own, the
+evaluation and the private answers name both. The charge of an answer names the digest of the answer and its statement.
 """
 
-import json
+import math
 import re
 import tempfile
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 
-from primorl.dynamics.config import ModelConfig
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.evaluation.recommendation import of_answers
 from primorl.policy import exported
-from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.accounting.events import event_from_json, event_to_json
 from primorl.privacy.statement import Statement
+from primorl.privacy.together import BEFOREHAND, SHARED, mechanism
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256
-from primorl.project.records import printable, read_record, to_json
 from primorl.release import signature
-from primorl.release.accounted import LEAST_NOISE, MOST_ROUNDS, check_ledger, check_statement, given
-from primorl.release.both import as_made, check_policy_statement
-from primorl.release.card import is_inert
+from primorl.release.card import render
 from primorl.release.contents import (
     ANSWERS,
     CARDS,
     CLONE,
-    DECLARED,
     EVALUATION,
     FILES,
     LEDGER,
-    MANIFEST,
     MODEL,
-    OPTIONAL,
     POLICY,
-    SIGNATURE,
     STARTS,
-    Declared,
+    Bundle,
     Evaluation,
-    LedgerStatement,
-    Manifest,
+    read_bundle,
 )
-from primorl.release.evaluated import check_answers, check_clone, check_recommendation
-from primorl.release.pages import render
-from primorl.release.provenance import check_chain
+from primorl.release.document import is_inert
+from primorl.release.recheck import check_ledger, check_payment, check_statement, given
 from primorl.release.soundness import check_model, check_policy
 from primorl.training.start_query import STARTS as STARTS_QUERY
 
-Content = TypeVar("Content")
+PARTS = ("models/dynamics", "models/behaviour")
+"""Mechanisms of a policy's statement that counts model and clone."""
+CHOSEN = (
+    "which policy was released: the answers of the private units had a say in it, and this ε is of the weights alone; "
+    "that of the card counts the answers too"
+)
+"""What the policy's statement takes for granted where a recommendation was made from answers of the private units."""
 
-_LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
+_SAME_DATA = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "public_assumptions")
+_ESTIMATOR = re.compile("[a-z][a-z0-9_]{0,39}")
+_ROUNDING = 1e-6  # of the sum of a histogram's shares
+_AGAIN = "damaged, edited or of another run; `dvc checkout` brings back what the stages wrote"
 # Places that exist at home only: a path from the root of a disk, and the project's own private folders.
 _PATH = re.compile(
     r"(?<![\w.:/<\\])(?:~?/[\w.+-]+(?:/[\w.+-]+)+|[A-Za-z]:\\|file:)"
     r"|(?<!\w)(?:data/(?:raw|trajectories|partitions|consent|withdrawals)|\.dvc\b|\.primorl|dvc\.lock|units\.bin|mlruns|mlflow\.db)"
 )
-
-
-def _accountable(content: dict[str, Any]) -> bool:
-    """Whether the accountant takes the event, and in a bounded time."""
-    try:
-        same = event_to_json(event_from_json(content)) == content
-    except (TypeError, ValueError, AttributeError, RecursionError):
-        same = False
-    return same and _bounded(content)
-
-
-def _bounded(event: dict[str, Any]) -> bool:
-    inner = [event["event"]] if "event" in event else event.get("events", [])
-    bounded = event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
-    return bounded and all(_bounded(part) for part in inner)
-
-
-def is_bundle(folder: Path) -> bool:
-    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it.
-
-    A bundle that an earlier version made is one, too.
-    """
-    try:
-        read(folder, MANIFEST, Manifest)
-        return set(_files(folder)) <= FILES | OPTIONAL | {MANIFEST, SIGNATURE}
-    except PipelineError:
-        return False
 
 
 def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
@@ -106,45 +79,40 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
     Raises:
         PipelineError: one line that names the file, what is wrong with it, and what to do.
     """
-    names = check_names_and_hashes(folder, FILES, OPTIONAL)
+    bundle = read_bundle(folder)
     if key is not None:
         signature.verify(folder, key)
-    model, policy = read(folder, MODEL[1], ModelConfig), read(folder, POLICY[1], PolicyConfig)
-    _check_tensors(folder, model, policy)
-    statement, ledger = read(folder, MODEL[2], Statement), read(folder, LEDGER, LedgerStatement)
-    evaluation = read(folder, EVALUATION, Evaluation)
-    if DECLARED in names:
-        read(folder, DECLARED, Declared)
-    clone = read(folder, CLONE, Statement) if CLONE in names else None
-    whole = read(folder, POLICY[2], Statement)
-    answers = read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None
-    made = as_made(folder / POLICY[2], whole, evaluation, answers)
-    cloned = policy.policy == "models/behaviour"
-    if cloned and made != clone:
-        raise PipelineError(f"{folder / POLICY[2]}: differs from {CLONE}, so it is not what paid for this policy")
-    _check_configs(folder, model, policy, statement)
-    paid = () if answers is None else answers.statements.values()
-    own_clone = [] if clone is None else [(CLONE, clone)]
-    for name, own in ((MODEL[2], statement), (POLICY[2], whole), *own_clone, *((ANSWERS, each) for each in paid)):
-        if not void_ok:
-            refuse_void(folder / name, own)
-    check_statement(folder / MODEL[2], statement)
-    _check_starts(folder, statement, STARTS in names)
-    check_ledger(folder / LEDGER, ledger, folder / MODEL[2], statement)
-    if clone is not None:
-        check_clone(folder, clone, statement, ledger)
-    if not cloned:
-        near = bool(policy.candidates)
-        check_policy_statement(folder, made, statement, ledger, answers, clone=clone, candidates=near)
-    check_recommendation(folder, evaluation, answers)
-    if answers is not None:
-        check_answers(folder, answers, statement, ledger, evaluation)
-    texts = sorted((FILES | names) - {MODEL[0], POLICY[0], STARTS, *CARDS})
+    _check_tensors(bundle)
+    _check_configs(bundle)
+    if not void_ok:
+        for name, statement in bundle.statements():
+            refuse_void(folder / name, statement)
+    check_statement(folder / MODEL[2], bundle.of_model)
+    _check_starts(bundle)
+    check_ledger(folder / LEDGER, bundle.ledger, folder / MODEL[2], bundle.of_model)
+    check_payment(folder / MODEL[2], bundle.of_model, bundle.ledger, bundle.of_model)
+    _check_charges_differ(bundle)
+    _check_clone(bundle)
+    _check_policy_statement(bundle)
+    _check_recommendation(bundle)
+    if bundle.answers is not None:
+        _check_answers(bundle, bundle.answers)
+    texts = sorted((FILES | bundle.names) - {MODEL[0], POLICY[0], STARTS, *CARDS})
     for name in (*texts, *CARDS):  # the cards repeat the others
         if _PATH.search(_text(folder / name)):
             raise PipelineError(f"{folder / name}: holds a path of the machine or project it was made in; remove it")
-    check_chain(folder, statement, clone, ledger, policy, evaluation, answers)
-    for card, text in render(folder).items():
+    _check_chain(bundle)
+    check_cards(folder, render(folder))
+    return bundle.of_policy
+
+
+def check_cards(folder: Path, expected: dict[str, str]) -> None:
+    """Check that the cards are inert, and the ones that the bundle's figures make.
+
+    Raises:
+        PipelineError: they are not.
+    """
+    for card, text in expected.items():
         if not is_inert(found := _text(folder / card)):
             raise PipelineError(f"{folder / card}: holds markup that is not ours and may run or fetch; do not open it")
         if found != text:
@@ -152,7 +120,6 @@ def check(folder: Path, *, void_ok: bool, key: Path | None = None) -> Statement:
                 f"{folder / card}: not the card that the figures of this bundle make; do not believe it: read "
                 f"{POLICY[2]}, or make the bundle again"
             )
-    return whole
 
 
 def refuse_void(path: Path, statement: Statement) -> None:
@@ -166,120 +133,89 @@ def refuse_void(path: Path, statement: Statement) -> None:
         raise PipelineError(f"{path}: void: {reason}; do not rely on it (--void-ok goes on all the same)")
 
 
-def read(folder: Path, name: str, kind: type[Content]) -> Content:
-    """Read one JSON file of a bundle strictly.
-
-    Raises:
-        PipelineError: missing, not JSON, another set of keys or types, an event that this project does not account, or
-            not written as `write_record` writes.
-    """
-    path = folder / name
-    found = read_record(path, kind, "a bundle holds nothing else")
-    text = path.read_text(encoding="utf-8")
-    content = json.loads(text)
-    if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
-        raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
-    events = {"event": found.event} if isinstance(found, Statement) else {}
-    if isinstance(found, Statement):
-        events |= {f"mechanisms.{number}.event": part.event for number, part in enumerate(found.mechanisms)}
-    if isinstance(found, LedgerStatement):
-        events = {f"records.{number}.event": record.event for number, record in enumerate(found.records)}
-    if isinstance(found, PrivateEvaluation):
-        events = {f"statements.{printable(name)}.event": own.event for name, own in found.statements.items()}
-    for key, event in events.items():
-        if not _accountable(event):
-            raise PipelineError(f"{path}: not as declared: {key} (not an event that this project accounts)")
-    return found
-
-
-def manifest_of(folder: Path) -> Manifest:
-    """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
-    names = FILES | {name for name in OPTIONAL if (folder / name).exists()}
-    return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in sorted(names)})
-
-
-def check_names_and_hashes(folder: Path, needed: frozenset[str], optional: frozenset[str] = frozenset()) -> set[str]:
-    """Names of the files, without the manifest.
+def as_released(statement: Statement, evaluation: Evaluation, answers: PrivateEvaluation | None) -> Statement:
+    """The policy's statement in a bundle: what it is at home, and `CHOSEN` where the answers had a say.
 
     Args:
-        folder: the bundle.
-        needed: what it must hold beside manifest and signature.
-        optional: what it may hold.
+        statement: of what the policy was made from.
+        evaluation: ``evaluation.json``, with the recommendation.
+        answers: of the private units; None: nothing was asked.
+    """
+    if evaluation.recommendation is None or answers is None:
+        return statement
+    return replace(statement, public_assumptions=(*statement.public_assumptions, CHOSEN))
+
+
+def _as_made(bundle: Bundle) -> Statement:
+    """The inverse of `as_released`."""
+    released = bundle.of_policy
+    own = tuple(line for line in released.public_assumptions if line != CHOSEN)
+    made = replace(released, public_assumptions=own)
+    if as_released(made, bundle.evaluation, bundle.answers) != released:
+        raise PipelineError(
+            f"{bundle.folder / POLICY[2]}: public_assumptions: {CHOSEN!r}: needed last with a recommendation from "
+            f"{ANSWERS}"
+        )
+    return made
+
+
+def check_written_again(path: Path, write: Callable[[Path], object], what: str) -> None:
+    """Check that our writer writes the bytes of a file again, so that it holds nothing that our loader does not see.
+
+    Args:
+        path: the file.
+        write: writes what was loaded from it into a folder.
+        what: the file holds.
 
     Raises:
-        PipelineError: a file is missing, too many, or not the one that the manifest lists.
+        PipelineError: other bytes were written.
     """
-    if not folder.is_dir() or folder.is_symlink():
-        raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
-    found, least = set(_files(folder)), needed | {MANIFEST}
-    allowed = least | optional | {SIGNATURE}
-    for names, what in ((found - allowed, "does not belong in a bundle"), (least - found, "is missing")):
-        if names:
-            raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
-    listed = read(folder, MANIFEST, Manifest).files
-    if set(listed) != found - {MANIFEST, SIGNATURE}:
-        raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
-    for name in sorted(listed):
-        if file_sha256(folder / name) != listed[name]:
-            raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way")
-        if zipfile.is_zipfile(folder / name):
-            raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none")
-    return set(listed)
+    with tempfile.TemporaryDirectory(prefix="primorl-check-") as again:
+        write(Path(again))
+        if (Path(again) / path.name).read_bytes() != path.read_bytes():
+            raise PipelineError(f"{path}: holds more than {what}: a tensor, metadata or padding of its own")
 
 
-def _files(folder: Path) -> Iterator[str]:
-    """Relative names of everything but plain folders that are known; links and special files are refused."""
-    for path in folder.rglob("*"):
-        name = path.relative_to(folder).as_posix()
-        if path.is_symlink() or not (path.is_file() or path.is_dir()):
-            raise PipelineError(f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files")
-        if path.is_file() and path.stat().st_size > (
-            _LARGEST_MODEL if path.suffix == ".safetensors" else _LARGEST_TEXT
-        ):
-            raise PipelineError(f"{folder}: {printable(name)} is larger than any of ours")
-        if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
-            yield name
-
-
-def _check_tensors(folder: Path, config: ModelConfig, of_policy: PolicyConfig) -> None:
-    """Load both with our loaders, write them with our writers, and compare."""
+def _check_tensors(bundle: Bundle) -> None:
+    folder, config, of_policy = bundle.folder, bundle.model, bundle.policy
     ensemble = GaussianEnsemble.load(folder / "dynamics", torch.device("cpu"))
     check_model(folder / MODEL[0], ensemble)
     policy = DeterministicPolicy.load(folder / "policy")
-    with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
-        again = Path(name)
-        ensemble.save(again, environment=config.environment, variant=config.variant, rounds=config.rounds)
-        exported.save(again, [policy], variant=config.variant, environment=config.environment)
-        for file in (MODEL[0], POLICY[0]):
-            if (again / Path(file).name).read_bytes() != (folder / file).read_bytes():
-                raise PipelineError(
-                    f"{folder / file}: holds more than its model: a tensor, metadata or padding of its own"
-                )
+    check_written_again(
+        folder / MODEL[0],
+        lambda again: ensemble.save(
+            again, environment=config.environment, variant=config.variant, rounds=config.rounds
+        ),
+        "its model",
+    )
+    check_written_again(
+        folder / POLICY[0],
+        lambda again: exported.save(again, [policy], variant=config.variant, environment=config.environment),
+        "its model",
+    )
     for side in ("observation_low", "observation_high"):
         stated = getattr(of_policy, side)
         if stated is None or list(stated) != getattr(ensemble.bounds, side).tolist():
             raise PipelineError(f"{folder / POLICY[1]}: {side}: not the bound in {MODEL[0]}: it is of another model")
-    check_policy(folder / POLICY[0], policy, ensemble, own_scales=of_policy.policy == "models/behaviour")
+    check_policy(folder / POLICY[0], policy, ensemble, own_scales=bundle.holds_clone)
 
 
-def _check_starts(folder: Path, statement: Statement, there: bool) -> None:
+def _check_starts(bundle: Bundle) -> None:
     """First states are there exactly if they were asked for, within the model's bounds, and nothing else is."""
-    path = folder / STARTS
-    if there != any(query.what == STARTS_QUERY for query in statement.queries):
+    path, there = bundle.folder / STARTS, STARTS in bundle.names
+    if there != any(query.what == STARTS_QUERY for query in bundle.of_model.queries):
         raise PipelineError(f"{path}: {'there' if there else 'missing'}, which contradicts queries in {MODEL[2]}")
     if not there:
         return
     model = StartModel.load(path.parent, torch.device("cpu"))
     bounds = GaussianEnsemble.load(path.parent, torch.device("cpu")).bounds
-    with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
-        model.save(Path(name))
-        if (Path(name) / path.name).read_bytes() != path.read_bytes():
-            raise PipelineError(f"{path}: holds more than first states: a tensor, metadata or padding of its own")
+    check_written_again(path, model.save, "first states")
     if not (torch.equal(model.low, bounds.observation_low) and torch.equal(model.high, bounds.observation_high)):
         raise PipelineError(f"{path}: its bounds are not those of {MODEL[0]}: they are of another model")
 
 
-def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, statement: Statement) -> None:
+def _check_configs(bundle: Bundle) -> None:
+    folder, model, policy, statement = bundle.folder, bundle.model, bundle.policy, bundle.of_model
     if "mopo" in (model.variant, policy.variant) or policy.policy == "models/mopo":
         raise PipelineError(f"{folder / POLICY[1]}: variant mopo holds raw private transitions and is never released")
     loss = model.public_loss
@@ -302,6 +238,193 @@ def _check_configs(folder: Path, model: ModelConfig, policy: PolicyConfig, state
     rounds = given(folder / MODEL[2], "rounds", statement.rounds)
     if model.rounds > rounds:
         raise PipelineError(f"{folder / MODEL[1]}: rounds: more than the {rounds} that were paid for")
+
+
+def _check_charges_differ(bundle: Bundle) -> None:
+    """One charge pays for one thing: the model, the clone, or an answer."""
+    seen = set()
+    for name, statement in bundle.statements():
+        if name == POLICY[2]:  # it was made from the others
+            continue
+        if statement.charge in seen:
+            raise PipelineError(f"{bundle.folder / name}: charge: found a charge that paid for something else")
+        seen.add(statement.charge)
+
+
+def _check_same(path: Path, statement: Statement, model: Statement, keys: Sequence[str]) -> None:
+    for key in keys:
+        if getattr(statement, key) != getattr(model, key):
+            raise PipelineError(f"{path}: {key}: differs from {MODEL[2]}, so it is about other data")
+
+
+def _check_clone(bundle: Bundle) -> None:
+    clone, path = bundle.clone, bundle.folder / CLONE
+    if clone is not None:
+        _check_same(path, clone, bundle.of_model, (*_SAME_DATA, "private"))
+        check_statement(path, clone)
+        check_payment(path, clone, bundle.ledger, clone)
+
+
+def _check_policy_statement(bundle: Bundle) -> None:
+    """The policy's statement is the clone's, the model's, or that of model and clone together."""
+    path, model, clone, policy = bundle.folder / POLICY[2], bundle.of_model, bundle.clone, _as_made(bundle)
+    if bundle.holds_clone:
+        if policy != clone:
+            raise PipelineError(f"{path}: differs from {CLONE}, so it is not what paid for this policy")
+        return
+    if not policy.mechanisms:
+        if bundle.policy.candidates:
+            raise PipelineError(f"{path}: mechanisms: found none, yet {POLICY[1]} names candidates near a clone")
+        if policy != model:
+            raise PipelineError(f"{path}: differs from {MODEL[2]}: the policy is not of this model")
+        return
+    if tuple(part.what for part in policy.mechanisms) != PARTS:
+        raise PipelineError(f"{path}: mechanisms: allowed are those of {' and '.join(PARTS)}, in this order")
+    of_model, of_clone = policy.mechanisms
+    if of_model != mechanism(PARTS[0], model):
+        raise PipelineError(f"{path}: mechanisms.0: differs from {MODEL[2]}: the policy is not of this model")
+    _check_same(path, policy, model, (*SHARED, "private", "termination", "trajectories_per_person"))
+    for key, own in (("void", ()), ("public_assumptions", (BEFOREHAND,))):
+        if not set(getattr(policy, key)) >= {*getattr(model, key), *own}:
+            raise PipelineError(f"{path}: {key}: leaves out what {MODEL[2]} says")
+    check_statement(path, policy)
+    check_payment(path, policy, bundle.ledger, of_clone)
+    if clone is None:
+        raise PipelineError(f"{path}: mechanisms: found {PARTS[1]}, and the bundle has no {CLONE}; `dvc repro`")
+    if of_clone != mechanism(PARTS[1], clone):
+        raise PipelineError(f"{path}: mechanisms.1: differs from {CLONE}: the policy is not of this clone")
+
+
+def _check_recommendation(bundle: Bundle) -> None:
+    """A recommendation repeats the answers' figures, and names the policy that its answer means."""
+    said, answers = bundle.evaluation.recommendation, bundle.answers
+    if said is None:
+        return
+    path = bundle.folder / f"{EVALUATION}: recommendation"
+    if said.policy != {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}[said.answer]:
+        raise PipelineError(f"{path}: policy: not the one that {said.answer} means")
+    found = None if answers is None else of_answers(answers, None)
+    for key in ("gain", "margin", "misfit"):
+        if getattr(said, key) != (None if found is None else getattr(found, key)):
+            raise PipelineError(f"{path}: {key}: not what the answers in {ANSWERS} come to")
+    if found is not None and said.answer == "trial" and found.answer != "trial":
+        raise PipelineError(f"{path}: answer: found trial, which the answers in {ANSWERS} do not allow")
+
+
+def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
+    """Answers agree with themselves and with the other files; each has a statement, each statement a charge."""
+    path, model, evaluation = bundle.folder / ANSWERS, bundle.of_model, bundle.evaluation
+    if not answers.statements or answers.total is None:
+        raise PipelineError(f"{path}: statements: found none: nothing was asked, so it does not belong in a bundle")
+    expected = {"dataset": evaluation.dataset, "unit": model.unit, "units": model.units}
+    if evaluation.model_value_horizon is not None:
+        expected["horizon"] = evaluation.model_value_horizon
+    for key, value in expected.items():
+        if getattr(answers, key) != value:
+            raise PipelineError(f"{path}: {key}: differs from the other files of the bundle, so it is about other data")
+    named = {each.estimator for each in (*answers.estimates, *answers.histograms)}
+    if not all(map(_ESTIMATOR.fullmatch, named | set(answers.statements))):
+        raise PipelineError(f"{path}: estimator: found another name than up to 40 lower-case letters, digits and _")
+    _check_estimates(path, answers)
+    _check_histograms(path, answers)
+    for name, own in answers.statements.items():
+        place = bundle.folder / f"{ANSWERS}: statements.{name}"
+        if not own.private:
+            raise PipelineError(
+                f"{place}: private: found false, allowed is true: private units answer through noise only"
+            )
+        if name not in named:
+            raise PipelineError(f"{place}: found a charge without an answer")
+        _check_same(place, own, model, _SAME_DATA)
+        if own.spent_on_dataset != answers.total:
+            raise PipelineError(f"{place}: spent_on_dataset: differs from total")
+        check_statement(place, own)
+        check_payment(place, own, bundle.ledger, own)
+
+
+def _check_estimates(path: Path, answers: PrivateEvaluation) -> None:
+    """The price of an answer is that of its estimator's statement; without one it is free."""
+    for number, answer in enumerate(answers.estimates):
+        key, statement = f"estimates.{number}", answers.statements.get(answer.estimator)
+        price = (None, None) if statement is None else (statement.epsilon, statement.delta)
+        if (answer.epsilon, answer.delta) != price:
+            raise PipelineError(f"{path}: {key}: epsilon, delta: not those of the statement of {answer.estimator}")
+        if answer.of in ("behaviour", "model") and statement is None:
+            raise PipelineError(f"{path}: {key}: {answer.of}: found an answer of the private units without a statement")
+        if answer.ci95 is not None and not answer.ci95[0] <= answer.value <= answer.ci95[1]:
+            raise PipelineError(f"{path}: {key}: ci95: the value is not in its interval; swapped?")
+    if answers.verdict is not None and not any(answer.of == "model" for answer in answers.estimates):
+        raise PipelineError(f"{path}: verdict: found one without an answer about the model")
+
+
+def _check_histograms(path: Path, answers: PrivateEvaluation) -> None:
+    for number, histogram in enumerate(answers.histograms):
+        key, edges, shares = f"histograms.{number}", histogram.edges, histogram.shares
+        if histogram.estimator not in answers.statements:
+            raise PipelineError(f"{path}: {key}: found shares of the private units without a statement")
+        ascending = all(low < high for low, high in pairwise(edges))
+        if len(edges) != len(shares) + 1 or not shares or not ascending:
+            raise PipelineError(f"{path}: {key}: edges: allowed is one more than shares, ascending")
+        if min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=_ROUNDING):
+            raise PipelineError(f"{path}: {key}: shares: allowed are shares that are not negative, one in all")
+
+
+def _check_chain(bundle: Bundle) -> None:
+    """Refuse the first file that is not the one that the file before it in the chain speaks of."""
+    folder, model, clone, answers = bundle.folder, bundle.of_model, bundle.clone, bundle.answers
+    records = {record.id: record.made for record in bundle.ledger.records}
+    paid = {} if answers is None else {each.charge: name for name, each in answers.statements.items()}
+    charged = {model.charge, *paid, *([] if clone is None else [clone.charge])}
+    made = records.get(str(model.charge))
+    if made is None or any(record.made for record in bundle.ledger.records if record.id not in charged):
+        raise PipelineError(
+            f"{folder / LEDGER}: records: made: needed with charge {model.charge}, and allowed only there and with "
+            f"the charges that {ANSWERS} and {CLONE} name"
+        )
+    found = {Path(name).name: file_sha256(folder / name) for name in (*MODEL, *({STARTS} & bundle.names))}
+    for name in sorted(found.keys() | made.keys()):
+        _refuse_other_digest(folder / "dynamics" / name, found.get(name), made.get(name), str(model.charge))
+    cloned = None
+    if clone is not None:
+        own = records.get(str(clone.charge)) or {}
+        cloned = own.get("policy.safetensors")
+        for name in (CLONE, *(POLICY[:2] if bundle.holds_clone else ())):  # the third repeats the clone's statement
+            digest = file_sha256(folder / name)
+            _refuse_other_digest(folder / name, digest, own.get(Path(name).name), str(clone.charge))
+    digests = {"model_sha256": found[Path(MODEL[0]).name], "policy_sha256": file_sha256(folder / POLICY[0])}
+    speakers: list[tuple[str, object, dict[str, str | None]]] = [(EVALUATION, bundle.evaluation, {**digests})]
+    if bundle.holds_clone:  # it was not trained in the model, and the answers call it the clone
+        speakers.append((POLICY[1], bundle.policy, {**digests, "model_sha256": None}))
+        digests.pop("policy_sha256")
+    else:
+        speakers.append((POLICY[1], bundle.policy, {**digests}))
+    if answers is not None:
+        speakers.append((ANSWERS, answers, {**digests, "clone_sha256": cloned}))
+    for place, speaks, expected in speakers:
+        for key, digest in expected.items():
+            if getattr(speaks, key) != digest:
+                raise PipelineError(
+                    f"{folder / place}: {key}: found {_short(getattr(speaks, key))}, allowed is {_short(digest)}, "
+                    f"that of the file in the same bundle: {_AGAIN}, `dvc repro` makes it again"
+                )
+    for charge, name in paid.items():
+        if answers is not None and records.get(str(charge)) != answers.made(name):
+            raise PipelineError(
+                f"{folder / ANSWERS}: {name}: not the answers that charge {charge} is recorded with: {_AGAIN}"
+            )
+    if bundle.evaluation.env_id != bundle.policy.environment:
+        raise PipelineError(f"{folder / EVALUATION}: env_id: differs from environment in {POLICY[1]}: {_AGAIN}")
+
+
+def _refuse_other_digest(path: Path, found: str | None, made: str | None, charge: str) -> None:
+    if found != made:
+        raise PipelineError(
+            f"{path}: found {_short(found)}, allowed is {_short(made)}, which charge {charge} made: {_AGAIN}"
+        )
+
+
+def _short(digest: str | None) -> str:
+    return "no such file" if digest is None else f"SHA-256 {digest[:12]}…"
 
 
 def _text(path: Path) -> str:

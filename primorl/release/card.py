@@ -1,106 +1,284 @@
-"""The model card as a page: rendered from templates, and the checks of a card that may come from a stranger.
+"""The cards of a bundle: what model, policy and statement say, for people who are not experts.
 
-The templates escape every text: a name in a file cannot bring markup along.
+Every number comes from the files of the bundle, so anybody can make the cards again and compare. ``declared.json`` has
+the texts of people. The words are in ``templates/words``.
 """
 
-import html
 import re
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
-from markupsafe import Markup
+from jinja2 import TemplateError
 
-EXACT_EPSILON = "ε, exactly"
-_TAGS = "title|style|head|html|body|h1|h2|header|p|small|div|span|i|b|main|section|ul|li|table|tr|th|td"
-_POINT = r"\d+(?:\.\d)? \d+(?:\.\d)?"
-_HARMLESS = re.compile(
-    rf"</?(?:{_TAGS})>|<header class=\"(?:sound|void)\">|<div class=\"bar\">|<i style=\"width:[\d.]+%\">"
-    rf"|<svg viewBox=\"0 0 \d+ \d+\">|</svg>|<path class=\"(?:axes|guess|bound)\" d=\"M{_POINT}(?: L{_POINT})*\"/>"
-    r"|<text(?: class=\"(?:end|middle)\")? x=\"\d+\" y=\"\d+\">|</text>"
+from primorl.evaluation.online_results import OnlineSummary
+from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.wording import ADVICE, WHOSE, guarantee, plural, source
+from primorl.privacy.accounting.figures import true_positive_rate
+from primorl.privacy.accounting.rounding import percent_at_most
+from primorl.privacy.statement import Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json
+from primorl.release.composition import counted_clone, whole
+from primorl.release.contents import (
+    ANSWERS,
+    CARDS,
+    CLONE,
+    DECLARED,
+    EVALUATION,
+    FILES,
+    LEDGER,
+    MODEL,
+    OPTIONAL,
+    POLICY,
 )
-_LEFT, _TOP, _SIDE = 44, 10, 240  # of the drawing's square; the template's axes stand on the same lines
-_MARKDOWN = re.compile(r"([\\`*_\[\]|~])|^(?=[#+-]|\d+[.)]\s)")
+from primorl.release.document import Document, Row, Section, written
 
-Row = tuple[str, str]
+_CURVE = (0.0, 0.002, 0.005, *(j / 100 for j in range(1, 10)), *(j / 50 for j in range(5, 51)))
+_GENERATED_NAME = re.compile(r"(observation_|action_)?\d+")
+_MOST_COLUMNS = 60
+_STUDIED = "this bundle"
 
-
-@dataclass(frozen=True)
-class Section:
-    """A heading, then points, then a table of two columns; points and rows may be empty."""
-
-    heading: str
-    points: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
+Content = Mapping[str, Any]
+"""The content of a JSON file."""
 
 
-@dataclass(frozen=True)
-class Card:
-    """The content of a card, in plain text.
+def render(folder: Path) -> dict[str, str]:
+    """Both cards by name, from the other files of the bundle in ``folder``, which were checked before.
 
-    Attributes:
-        title: of the card.
-        verdict: the guarantee in one line.
-        sound: whether that line may be relied on.
-        success: in percent, how often at most somebody is right who must tell for one record, which was in the data or
-            not by the toss of a coin. None: nothing bounds it.
-        curve: points (false positive rate, largest true positive rate) of the best attack; empty: none is drawn.
-        sections: the rest.
+    They name the digest of every file that they speak of.
+
+    Raises:
+        PipelineError: a card cannot state these figures.
     """
-
-    title: str
-    verdict: str
-    sound: bool
-    success: float | None
-    curve: tuple[tuple[float, float], ...]
-    sections: tuple[Section, ...]
-
-    def markdown(self) -> str:
-        """The card as Markdown, with tables as GitHub has them."""
-        return _template("card.md.j2").render(card=self)
-
-    def html(self) -> str:
-        """The card as one self-contained page: no script, nothing fetched, fit for print and narrow screens."""
-        line = " L".join(f"{_LEFT + _SIDE * x:.1f} {_TOP + _SIDE * (1 - y):.1f}" for x, y in self.curve)
-        return _template("card.html.j2").render(card=self, head=Markup(_HEAD), line=f"M{line}")
-
-
-@cache
-def _template(name: str) -> Template:
-    page = name.endswith(".html.j2")
-    return Environment(
-        loader=PackageLoader("primorl.release"),
-        autoescape=page,
-        finalize=None if page else _md,  # Markdown has no escaping of its own in jinja
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    ).get_template(name)
+    files = [name for name in sorted({*FILES, *OPTIONAL} - {*CARDS}) if (folder / name).exists()]
+    try:
+        content = {name: read_json(folder / name) for name in files if name.endswith(".json")}
+        return both_forms(
+            model_card(
+                *(content[name] for name in (MODEL[2], MODEL[1], POLICY[1], EVALUATION, LEDGER)),
+                clone=content.get(CLONE),
+                answers=content.get(ANSWERS),
+                declared=content.get(DECLARED),
+                digests=[(name, file_sha256(folder / name)) for name in files],
+            )
+        )
+    except (ArithmeticError, LookupError, TypeError, ValueError, TemplateError) as wrong:
+        raise PipelineError(
+            f"{folder}: found figures that no card can state ({type(wrong).__name__}); make the bundle again"
+        ) from None
 
 
-def is_inert(card: str) -> bool:
-    """Whether a card that may come from a stranger holds nothing that runs, links or fetches, in any reader.
+def both_forms(card: Document) -> dict[str, str]:
+    """The text of a card by the name of its file."""
+    return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))
 
-    A page must begin as ours do, with the policy that forbids all three, and every ``<`` must begin a tag without
-    attributes of its own; Markdown must hold no tag and no link.
+
+def promised(folder: Path) -> str:
+    """What all of a checked bundle guarantees together, in one line."""
+    clone, answers = (read_json(folder / name) if (folder / name).exists() else None for name in (CLONE, ANSWERS))
+    ledger = read_json(folder / LEDGER)
+    counted = counted_clone(clone, ledger)
+    return _promise(whole(read_json(folder / MODEL[2]), counted, answers, ledger["delta"]), counted, answers)
+
+
+def _promise(bundle: Content, clone: Content | None, answers: Content | None) -> str:
+    included = []
+    if clone is not None:
+        included.append("clone of the behaviour")
+    if answers is not None:
+        included.append("private evaluation")
+    return guarantee(bundle) + (f", {' and '.join(included)} included" if included else "")
+
+
+def model_card(
+    statement: Content,
+    model: Content,
+    policy: Content,
+    summary: Content,
+    ledger: Content,
+    *,
+    clone: Content | None = None,
+    answers: Content | None = None,
+    declared: Content | None = None,
+    digests: Sequence[Row] = (),
+) -> Document:
+    """The card of a bundle, from its files.
+
+    Args:
+        statement: ``privacy.json`` of the model.
+        model: ``config.json`` of the dynamics model.
+        policy: ``config.json`` of the policy.
+        summary: ``evaluation.json``.
+        ledger: ``ledger-statement.json``.
+        clone: ``privacy.json`` of the clone of the behaviour; None: none was made.
+        answers: ``private-evaluation.json``; None: nothing was asked. What is guaranteed for the bundle counts both.
+        declared: ``declared.json``; None: nobody declared anything.
+        digests: SHA-256 of the files that the card describes, by name.
     """
-    if card.startswith(_HEAD):
-        return "<" not in _HARMLESS.sub("", card.removeprefix(_HEAD))
-    # A bracket counts as escaped behind an odd number of backslashes; an address may become a link by itself.
-    linked = re.search(r"(?<!\\)(?:\\\\)*[\[\]]", card) or re.search(r"https?:|www\.", card, re.IGNORECASE)
-    return "<" not in card and linked is None
+    counted = counted_clone(clone, ledger)
+    bundle = whole(statement, counted, answers, ledger["delta"])
+    sound = bundle["private"] and not bundle["void"]
+    estimates = sorted(answers["estimates"] if answers else (), key=lambda answer: list(WHOSE).index(answer["of"]))
+    doubts: dict[str, dict[str, None]] = {}
+    for answer in estimates:
+        doubts.setdefault(answer["bias"], {})[source(answer)] = None
+    card = written(
+        "model_card",
+        statement=statement,
+        model=model,
+        policy=policy,
+        summary=summary,
+        ledger=ledger,
+        answers=answers,
+        declared=declared or {},
+        digests=digests,
+        bundle=bundle,
+        sound=sound,
+        promise=_promise(bundle, counted, answers),
+        studied=_STUDIED,
+        units=plural(statement["unit"]),
+        observation_names=_given_names(policy.get("observation_names")),
+        action_names=_given_names(policy.get("action_names")),
+        columns=columns(policy),
+        charges=_charges(ledger),
+        estimates=estimates,
+        doubts=doubts,
+        mechanisms=_mechanisms(clone, answers),
+        advice_words=ADVICE,
+        whose=WHOSE,
+        mean_return=MEAN_RETURN,
+        **_compared(
+            answers["estimates"] if answers else (),
+            answers["discount"] if answers else 1.0,
+            cloned=policy["policy"] == "models/behaviour",
+        ),
+    )
+    return _with_attack(card, bundle, sound)
 
 
-def _md(text: str) -> str:
-    """``text`` as literal Markdown on one line: no markup of its own, HTML included."""
-    return _MARKDOWN.sub(lambda found: f"\\{found[1] or ''}", html.escape(" ".join(text.split()), quote=False))
+def online_card(statement: Statement, summary: OnlineSummary) -> Document:
+    """The card of a policy that learned from users: what each user is promised, and what she is not.
+
+    Args:
+        statement: ``models/online/privacy.json``.
+        summary: ``metrics/online.json``.
+    """
+    content = statement.to_json()
+    card = written(
+        "online_card",
+        statement=statement,
+        summary=summary,
+        bundle=content,
+        sound=statement.sound,
+        promise=guarantee(content),
+        studied=_STUDIED,
+        units=f"{statement.unit}s",
+    )
+    return _with_attack(card, content, statement.sound)
 
 
-_HEAD = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-"""
+def user_epsilon(statement: Statement) -> float | None:
+    """ε of somebody who is a user and not in the log; None: nothing may be relied on."""
+    if not statement.sound:
+        return None
+    return statement.mechanisms[-1].epsilon if statement.mechanisms else statement.epsilon
+
+
+def _with_attack(card: Document, statement: Content, sound: bool) -> Document:
+    card.sound = sound
+    if sound:
+        card.success, card.curve = success(statement), curve(statement)
+    return card
+
+
+def success(statement: Content) -> float | None:
+    """In percent, how often at most a guess at even odds is right: (1 + δ(0)) / 2. None: the profile is missing."""
+    for point in statement.get("profile", ()):
+        if point["epsilon"] == 0:
+            return float(percent_at_most((1 + point["delta"]) / 2).rstrip("%"))
+    return None
+
+
+def curve(statement: Content) -> tuple[tuple[float, float], ...]:
+    """The trade-off curve: false positive rates, and the largest true positive rates that the profile allows."""
+    profile = [(point["epsilon"], point["delta"]) for point in statement.get("profile", ())]
+    return tuple((rate, true_positive_rate(profile, rate)) for rate in _CURVE) if profile else ()
+
+
+def meaning(statement: Content, studied: str) -> Section:
+    """The section on what an attack on ``studied`` finds out."""
+    return written("meaning", bundle=statement, studied=studied, units=plural(statement["unit"])).sections[0]
+
+
+def people(summary: Content, policy: Content, declared: Content) -> list[Section]:
+    """The sections on who answers for a policy, and on the columns of the log."""
+    return [
+        *written("responsible", summary=summary, declared=declared).sections,
+        *written("columns", columns=columns(policy)).sections,
+    ]
+
+
+def columns(policy: Content) -> list[Row]:
+    """The names of what is observed and done, each with its public range; empty where the data name none.
+
+    Args:
+        policy: ``config.json`` of the policy.
+    """
+    seen, done = policy.get("observation_names") or (), policy.get("action_names") or ()
+    if not _given_names((*seen, *done)):
+        return []
+    lows, highs = (policy.get(f"observation_{side}") or [None] * len(seen) for side in ("low", "high"))
+    rows = []
+    for name, low, high in zip(seen, lows, highs, strict=False):
+        rows.append((name, "observed" if low is None or high is None else f"observed, {low:g} to {high:g}"))
+    for name in done:
+        rows.append((name, "an action" if policy["discrete_actions"] else "set by the policy"))
+    if len(rows) > _MOST_COLUMNS:
+        rows = [*rows[:_MOST_COLUMNS], (f"and {len(rows) - _MOST_COLUMNS} more", "see config.json of the policy")]
+    return rows
+
+
+def practice(
+    summary: Content, estimates: Sequence[Content] = (), discount: float = 1.0, *, cloned: bool = False
+) -> Section:
+    """The section on what the policy is worth beside what people get today, and the data that each figure rests on.
+
+    Args:
+        summary: ``evaluation.json`` or ``metrics/summary.json``.
+        estimates: answers of estimators; empty: nothing was asked. Those that were free are left out.
+        discount: γ of the answers.
+        cloned: whether the policy is the clone of today's practice, of which answers about the policy do not speak.
+    """
+    return written("practice", summary=summary, **_compared(estimates, discount, cloned=cloned)).sections[0]
+
+
+def _compared(estimates: Sequence[Content], discount: float, *, cloned: bool) -> dict[str, Any]:
+    asked = [each for each in estimates if each["what"] == MEAN_RETURN and each["epsilon"] is not None]
+    return {
+        "today": [each for each in asked if each["of"] == "behaviour"],
+        "learned": [each for each in asked if each["of"] == "policy" and not cloned],
+        "discount": discount,
+    }
+
+
+def _given_names(names: Sequence[str] | None) -> Sequence[str]:
+    """The names of columns or actions; empty where all were generated, such as ``3`` or ``observation_3``."""
+    return () if all(map(_GENERATED_NAME.fullmatch, names or ())) else names or ()
+
+
+def _charges(ledger: Content) -> list[tuple[Content, list[str]]]:
+    """The ledger's charges with their days; those that differ in nothing else are one."""
+    alike: dict[tuple[Any, ...], tuple[Content, list[str]]] = {}
+    for record in ledger["records"]:
+        key = tuple(record[name] for name in ("stage", "epsilon", "delta", "state", "same_version"))
+        alike.setdefault(key, (record, []))[1].append(record["day"])
+    return list(alike.values())
+
+
+def _mechanisms(clone: Content | None, answers: Content | None) -> list[tuple[str, Content]]:
+    """The statements of the clone and of each estimator, by name."""
+    named = [] if clone is None else [("clone of the behaviour", clone)]
+    for name, own in ({} if answers is None else answers["statements"]).items():
+        named.append((f"private evaluation: {name}", own))
+    return named

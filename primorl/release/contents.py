@@ -1,16 +1,27 @@
-"""What a bundle holds: its files and their keys.
+"""What a bundle holds: its files, their keys, and how they are read.
 
 Every JSON key is declared: here, in `primorl.privacy.statement`, `primorl.dynamics.config`, `primorl.policy.config` and
 `primorl.evaluation.private.results`. Their values come from the mechanism's output, params.yaml, the environment, the
 public split, what is declared public, or the ledger.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+import json
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from primorl.dynamics import starts
+from primorl.dynamics.config import ModelConfig
+from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.evaluation.recommendation import Recommendation
-from primorl.privacy.statement import Accountant
-from primorl.project.records import Hexadecimal, Line, Matching, record
+from primorl.policy.config import PolicyConfig
+from primorl.privacy.accounting.events import event_from_json, event_to_json
+from primorl.privacy.statement import Accountant, Statement
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
+from primorl.project.records import Hexadecimal, Line, Matching, printable, read_record, record, to_json
 from primorl.project.values import Within
 
 MANIFEST, SIGNATURE = "MANIFEST.json", "MANIFEST.sig"
@@ -35,6 +46,11 @@ DECLARED = "declared.json"
 OPTIONAL = frozenset((STARTS, ANSWERS, CLONE, DECLARED))
 """What some bundles hold beside `FILES`."""
 
+MOST_ROUNDS, LEAST_NOISE = 10**6, 0.1
+"""Of an event that the accountant takes, so that it answers in a bounded time."""
+
+Content = TypeVar("Content")
+_LARGEST_MODEL, _LARGEST_TEXT = 1 << 34, 1 << 24  # bytes
 _Epsilon = Annotated[float, Within(ge=0)]
 _Delta = Annotated[float, Within(gt=0, lt=1)]
 _Count = Annotated[int, Within(ge=1)]
@@ -171,3 +187,171 @@ class Manifest:
 
     kind: Annotated[Literal["primorl release"], "Marks a bundle of this project."]
     files: Annotated[dict[str, Hexadecimal], "SHA-256 of every other file, by name."]
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """The JSON files of a bundle, as read; texts of people and the manifest are not among them."""
+
+    folder: Path
+    names: frozenset[str]
+    """Of all files but manifest and signature."""
+    model: ModelConfig
+    policy: PolicyConfig
+    of_model: Statement
+    of_policy: Statement
+    ledger: LedgerStatement
+    evaluation: Evaluation
+    clone: Statement | None
+    answers: PrivateEvaluation | None
+
+    @property
+    def holds_clone(self) -> bool:
+        """Whether the policy is the clone of the behaviour: it was not trained in the model."""
+        return self.policy.policy == "models/behaviour"
+
+    def statements(self) -> Iterator[tuple[str, Statement]]:
+        """Every statement with the name of its file."""
+        yield MODEL[2], self.of_model
+        yield POLICY[2], self.of_policy
+        if self.clone is not None:
+            yield CLONE, self.clone
+        if self.answers is not None:
+            for name, own in self.answers.statements.items():
+                yield f"{ANSWERS}: statements.{name}", own
+
+
+def read_bundle(folder: Path) -> Bundle:
+    """Read a bundle strictly, files and keys that are declared and no others; nothing in it runs.
+
+    Raises:
+        PipelineError: a file is missing, too many or damaged, or see `read`.
+    """
+    names = check_names_and_hashes(folder, FILES, OPTIONAL)
+    if DECLARED in names:
+        read(folder, DECLARED, Declared)
+    return Bundle(
+        folder=folder,
+        names=names,
+        model=read(folder, MODEL[1], ModelConfig),
+        policy=read(folder, POLICY[1], PolicyConfig),
+        of_model=read(folder, MODEL[2], Statement),
+        of_policy=read(folder, POLICY[2], Statement),
+        ledger=read(folder, LEDGER, LedgerStatement),
+        evaluation=read(folder, EVALUATION, Evaluation),
+        clone=read(folder, CLONE, Statement) if CLONE in names else None,
+        answers=read(folder, ANSWERS, PrivateEvaluation) if ANSWERS in names else None,
+    )
+
+
+def read(folder: Path, name: str, kind: type[Content]) -> Content:
+    """Read one JSON file of a bundle strictly.
+
+    A file is sound when our writer would write exactly these bytes for what our reader finds in it. So there is no room
+    for an extra key, a comment or padding.
+
+    Raises:
+        PipelineError: missing, not JSON, another set of keys or types, an event that this project does not account, or
+            not written as `write_record` writes.
+    """
+    path = folder / name
+    found = read_record(path, kind, "a bundle holds nothing else")
+    text = path.read_text(encoding="utf-8")
+    content = json.loads(text)
+    if content != to_json(found) or text != json.dumps(content, indent=2, allow_nan=False) + "\n":
+        raise PipelineError(f"{path}: not written as this project writes JSON; make it again")
+    for key, event in _events(found):
+        if not _is_accountable(event):
+            raise PipelineError(f"{path}: not as declared: {key} (not an event that this project accounts)")
+    return found
+
+
+def _events(found: object) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every event in a record with its key."""
+    if isinstance(found, Statement):
+        yield "event", found.event
+        for number, part in enumerate(found.mechanisms):
+            yield f"mechanisms.{number}.event", part.event
+    elif isinstance(found, LedgerStatement):
+        for number, charge in enumerate(found.records):
+            yield f"records.{number}.event", charge.event
+    elif isinstance(found, PrivateEvaluation):
+        for name, own in found.statements.items():
+            yield f"statements.{printable(name)}.event", own.event
+
+
+def _is_accountable(content: dict[str, Any]) -> bool:
+    """Whether the accountant takes the event, and in a bounded time."""
+    try:
+        same = event_to_json(event_from_json(content)) == content
+    except (TypeError, ValueError, AttributeError, RecursionError):
+        return False
+    return same and _is_bounded(content)
+
+
+def _is_bounded(event: dict[str, Any]) -> bool:
+    inner = [event["event"]] if "event" in event else event.get("events", [])
+    bounded = event.get("count", 1) <= MOST_ROUNDS and event.get("noise_multiplier", 1) >= LEAST_NOISE
+    return bounded and all(_is_bounded(part) for part in inner)
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """The content of ``MANIFEST.json`` for the files that are in ``folder``."""
+    names = sorted(set(_files(folder)) - {MANIFEST, SIGNATURE})
+    return Manifest(kind="primorl release", files={name: file_sha256(folder / name) for name in names})
+
+
+def is_bundle(folder: Path) -> bool:
+    """Whether ``folder`` is a bundle of ours, sound or not: its manifest says so, and no other file is in it.
+
+    A bundle that an earlier version made is one, too.
+    """
+    try:
+        read(folder, MANIFEST, Manifest)
+        return set(_files(folder)) <= FILES | OPTIONAL | {MANIFEST, SIGNATURE}
+    except PipelineError:
+        return False
+
+
+def check_names_and_hashes(
+    folder: Path, needed: frozenset[str], optional: frozenset[str] = frozenset()
+) -> frozenset[str]:
+    """Names of the files, without manifest and signature.
+
+    Args:
+        folder: the bundle.
+        needed: what it must hold beside these two.
+        optional: what it may hold.
+
+    Raises:
+        PipelineError: a file is missing, too many, or not the one that the manifest lists.
+    """
+    if not folder.is_dir() or folder.is_symlink():
+        raise PipelineError(f"{folder}: not a folder; give the folder of a bundle")
+    found, least = set(_files(folder)), needed | {MANIFEST}
+    allowed = least | optional | {SIGNATURE}
+    for names, what in ((found - allowed, "does not belong in a bundle"), (least - found, "is missing")):
+        if names:
+            raise PipelineError(f"{folder}: {printable(min(names))} {what}; allowed are {', '.join(sorted(allowed))}")
+    listed = read(folder, MANIFEST, Manifest).files
+    if set(listed) != found - {MANIFEST, SIGNATURE}:
+        raise PipelineError(f"{folder / MANIFEST}: lists other files than a bundle has")
+    for name in sorted(listed):
+        if file_sha256(folder / name) != listed[name]:
+            raise PipelineError(f"{folder / name}: not the file that {MANIFEST} lists: damaged or exchanged on its way")
+        if zipfile.is_zipfile(folder / name):
+            raise PipelineError(f"{folder / name}: is a ZIP archive, which a pickle may hide in; a bundle holds none")
+    return frozenset(listed)
+
+
+def _files(folder: Path) -> Iterator[str]:
+    """Relative names of everything but plain folders that are known; links and special files are refused."""
+    for path in folder.rglob("*"):
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink() or not (path.is_file() or path.is_dir()):
+            raise PipelineError(f"{folder}: {printable(name)} is a link or a special file; a bundle holds plain files")
+        largest = _LARGEST_MODEL if path.suffix == ".safetensors" else _LARGEST_TEXT
+        if path.is_file() and path.stat().st_size > largest:
+            raise PipelineError(f"{folder}: {printable(name)} is larger than any of ours")
+        if path.is_file() or name not in ("dynamics", "policy", "behaviour"):
+            yield name

@@ -5,7 +5,6 @@ cards made again from the other files.
 """
 
 import shutil
-import tempfile
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,19 +14,18 @@ from primorl.evaluation.online_results import OnlineSummary
 from primorl.policy import exported
 from primorl.policy.config import PolicyConfig
 from primorl.policy.exported import DeterministicPolicy
-from primorl.privacy.statement import MechanismStatement, OnlineProtocol, Statement
+from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.privacy.together import mechanism
 from primorl.project import paths
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, replaced_directory
 from primorl.project.records import write_record
-from primorl.release import bundle, signature
-from primorl.release.accounted import check_facts, check_part, check_statement, check_together, given
-from primorl.release.card import is_inert
-from primorl.release.contents import CARDS, MADE_ONLINE, MANIFEST, ONLINE, POLICY, Manifest
-from primorl.release.making import forget_times
-from primorl.release.online_card import online_card, user_epsilon
-from primorl.release.recorded import check_outputs
+from primorl.release import signature
+from primorl.release.build import check_outputs, finish, forget_times
+from primorl.release.bundle import check_cards, check_written_again, refuse_void
+from primorl.release.card import both_forms, online_card, user_epsilon
+from primorl.release.contents import CARDS, MADE_ONLINE, ONLINE, POLICY, check_names_and_hashes, read
+from primorl.release.recheck import check_statement, given
 from primorl.setup.accounts import begun_ledger
 from primorl.setup.online_updates import RELEASES
 
@@ -69,11 +67,7 @@ def release_online(target: Path, params: Params | Reading, *, void_ok: bool, sig
         for name in POLICY:
             shutil.copyfile(paths.ONLINE / Path(name).name, fresh / name)
         write_record(fresh / ONLINE, replace(summary, seconds=None))
-        statement = bundle.read(fresh, POLICY[2], Statement)
-        for card, text in _cards(statement, summary).items():
-            (fresh / card).write_text(text, encoding="utf-8")
-        digests = {name: file_sha256(fresh / name) for name in sorted(FILES)}
-        write_record(fresh / MANIFEST, Manifest(kind="primorl release", files=digests))
+        finish(fresh, both_forms(online_card(read(fresh, POLICY[2], Statement), summary)))
         checked = check_online(fresh, void_ok=void_ok)
         if signer is not None:
             signature.sign(fresh, signer)
@@ -95,31 +89,25 @@ def check_online(folder: Path, *, void_ok: bool, key: Path | None = None) -> Sta
     Raises:
         PipelineError: one line that names the file, what is wrong with it, and what to do.
     """
-    bundle.check_names_and_hashes(folder, FILES)
+    check_names_and_hashes(folder, FILES)
     if key is not None:
         signature.verify(folder, key)
-    config, statement = bundle.read(folder, POLICY[1], PolicyConfig), bundle.read(folder, POLICY[2], Statement)
-    summary, path = bundle.read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
+    config, statement = read(folder, POLICY[1], PolicyConfig), read(folder, POLICY[2], Statement)
+    summary, path = read(folder, ONLINE, OnlineSummary), folder / POLICY[2]
     _check_policy(folder, config)
     if not void_ok:
-        bundle.refuse_void(path, statement)
-    _check_mechanisms(path, statement)
-    _check_summary(folder, config, statement, summary)
-    for card, text in _cards(statement, summary).items():
-        found = (folder / card).read_text(encoding="utf-8")
-        if not is_inert(found) or found != text:
-            raise PipelineError(
-                f"{folder / card}: not the card that the figures of this bundle make; do not believe it"
-            )
+        refuse_void(path, statement)
+    given(path, "charge", statement.charge)
+    protocol = given(path, "online", statement.online)
+    _check_protocol(path, statement, protocol)
+    check_statement(path, statement)
+    _check_summary(folder, config, statement, protocol, summary)
+    check_cards(folder, both_forms(online_card(statement, summary)))
     return statement
 
 
 def _check_made(params: Params | Reading, statement: Statement) -> None:
-    """The ledger must know the charge, and that it made these very files.
-
-    Raises:
-        PipelineError: it does not.
-    """
+    """The ledger must know the charge, and that it made these very files."""
     ledger = begun_ledger(params)
     charges = []
     if ledger is not None:
@@ -133,41 +121,22 @@ def _check_made(params: Params | Reading, statement: Statement) -> None:
         )
 
 
-def _cards(statement: Statement, summary: OnlineSummary) -> dict[str, str]:
-    card = online_card(statement, summary)
-    return dict(zip(CARDS, (card.markdown(), card.html()), strict=True))
-
-
 def _check_policy(folder: Path, config: PolicyConfig) -> None:
-    """Load it with our loader, write it with our writer, and compare."""
     policy = DeterministicPolicy.load(folder / "policy")
-    with tempfile.TemporaryDirectory(prefix="primorl-check-") as name:
-        exported.save(Path(name), [policy], variant=config.variant, environment=config.environment)
-        if (Path(name) / Path(POLICY[0]).name).read_bytes() != (folder / POLICY[0]).read_bytes():
-            raise PipelineError(f"{folder / POLICY[0]}: holds more than a policy: a tensor, metadata or padding")
+    check_written_again(
+        folder / POLICY[0],
+        lambda again: exported.save(again, [policy], variant=config.variant, environment=config.environment),
+        "a policy",
+    )
     if not all(bool(layer.isfinite().all()) for layer in policy.layers):
         raise PipelineError(f"{folder / POLICY[0]}: found NaN or infinity, allowed are finite numbers")
     if config.policy != "models/online":
         raise PipelineError(f"{folder / POLICY[1]}: policy: found {config.policy!r}, allowed is 'models/online'")
 
 
-def _check_mechanisms(path: Path, statement: Statement) -> None:
-    """Account every mechanism again, and all of them together."""
-    protocol = given(path, "online", statement.online)
-    given(path, "charge", statement.charge)
-    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
-    _check_protocol(path, statement, protocol, own)
-    if not statement.mechanisms:
-        check_statement(path, statement)
-        return
-    check_facts(path, statement)
-    for number in range(len(statement.mechanisms)):
-        check_part(path, number, statement)
-    check_together(path, statement)
-
-
-def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol, own: MechanismStatement) -> None:
+def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol) -> None:
     """The mechanism of the users must be what `online_plan` makes of the protocol."""
+    own = statement.mechanisms[-1] if statement.mechanisms else mechanism(_WHAT, statement)
     met = protocol.cohorts * protocol.cohort
     contradictions = {
         "mechanisms: the last one is not that of models/online": own.what != _WHAT,
@@ -184,11 +153,10 @@ def _check_protocol(path: Path, statement: Statement, protocol: OnlineProtocol, 
             raise PipelineError(f"{path}: {what}")
 
 
-def _check_summary(folder: Path, config: PolicyConfig, statement: Statement, summary: OnlineSummary) -> None:
+def _check_summary(
+    folder: Path, config: PolicyConfig, statement: Statement, protocol: OnlineProtocol, summary: OnlineSummary
+) -> None:
     """What the cards quote must be what the statement says, of this very policy."""
-    protocol = statement.online
-    assert protocol is not None
-    parts = statement.mechanisms
     expected = {
         "met": True,
         "env_id": config.environment,
@@ -202,7 +170,7 @@ def _check_summary(folder: Path, config: PolicyConfig, statement: Statement, sum
         "delta": statement.delta,
         "unit": statement.unit,
         "void": statement.void,
-        "start": "policy" if parts else "scratch",
+        "start": "policy" if statement.mechanisms else "scratch",
         "policy_sha256": file_sha256(folder / POLICY[0]),
         "seconds": None,
     }

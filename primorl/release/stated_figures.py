@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 
 from primorl.privacy.accounting.epsilon import ACCOUNTANT, compose
@@ -12,6 +11,7 @@ from primorl.privacy.statement import FILE, Accountant, Statement
 from primorl.privacy.together import check_parts, joint_event
 from primorl.project.errors import PipelineError
 
+OURS = Accountant(**ACCOUNTANT)
 ROUNDING = 1e-9  # of each number, between two machines with one version of the accountant
 TOLERANCE = 1e-3  # the same for an accountant of another version, whose grid may be finer
 _EDITED = "was it edited? `dvc repro` makes it again"
@@ -88,8 +88,7 @@ def check_epsilon(path: Path, statement: Statement) -> None:
         epsilon = compose([event_from_json(statement.event)], statement.delta or 0.0).epsilon_pld
     except ValueError as broken:
         raise PipelineError(f"{path}: event: {broken}; `dvc repro` makes it again") from None
-    same = statement.accountant == Accountant(**ACCOUNTANT)
-    if not _covers(ROUNDING if same else TOLERANCE, statement.epsilon, epsilon):
+    if not _covers(statement.epsilon, epsilon, ROUNDING if statement.accountant == OURS else TOLERANCE):
         raise PipelineError(
             f"{path}: epsilon: found {statement.epsilon!r}, less than the accountant makes of the event in the same "
             f"file ({epsilon!r}); {_EDITED}"
@@ -99,59 +98,70 @@ def check_epsilon(path: Path, statement: Statement) -> None:
 def misstated(statement: Statement) -> str | None:
     """The first key of a private statement that is missing, or is not what the accountant finds; None: none.
 
-    The same version of the accountant makes the same numbers. One of another version may be higher, and hardly lower.
-
     Args:
         statement: whose ``event`` and ``epsilon`` were checked before.
 
     Raises:
         ValueError: the event is not of a kind that this project accounts.
     """
-    assert statement.epsilon is not None
     assert statement.delta is not None
-    event = event_from_json(statement.event)
-    same = statement.accountant == Accountant(**ACCOUNTANT)
-    agrees = _equal if same else partial(_covers, TOLERANCE)
-    found = figures(event, statement.delta)
-    if not agrees(statement.epsilon_replace_one, found.epsilon_replace_one):
+    accountant = statement.accountant
+    found = figures(event_from_json(statement.event), statement.delta)
+    if not agrees(statement.epsilon_replace_one, found.epsilon_replace_one, accountant):
         return "epsilon_replace_one"
-    if [group.units for group in statement.groups] != [units for units, _ in found.groups] or not all(
-        agrees(group.epsilon, epsilon) for group, (_, epsilon) in zip(statement.groups, found.groups, strict=True)
-    ):
+    if not _points_agree([(group.units, group.epsilon) for group in statement.groups], found.groups, accountant):
         return "groups"
-    if [attack.false_positive_rate for attack in statement.attacks] != [rate for rate, _ in found.attacks] or not all(
-        agrees(attack.true_positive_rate, power)
-        for attack, (_, power) in zip(statement.attacks, found.attacks, strict=True)
-    ):
+    attacks = [(attack.false_positive_rate, attack.true_positive_rate) for attack in statement.attacks]
+    if not _points_agree(attacks, found.attacks, accountant):
         return "attacks"
-    return None if _profile_holds(statement, found.profile, same=same) else "profile"
+    return None if _profile_holds(statement, found.profile) else "profile"
 
 
-def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]], *, same: bool) -> bool:
+def agrees(stated: float | None, accounted: float | None, accountant: Accountant, *, least: float = 0.0) -> bool:
+    """Whether a stated number (None: infinite) is what the accountant makes.
+
+    The same version makes the same number up to rounding. One of another version may be higher, and lower by
+    `TOLERANCE`.
+
+    Args:
+        stated: the number.
+        accounted: what this version makes.
+        accountant: of the statement.
+        least: a difference that is never seen.
+    """
+    if accountant != OURS:
+        return _covers(stated, accounted, TOLERANCE)
+    if stated is None or accounted is None:
+        return stated is accounted
+    return math.isclose(stated, accounted, rel_tol=ROUNDING, abs_tol=least)
+
+
+def _points_agree(
+    stated: Sequence[tuple[float, float | None]], found: Sequence[tuple[float, float | None]], accountant: Accountant
+) -> bool:
+    if [place for place, _ in stated] != [place for place, _ in found]:
+        return False
+    return all(agrees(mine, its, accountant) for (_, mine), (_, its) in zip(stated, found, strict=True))
+
+
+def _profile_holds(statement: Statement, found: Sequence[tuple[float, float]]) -> bool:
     """Whether the pairs are those that the accountant finds; one of another version makes them on another grid."""
     stated = [(point.epsilon, point.delta) for point in statement.profile]
     epsilons = [epsilon for epsilon, _ in stated]
     if len(stated) != len(found) or epsilons != sorted(epsilons) or (epsilons and epsilons[0] != 0):
         return False
-    if same or not stated:
+    if statement.accountant == OURS:
         return all(
-            _equal(mine, its)
+            agrees(mine, its, OURS)
             for point, known in zip(stated, found, strict=True)
             for mine, its in zip(point, known, strict=True)
         )
     assert statement.epsilon is not None
     known = deltas(event_from_json(statement.event), statement.epsilon, epsilons)
     own = (statement.epsilon, statement.delta)  # its ε is the accountant's, to the last digit
-    return all(point == own or _covers(TOLERANCE, point[1], delta) for point, delta in zip(stated, known, strict=True))
+    return all(point == own or _covers(point[1], delta, TOLERANCE) for point, delta in zip(stated, known, strict=True))
 
 
-def _equal(stated: float | None, accounted: float | None) -> bool:
-    """Whether two numbers (None: infinite) are the same up to rounding."""
-    if stated is None or accounted is None:
-        return stated is accounted
-    return math.isclose(stated, accounted, rel_tol=ROUNDING)
-
-
-def _covers(tolerance: float, stated: float | None, accounted: float | None) -> bool:
+def _covers(stated: float | None, accounted: float | None, tolerance: float) -> bool:
     """Whether a stated number (None: infinite) is at least the accounted one."""
     return stated is None or (accounted is not None and accounted <= stated * (1 + tolerance))

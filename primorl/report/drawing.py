@@ -14,23 +14,10 @@ _MOST_TICKS = 6  # of a logarithmic axis, which has to fit on a telephone
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure.
+    """`data` and `layout` of Plotly, and the rows of a table of what they show."""
 
-    Attributes:
-        name: of its element.
-        title: above it.
-        caption: what it shows, for those who cannot see it as well.
-        spec: `data` and `layout` of Plotly.
-        headers: of the table of what it shows.
-        rows: of the table.
-    """
-
-    name: str
-    title: str
-    caption: str
     spec: dict[str, Any]
-    headers: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: Sequence[tuple[str, ...]]
 
 
 def shown(number: float, form: str) -> str:
@@ -179,8 +166,8 @@ def whole_axis(most: int) -> dict[str, Any]:
     return {"tickformat": "d", "tick0": 1 if step == 1 else 0, "dtick": step}
 
 
-def box(names: Sequence[str], levels: Sequence[Sequence[float]], color: str, *, name: str = "") -> dict[str, Any]:
-    """A trace of boxes, one a name, from least, quartiles and greatest; in the legend if it is named."""
+def box(names: Sequence[str], levels: Sequence[Sequence[float]], color: str, name: str) -> dict[str, Any]:
+    """A trace of boxes, one a name, from least, quartiles and greatest."""
     least, quarter, median, three, greatest = (list(same) for same in zip(*levels, strict=True))
     return {
         "type": "box",
@@ -193,5 +180,17 @@ def box(names: Sequence[str], levels: Sequence[Sequence[float]], color: str, *, 
         "upperfence": greatest,
         "marker": {"color": color},
         "name": name,
-        "showlegend": bool(name),
+    }
+
+
+def bars(names: Sequence[str], shares: Sequence[float], color: str, name: str) -> dict[str, Any]:
+    """A trace of bars, one a name."""
+    return {
+        "type": "bar",
+        "orientation": "h",
+        "y": list(names),
+        "x": list(shares),
+        "marker": {"color": color},
+        "name": name,
+        "hovertemplate": "%{y}: %{x:.1%}<extra>%{fullData.name}</extra>",
     }

@@ -29,7 +29,7 @@ from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, CURVES, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
 from primorl.project.records import to_json
-from primorl.release.guaranteed import whole, with_account
+from primorl.release.composition import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
 from primorl.report.agreement import Epoch, refuse_another_curve, refuse_another_dataset, refuse_other_rows
 from primorl.trajectories.storage.store import UnitStore

@@ -1,14 +1,17 @@
-"""The figures of a report as Plotly's specifications: plain dictionaries, each with the table of what it shows."""
+"""The figures of a report as Plotly's specifications, each with the rows of a table of what it shows.
+
+Titles, captions and the tables' headers are in the page's template.
+"""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from primorl.evaluation.private.results import Answer
 from primorl.evaluation.wording import WHOSE, discounted, plural, source
 from primorl.privacy.accounting.epsilon import Training
-from primorl.privacy.accounting.rounding import at_most, left_of, percent_at_most
-from primorl.privacy.statement import Statement
-from primorl.release.card_meaning import curve
+from primorl.privacy.accounting.rounding import at_most, percent_at_most
+from primorl.release.card import curve
 from primorl.report.drawing import (
     BLUE,
     GREEN,
@@ -16,36 +19,40 @@ from primorl.report.drawing import (
     RED,
     Figure,
     band,
+    bars,
+    box,
     layout,
     line,
     log_axis,
     named_rows,
+    shown,
     spread,
     whole_axis,
+    wrapped,
 )
 from primorl.report.facts import Facts
-from primorl.report.model_figures import checks, model_error, rollouts
-from primorl.report.public_figures import actions, first_states
 
 _POINTS = 12  # of ε against rounds
+_LEAST_ERROR = 1e-4  # that is drawn; the axis is logarithmic
+_LISTED_RATES = (0.01, 0.05, 0.1, 0.2, 0.5)
 
 
 def figures(facts: Facts) -> dict[str, Figure]:
     """All figures that these facts allow, by name."""
-    makers: tuple[Callable[[Facts], Figure | None], ...] = (
-        _attack,
-        _values,
-        _learning,
-        model_error,
-        checks,
-        rollouts,
-        first_states,
-        actions,
-        _rounds,
-        _budget,
-        _others,
-    )
-    return {figure.name: figure for make in makers if (figure := make(facts)) is not None}
+    makers: dict[str, Callable[[Facts], Figure | None]] = {
+        "attack": _attack,
+        "values": _values,
+        "learning": _learning,
+        "model_error": _model_error,
+        "checks": _checks,
+        "rollouts": _rollouts,
+        "first_states": _first_states,
+        "actions": _actions,
+        "rounds": _rounds,
+        "budget": _budget,
+        "others": _others,
+    }
+    return {name: figure for name, make in makers.items() if (figure := make(facts)) is not None}
 
 
 def _attack(facts: Facts) -> Figure | None:
@@ -53,50 +60,33 @@ def _attack(facts: Facts) -> Figure | None:
     if not points:
         return None
     x, y = zip(*points, strict=True)
-    unit = facts.statement.unit
-    data = [
-        line(x, y, "no attack is above this line", RED, hover="%{text}")
-        | {"text": [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]},
-        line((0, 1), (0, 1), "blind guessing", GREY, dash="dash"),
-    ]
-    listed = [(rate, power) for rate, power in points if round(rate, 3) in (0.01, 0.05, 0.1, 0.2, 0.5)]
-    return Figure(
-        "attack",
-        f"What an attack can find out about one {unit}",
-        f"An attack says of each {unit} whether it was in the data. The nearer the orange line is to the dashed one, "
-        f"the less an attack learns from {facts.counted}. No attack on them can be above the orange line.",
-        layout(
-            data,
-            f"named, of {plural(unit)} not in it",
-            "found, of those in it",
-            percent=True,
-        ),
-        ("wrongly named", "found, at most"),
-        tuple((f"{rate:.0%}", percent_at_most(power)) for rate, power in listed),
-    )
+    best = line(x, y, "no attack is above this line", RED, hover="%{text}")
+    best["text"] = [f"names {rate:.1%} wrongly, finds at most {percent_at_most(power)}" for rate, power in points]
+    guessing = line((0, 1), (0, 1), "blind guessing", GREY, dash="dash")
+    units = plural(facts.statement.unit)
+    rows = [(f"{rate:.0%}", percent_at_most(power)) for rate, power in points if round(rate, 3) in _LISTED_RATES]
+    return Figure(layout([best, guessing], f"named, of {units} not in it", "found, of those in it", percent=True), rows)
 
 
 def _values(facts: Facts) -> Figure | None:
-    marked = discounted(facts.discount)
-    summary = facts.summary
-    rows = [
-        (f"{WHOSE[each['of']]}, by {source(each)}{marked}", each["value"], each["ci95"], each["of"], False)
-        for each in summary.get("private_evaluation", ())
-        if each["estimator"] != "model"
-    ]
-    rows += [
-        (f"{WHOSE[each['of']]}, in the model{marked}", each["value"], _range(each), each["of"], True)
-        for each in summary.get("private_evaluation", ())
-        if each["estimator"] == "model" and each["of"] != "policy"  # below, with its range
-    ]
+    summary, marked = facts.summary, discounted(facts.discount)
+    rows: list[tuple[str, float, Sequence[float] | None, str, bool]] = []  # the last: the model says it
+    for each in summary.get("private_evaluation", ()):
+        if each["estimator"] != "model":
+            name = f"{WHOSE[each['of']]}, by {source(each)}{marked}"
+            rows.append((name, each["value"], each["ci95"], each["of"], False))
+        elif each["of"] != "policy":  # which stands below, with its range
+            members = each.get("members")
+            ends = (min(members), max(members)) if members else None
+            rows.append((f"{WHOSE[each['of']]}, in the model{marked}", each["value"], ends, each["of"], True))
     answered = bool(rows)
     if summary["return_mean"] is not None:
         rows.append(("the policy, in the simulator", summary["return_mean"], summary["return_ci95"], "policy", False))
     elif summary.get("model_value") is not None:
         rows.append(("the policy, in the model", summary["model_value"], summary["model_value_range"], "policy", True))
     if summary.get("public_return_mean") is not None:
-        named, mean = f"today's practice, {summary['public_trajectories']} public", summary["public_return_mean"]
-        rows.append((named, mean, summary["public_return_ci95"], "behaviour", False))
+        name = f"today's practice, {summary['public_trajectories']} public"
+        rows.append((name, summary["public_return_mean"], summary["public_return_ci95"], "behaviour", False))
     if not rows:
         return None
     rows.sort(key=lambda row: list(WHOSE).index(row[3]))
@@ -104,54 +94,37 @@ def _values(facts: Facts) -> Figure | None:
     data: list[dict[str, Any]] = []
     for by_model, legend in ((False, "with its 95% interval"), (True, "in the model, range over its members")):
         for policy, color in ((False, GREY), (True, BLUE)):
-            own = [
-                (label, mean, *(ends or (mean, mean)))
-                for label, (_, mean, ends, of, free) in zip(labels, rows, strict=True)
-                if (free, of == "policy") == (by_model, policy)
-            ]
+            own = []
+            for label, (_, value, ends, of, modelled) in zip(labels, rows, strict=True):
+                if (modelled, of == "policy") == (by_model, policy):
+                    low, high = ends or (value, value)
+                    own.append((label, value, low, high))
             if own:
-                said = {"legendgroup": legend, "showlegend": not any(each["name"] == legend for each in data)}
-                data.append(spread(own, legend, color, hollow=by_model, interval=not by_model) | said)
+                shown_before = any(each["name"] == legend for each in data)
+                trace = spread(own, legend, color, hollow=by_model, interval=not by_model)
+                data.append(trace | {"legendgroup": legend, "showlegend": not shown_before})
     spec = layout(data, "mean return", "")
     spec["layout"] |= named_rows(labels, each=55 if answered and marked else 45)
-    return Figure(
-        "values",
-        "What people get today, and under the policy",
-        "Mean return of each: a full circle with its 95% interval, or a ring where the released model computed it, "
-        "with the range over the members of the ensemble, which is no interval. The policy is blue."
-        f"{' What is discounted does not compare with what is not.' if answered and marked else ''}",
-        spec,
-        ("whose", "mean return", "interval or range"),
-        tuple((name, f"{mean:.4g}", _ends(ends, free)) for name, mean, ends, _, free in rows),
-    )
+    return Figure(spec, [(name, f"{value:.4g}", _ends(ends, by_model)) for name, value, ends, _, by_model in rows])
 
 
-def _range(answer: Mapping[str, Any]) -> tuple[float, float] | None:
-    members = answer.get("members")
-    return (min(members), max(members)) if members else None
-
-
-def _ends(ends: Sequence[float] | None, by_model: bool) -> str:
+def _ends(ends: Sequence[float] | None, by_model: bool = False) -> str:
     return "none" if ends is None else f"[{ends[0]:.4g}, {ends[1]:.4g}]{' (members)' if by_model else ''}"
 
 
 def _learning(facts: Facts) -> Figure | None:
     if not facts.curve:
         return None
-    summary, (*before, final) = facts.summary, facts.curve
-    measured = summary["return_mean"] is not None
-    where = "in the simulator" if measured else "in the released model"
-    interval = "95% interval" if measured else "range over members"
-    most = summary.get("episodes" if measured else "model_value_rollouts")
-    count = f"{most or 'more'} {'episodes' if measured else 'rollouts in each member'}"
+    *before, final = facts.curve
     data = []
     if before:
         epochs, values = [point.number for point in before], [point.value for point in before]
+        interval = "range over members" if facts.summary["return_mean"] is None else "95% interval"
         data += [
             band(epochs, [point.low for point in before], [point.high for point in before], interval),
             line(epochs, values, "after each epoch", BLUE, mode="lines+markers", hover="epoch %{x}: %{y:.4g}"),
         ]
-    behaviour = summary.get("public_return_mean")
+    behaviour = facts.summary.get("public_return_mean")
     if behaviour is not None:
         ends = (facts.curve[0].number, final.number)
         data.append(line(ends, (behaviour, behaviour), "today, public", GREY, dash="dash"))
@@ -161,82 +134,177 @@ def _learning(facts: Facts) -> Figure | None:
     last["error_y"] = {"type": "data", "symmetric": False, "array": rise, "arrayminus": fall, "color": RED}
     spec = layout([*data, last], "epoch", "value")
     spec["layout"]["xaxis"] |= whole_axis(final.number)
-    return Figure(
-        "learning",
-        "How the policy was learned",
-        f"Value of the policy {where} after each epoch, with its {interval}. The diamond is the final policy, over "
-        f"{count}; the points before it are averages over fewer (evaluation.epoch_episodes) and vary more. A step "
-        "between the last point and the diamond may come from that alone.",
-        spec,
-        ("epoch", "value", "interval" if measured else "range"),
-        tuple((str(p.number), f"{p.value:.4g}", f"[{p.low:.4g}, {p.high:.4g}]") for p in facts.curve),
-    )
+    rows = [(str(point.number), f"{point.value:.4g}", _ends((point.low, point.high))) for point in facts.curve]
+    return Figure(spec, rows)
+
+
+def _model_error(facts: Facts) -> Figure | None:
+    if not facts.model_error:
+        return None
+    errors, labels = list(facts.model_error.values()), list(map(wrapped, facts.model_error))
+    drawn = [max(error, _LEAST_ERROR) for error in errors]
+    dots = line(drawn, (), "the model", BLUE, mode="markers", hover="%{y}: %{text}")
+    dots |= {"y": labels, "showlegend": False, "text": [f"{error:.2%}" for error in errors]}
+    dots["marker"] |= {"size": 10}
+    spec = layout([dots], "error, as a share of what varies", "")
+    spec["layout"] |= named_rows(labels, each=28)
+    spec["layout"]["xaxis"] |= log_axis([*drawn, 1.0]) | {"tickformat": "~%"}
+    average = {"type": "line", "x0": 1, "x1": 1, "yref": "paper", "y0": 0, "y1": 1}
+    average |= {"line": {"color": GREY, "dash": "dash"}, "name": "the average alone", "showlegend": True}
+    spec["layout"] |= {"shapes": [average], "showlegend": True}
+    return Figure(spec, [(name, shown(error, ".2%")) for name, error in facts.model_error.items()])
+
+
+def _checks(facts: Facts) -> Figure | None:
+    """The private units' answers on the errors of open-loop predictions, beside those of a trivial prediction."""
+    if not facts.checks:
+        return None
+    names = list(dict.fromkeys(map(_predicted, facts.checks)))
+    data = []
+    for trivial, legend, color in ((False, "the model", BLUE), (True, "a guess without a model", GREY)):
+        own = [answer for answer in facts.checks if (_predicted(answer) != answer.what) is trivial]
+        if own:
+            rows = [(_predicted(each), each.value, *(each.ci95 or (each.value, each.value))) for each in own]
+            shift = 0.13 if trivial else -0.13
+            trace = spread(rows, legend, color, hollow=trivial)
+            trace["y"] = [names.index(_predicted(answer)) + shift for answer in own]
+            trace["text"] = [f"{answer.what}: {answer.value:.3g}" for answer in own]
+            data.append(trace | {"hovertemplate": "%{text}<extra></extra>"})
+    spec = layout(data, "error, in the model's scales", "")
+    spec["layout"]["height"] = 140 + 45 * len(names)
+    ticks = {"tickvals": list(range(len(names))), "ticktext": [name.replace(" error, ", ",<br>", 1) for name in names]}
+    spec["layout"]["yaxis"] |= ticks | {"tickmode": "array", "range": [len(names) - 0.5, -0.5], "zeroline": False}
+    most = max(end for answer in facts.checks for end in (answer.value, *(answer.ci95 or ())))
+    spec["layout"]["xaxis"] |= {"range": [-0.03 * most, 1.03 * most]}
+    intervals = ["none" if each.ci95 is None else f"[{each.ci95[0]:.3g}, {each.ci95[1]:.3g}]" for each in facts.checks]
+    rows_shown = zip(facts.checks, intervals, strict=True)
+    return Figure(spec, [(answer.what, f"{answer.value:.3g}", interval) for answer, interval in rows_shown])
+
+
+def _predicted(answer: Answer) -> str:
+    """What an error is of, whoever predicts."""
+    return answer.what.partition(", of ")[0]
+
+
+def _rollouts(facts: Facts) -> Figure | None:
+    """Reward along rollouts in the model, and the penalty on it; where λ is not known, the uncertainty."""
+    found = facts.rollouts
+    if found is None:
+        return None
+    steps, hover = list(range(1, len(found.reward) + 1)), "step %{x}: %{y:.4g}"
+    data = [line(steps, found.reward, "reward", BLUE, hover=hover)]
+    right, name = found.uncertainty, "uncertainty"
+    if found.penalised is not None:
+        right, name = tuple(r - p for r, p in zip(found.reward, found.penalised, strict=True)), "penalty"
+        data.append(line(steps, found.penalised, "reward less penalty", BLUE, dash="dot", hover=hover))
+    data.append(line(steps, right, f"{name} (right)", RED, dash="dash", hover=hover) | {"yaxis": "y2"})
+    spec = layout(data, "step", "reward")
+    spec["layout"]["xaxis"] |= whole_axis(len(steps))
+    axis = {"overlaying": "y", "side": "right", "rangemode": "tozero", "tickmode": "auto", "nticks": 6}
+    axis |= {"title": {"text": name, "standoff": 8, "font": {"color": RED}}, "tickfont": {"color": RED}}
+    spec["layout"]["yaxis2"] = axis | {"showgrid": False, "zeroline": False, "automargin": True}
+    spec["layout"]["yaxis"] |= {"tickfont": {"color": BLUE}}
+    spec["layout"]["yaxis"]["title"] |= {"font": {"color": BLUE}}
+    columns = [found.reward, found.uncertainty, *([] if found.penalised is None else [right])]
+    rows = [(str(step), *(shown(column[step - 1], ".4g") for column in columns)) for step in steps]
+    return Figure(spec, rows[:: max(1, len(steps) // 10)])
+
+
+def _first_states(facts: Facts) -> Figure | None:
+    """Each measurement at the first row, on the scale of its range; of a category its share."""
+    if not facts.first_states:
+        return None
+    ranges = _ranges(facts)
+    labels = {}
+    for name, (low, high) in ranges.items():
+        labels[name] = wrapped(name) + ("" if name in facts.first_shares else f"<br>{low:.4g} to {high:.4g}")
+    data = []
+    if numbers := [name for name in facts.first_states if name not in facts.first_shares]:
+        parts = [_placed(facts.first_states[name], *ranges[name]) for name in numbers]
+        data.append(box([labels[name] for name in numbers], parts, BLUE, "measurement, place in its range"))
+    if facts.first_shares:
+        names = [labels[name] for name in facts.first_shares]
+        data.append(bars(names, list(facts.first_shares.values()), GREEN, "category, share of first states"))
+    spec = layout(data, "place in range, or share", "", percent=True)
+    spec["layout"] |= named_rows(list(labels.values()), each=40) | {"showlegend": True, "bargap": 0.5}
+    spec["layout"]["xaxis"] |= {"range": [-0.02, 1.02]}
+    rows = []
+    for name, part in facts.first_states.items():
+        share = f"{facts.first_shares[name]:.1%}" if name in facts.first_shares else ""
+        rows.append((name, *(f"{value:.4g}" for value in part), share))
+    return Figure(spec, rows)
+
+
+def _ranges(facts: Facts) -> dict[str, tuple[float, float]]:
+    """The declared range of each measurement, or that of its first states."""
+    lows, highs = (facts.policy.get(f"observation_{side}") or () for side in ("low", "high"))
+    found = {}
+    for at, (name, part) in enumerate(facts.first_states.items()):
+        declared = (lows[at], highs[at]) if at < min(len(lows), len(highs)) else (-math.inf, math.inf)
+        found[name] = declared if all(map(math.isfinite, declared)) else (part[0], part[-1])
+    return found
+
+
+def _placed(part: Sequence[float], low: float, high: float) -> list[float]:
+    """Values as shares of the way from one end to the other; the middle where both are the same."""
+    return [(value - low) / (high - low) if high > low else 0.5 for value in part]
+
+
+def _actions(facts: Facts) -> Figure | None:
+    found = facts.actions
+    if found is None:
+        return None
+    sides = (("today, public", GREY, found.recorded), ("the policy", BLUE, found.chosen))
+    names = list(map(wrapped, found.names))
+    if found.discrete:
+        data = [bars(names, [share for (share,) in side], color, who) for who, color, side in sides]
+        rows: list[tuple[str, ...]] = []
+        for name, (today,), (chosen,) in zip(found.names, found.recorded, found.chosen, strict=True):
+            rows.append((name, f"{today:.1%}", f"{chosen:.1%}"))
+    else:
+        data = [box(names, side, color, who) for who, color, side in sides]
+        rows = []
+        for at, name in enumerate(found.names):
+            for (who, _, side), at_bound in zip(sides, found.at_bound, strict=True):
+                rows.append((name, who, *(f"{level:.1%}" for level in side[at]), f"{at_bound[at]:.1%}"))
+    spec = layout(data, "share of the rows" if found.discrete else "place between the bounds", "", percent=True)
+    spec["layout"] |= named_rows(names, each=44, more=150) | {"boxmode": "group"}
+    return Figure(spec, rows)
 
 
 def _rounds(facts: Facts) -> Figure | None:
-    points = list(_epsilon_by_round(facts.training))
-    if not points:
-        return None
-    rounds, epsilons = zip(*points, strict=True)
-    return Figure(
-        "rounds",
-        "ε of the model by rounds",
-        "What the training of the model had spent after so many rounds. All rounds are paid for beforehand, also where "
-        "training ends early.",
-        layout(
-            [
-                line(rounds, epsilons, "ε", BLUE, mode="lines+markers", hover="%{text}")
-                | {"text": [f"{done} rounds: ε {at_most(epsilon)}" for done, epsilon in points]}
-            ],
-            "rounds",
-            "ε",
-        ),
-        ("rounds", "ε"),
-        tuple((str(done), at_most(epsilon)) for done, epsilon in points),
-    )
-
-
-def _epsilon_by_round(statement: Statement) -> Iterator[tuple[int, float]]:
+    statement = facts.training
     q, z, T = statement.sampling_probability, statement.noise_multiplier, statement.rounds
     if not statement.sound or q is None or z is None or T is None or statement.delta is None:
-        return
+        return None
     queries = tuple(query.noise_multiplier for query in statement.queries)
-    for done in sorted({max(1, round(T * step / _POINTS)) for step in range(1, _POINTS + 1)}):
-        yield done, Training(q, z, done, queries).spent(statement.delta).epsilon_pld
+    rounds = sorted({max(1, round(T * step / _POINTS)) for step in range(1, _POINTS + 1)})
+    epsilons = [Training(q, z, done, queries).spent(statement.delta).epsilon_pld for done in rounds]
+    rows = [(str(done), at_most(epsilon)) for done, epsilon in zip(rounds, epsilons, strict=True)]
+    drawn = line(rounds, epsilons, "ε", BLUE, mode="lines+markers", hover="%{text}")
+    drawn["text"] = [f"{done} rounds: ε {epsilon}" for done, epsilon in rows]
+    return Figure(layout([drawn], "rounds", "ε"), rows)
 
 
 def _budget(facts: Facts) -> Figure | None:
     spending = facts.spending
     if spending is None or not spending.charges:
         return None
+    numbers, totals = list(range(1, len(spending.charges) + 1)), [total for _, _, total in spending.charges]
     # ε is infinite after a run without a guarantee, and JSON has no such number
-    drawn = [total if math.isfinite(total) else None for _, _, total in spending.charges]
-    numbers = list(range(1, len(spending.charges) + 1))
-    totals = [total for _, _, total in spending.charges]
-    hovers = [f"{stage}, {day}: ε {at_most(total)} in all" for stage, day, total in spending.charges]
-    data = [
-        line(numbers, drawn, "spent", BLUE, mode="lines+markers")
-        | {"line": {"shape": "hv", "color": BLUE}, "text": hovers, "hovertemplate": "%{text}<extra></extra>"}
-    ]
-    left = "There is no budget: privacy.budget.epsilon is null."
+    drawn = [total if math.isfinite(total) else None for total in totals]
+    spent = line(numbers, drawn, "spent", BLUE, mode="lines+markers", hover="%{text}")
+    spent["line"] = {"shape": "hv", "color": BLUE}
+    spent["text"] = [f"{stage}, {day}: ε {at_most(total)} in all" for stage, day, total in spending.charges]
+    data = [spent]
     if spending.budget is not None:
-        most = spending.budget
-        data.append(line((numbers[0], numbers[-1]), (most, most), "budget", RED, dash="dash"))
-        left = f"The budget is ε {at_most(most)}; {left_of(most, totals[-1])} is left."
+        ends = (numbers[0], numbers[-1])
+        data.append(line(ends, (spending.budget, spending.budget), "budget", RED, dash="dash"))
     spec = layout(data, "charge", "ε in all")
     spec["layout"]["xaxis"] |= whole_axis(len(numbers))
     spec["layout"]["yaxis"] |= {"rangemode": "tozero"}
-    return Figure(
-        "budget",
-        "What was spent over time",
-        f"ε of all charges on the same units, after each charge, at δ {at_most(spending.delta)}. {left}",
-        spec,
-        ("charge", "stage", "day", "ε in all"),
-        tuple(
-            (str(n), stage, day, at_most(total))
-            for n, (stage, day, total) in zip(numbers, spending.charges, strict=True)
-        ),
-    )
+    charges = zip(numbers, spending.charges, strict=True)
+    return Figure(spec, [(str(number), stage, day, at_most(total)) for number, (stage, day, total) in charges])
 
 
 def _others(facts: Facts) -> Figure | None:
@@ -245,45 +313,14 @@ def _others(facts: Facts) -> Figure | None:
         own = [(name, epsilon, value) for name, epsilon, value, by in known if by == who and epsilon is not None]
         if own:
             names, epsilons, values = zip(*own, strict=True)
-            data.append(
-                line(epsilons, values, f"by the {who}", color, mode="markers")
-                | {
-                    "text": [f"{name}<br>ε {at_most(e)}" for name, e in zip(names, epsilons, strict=True)],
-                    "hovertemplate": "%{text}: %{y:.4g}<extra></extra>",
-                }
-            )
+            trace = line(epsilons, values, f"by the {who}", color, mode="markers", hover="%{text}: %{y:.4g}")
+            trace["text"] = [f"{name}<br>ε {at_most(epsilon)}" for name, epsilon in zip(names, epsilons, strict=True)]
+            data.append(trace)
     if not data:
         return None
     spec = layout(data, "ε of the policy", "value")
     spec["layout"]["xaxis"] |= log_axis([epsilon for _, epsilon, _, _ in known if epsilon is not None])
-    return Figure(
-        "others",
-        "Other results on the same data",
-        "Value against ε of every result that MLflow knows of. Whoever picks one of them has seen all of them: what "
-        f"counts then is the ε of all together. {_together(facts)}",
-        spec,
-        ("result", "ε", "value", "by"),
-        tuple(
-            (name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by)
-            for name, epsilon, value, by in known
-        ),
-    )
-
-
-def _together(facts: Facts) -> str:
-    """What all results cost, and whether the bound at the top of the page counts them."""
-    units = plural(facts.statement.unit)
-    if facts.spending is None or not facts.spending.charges:
-        return (
-            "It is not known here: there is no ledger with charges on these data. The bound at the top of the page "
-            f"counts {facts.counted}, and nothing else."
-        )
-    *_, epsilon = facts.spending.charges[-1]
-    spent = f"ε = {at_most(epsilon)} at δ = {at_most(facts.spending.delta)}"
-    bound = (
-        "the bound at the top of the page counts them all" if facts.sound else "no bound holds for all that is shown"
-    )
-    return (
-        f"All charges on these {units} in the ledger come to {spent}, and {bound}. A result that another ledger paid "
-        "for comes on top."
-    )
+    rows = []
+    for name, epsilon, value, by in known:
+        rows.append((name, "none" if epsilon is None else at_most(epsilon), f"{value:.4g}", by))
+    return Figure(spec, rows)

@@ -9,6 +9,7 @@ from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from primorl.config.params import Params, Reading
+from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.privacy.ledger.store import Store
 from primorl.project.dvc import REMAKE
@@ -46,7 +47,7 @@ def project_ledger(params: Params | Reading) -> Ledger:
 
 
 def begun_ledger(params: Params | Reading) -> Ledger | None:
-    """As `begun`, of a ledger that is whole."""
+    """Open the project's ledger with read access only; see `begun`."""
     return begun(params, Ledger)
 
 
@@ -71,11 +72,7 @@ def begun(params: Params | Reading, kind: type[_L]) -> _L | None:
 
 
 def open_ledger(params: Params | Reading, kind: type[_L], *, read_only: bool) -> _L:
-    """Open the project's ledger as it is.
-
-    Raises:
-        PipelineError: it cannot be used.
-    """
+    """Open the project's ledger as it is; raises what ``kind.open`` raises."""
     return kind.open(ledger_url(params), secret=project_secret(), anchor=home() / LEDGER_HEAD, read_only=read_only)
 
 
@@ -83,7 +80,7 @@ def check_secret(manifest: Manifest, partitions: Path) -> None:
     """Check that the partitions were made under the project's secret, before anything is charged to their units.
 
     Under another one the ledger would recognise nobody. Manifests of older versions hold no value to check; there
-    `primorl.setup.charged_units.open_public` tells by the digests of the public units.
+    `primorl.setup.partitions.Partitions.open` tells by the digests of the public units.
 
     Raises:
         PipelineError: the secret is another one, or is not there.
@@ -134,17 +131,7 @@ def request(
     event: dp_event.DpEvent,
     identity: str,
 ) -> Request:
-    """What the ledger is asked for.
-
-    Args:
-        params: names the δ of this run.
-        run: its MLflow run.
-        manifest: of the partitions.
-        version: whose budget this is, from `dataset_version`.
-        stage: who asks.
-        event: what it will do.
-        identity: of the result, of the paid work.
-    """
+    """Build the request of a stage that pays for work on the units of ``version`` (see `dataset_version`)."""
     return Request(
         version=version,
         dataset=manifest.info.dataset,
@@ -158,11 +145,7 @@ def request(
 
 
 def budget(params: Params, units: int) -> Budget | None:
-    """What all runs may spend together; None without a limit.
-
-    Args:
-        params: every choice.
-        units: K, the number of private units.
+    """Read what all runs on K ``units`` may spend together; None without a limit.
 
     Raises:
         PipelineError: its δ is so large that it bounds nothing.
@@ -187,8 +170,17 @@ def check_evaluation(params: Params, manifest: Manifest) -> None:
 
 
 def checkpoints() -> Path:
-    """Folder of the checkpoints of paid work."""
+    """Return the folder of the checkpoints of paid work."""
     return home() / CHECKPOINTS
+
+
+def account_of(params: Params, version: Version) -> Account:
+    """Read what was spent on the same units; empty where no ledger was begun."""
+    ledger = begun_ledger(params)
+    if ledger is None:
+        return Account(())
+    with closing(ledger):
+        return ledger.account(version)
 
 
 def _digests(file: Path, units: int, info: DatasetInfo) -> bytes:

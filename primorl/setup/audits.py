@@ -13,12 +13,12 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.project.progress import progress_bar
 from primorl.setup.fitting import fitted
+from primorl.setup.model_work import training_setup
 from primorl.setup.planning import make_plan
-from primorl.setup.training import training_setup
 from primorl.tracking.store import Log
 from primorl.training.one_run_audit import OneRun, audit_one_run
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 CONFIDENCE = 0.99
 """Of all bounds of one report together. Audits are repeated, and a false alarm would stop a release: so not 95%."""

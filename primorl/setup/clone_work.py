@@ -1,31 +1,67 @@
-"""The private clone of the behaviour as paid work: what it costs, and what tells it from another. Needs no torch."""
+"""The private clone of the behaviour as paid work: its settings, which were measured (docs/privacy.md), and identity.
+
+Loading this module needs no torch.
+"""
 
 import hashlib
 import json
 import math
-from typing import Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
 
 from dp_accounting import dp_event
 
-from primorl.config.blocks import FIRST_CLONE
+from primorl.config.blocks import FIRST_CLONE, Behaviour
 from primorl.config.params import Params, plain
 from primorl.privacy.accounting.epsilon import training_event
 from primorl.privacy.accounting.solving import solve_noise_multiplier
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
+from primorl.project.paths import BEHAVIOUR
+from primorl.setup.declared import check_declared, model_bounds, observation_columns
+from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
+from primorl.training.settings import LEAST_UNITS, EarlyStopping, LocalTraining, ServerTraining
 from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
+
+if TYPE_CHECKING:
+    from primorl.setup.compute import Place
+    from primorl.training.policy_network import PolicyNetwork
+    from primorl.training.setup import TrainingSetup
+    from primorl.training.training import Trained
 
 STAGE = "clone_behaviour"
 SAMPLING_PROBABILITY, ROUNDS = 0.3, 40
+_SMALLEST_NORM = 1e-6  # of a clip, as in params.yaml
+_LARGEST_NORM, _LARGEST_WALK, _WALK_FROM_PUBLIC = 0.2, 5.0, 0.3
+"""Of an update, and of what the noise of all rounds adds up to, from random weights and from those of the public split;
+see `clipping_norm`."""
+# One step on all rows of a unit: with several, each unit moves towards its own habits, and their mean is too sure.
+_ROWS = 256
+LOCAL = LocalTraining(
+    learning_rate=1.0,
+    batch_size=_ROWS,
+    local_epochs=1,
+    weight_decay=0.0,
+    max_transitions_per_unit=_ROWS,
+    beta_nll=0.0,
+)
+LOCAL_FROM_PUBLIC = replace(LOCAL, learning_rate=0.1)
+SERVER = ServerTraining(
+    server_momentum=0.9, server_averaging=0.9, early_stopping=EarlyStopping(every=10, patience=None)
+)
 
 
 def asked(params: Params) -> bool:
-    """Whether params.yaml asks for a clone. Variant mopo, which is not private, has none."""
+    """Tell whether params.yaml asks for a clone. Variant mopo, which is not private, has none."""
     return params.behaviour.target_epsilon is not None and params.dynamics.variant != "mopo"
 
 
 def noise_for(epsilon: float, delta: float) -> float:
-    """The noise multiplier of a clone at ε.
+    """Solve for the noise multiplier of a clone at ε.
 
     Raises:
         PipelineError: none is enough.
@@ -39,7 +75,7 @@ def noise_for(epsilon: float, delta: float) -> float:
 
 
 def clone_event(epsilon: float, delta: float) -> dp_event.DpEvent:
-    """What a clone at ε is charged as.
+    """Build the event that a clone at ε is charged as.
 
     Raises:
         PipelineError: no noise is enough.
@@ -68,12 +104,12 @@ def check_actions(params: Params, manifest: Manifest) -> None:
 
 
 def normaliser_of_clone(params: Params) -> Literal["public", "bounds"]:
-    """Where its normaliser comes from. One from private rows would be one more query; declared bounds cost nothing."""
+    """Choose the normaliser: one from private rows would be one more query, and declared bounds cost nothing."""
     return "public" if params.privacy.statistics.normaliser == "public" else "bounds"
 
 
 def clone_identity(params: Params, partitions: Partitions) -> str:
-    """A digest of all that was asked for. What this module makes of it is left out, as in `model_work`.
+    """Digest all that was asked for. What this module makes of it is left out, as in `model_work.model_identity`.
 
     So a version with other constants does not charge the same people again: `TrainingSetup.digest` tells a plan from
     another, and a charge is neither resumed nor restored under another one.
@@ -92,3 +128,137 @@ def clone_identity(params: Params, partitions: Partitions) -> str:
     if (network := params.behaviour.chosen_network()) is not None:
         content["network"] = network
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def policy_network(behaviour: Behaviour, manifest: Manifest) -> "PolicyNetwork":
+    """Size the clone's network for the data of the manifest."""
+    from primorl.training.policy_network import PolicyNetwork
+
+    spaces, (low, high) = manifest.info.spaces, behaviour.log_variance_bounds
+    return PolicyNetwork(
+        observation_size=spaces.observation_size,
+        action_size=spaces.action_size,
+        discrete_actions=spaces.discrete_actions,
+        hidden=behaviour.hidden,
+        log_variance_low=low,
+        log_variance_high=high,
+    )
+
+
+def clipping_norm(parameters: int, units: int, noise_multiplier: float, walk: float = _LARGEST_WALK) -> float:
+    """Choose C: the largest at which the noise of all rounds moves the weights by at most ``walk``, up to 0.2.
+
+    T rounds of noise z C √d / (qK), each carried on by the momentum β, end z C √(dT) / (qK (1 - β)) away from where
+    they began. K, the number of units, is public.
+
+    Args:
+        parameters: d, of the network.
+        units: K.
+        noise_multiplier: z.
+        walk: the norm of the noise of all rounds.
+    """
+    carried = 1 / (1 - SERVER.server_momentum)
+    of_one = noise_multiplier * math.sqrt(parameters * ROUNDS) / (SAMPLING_PROBABILITY * units) * carried
+    return float(f"{min(_LARGEST_NORM, walk / of_one if of_one else math.inf):.4g}")
+
+
+def clone_plan(
+    shape: "PolicyNetwork",
+    manifest: Manifest,
+    noise_multiplier: float,
+    delta: float,
+    norm: float | None = None,
+    walk: float = _LARGEST_WALK,
+) -> Plan:
+    """Plan the clone's mechanism on the units of the manifest; its clip is that of `clipping_norm` where none is given.
+
+    Raises:
+        PipelineError: the noise of so many weights leaves no clip.
+    """
+    if norm is None:
+        norm = clipping_norm(shape.parameters, manifest.private_units, noise_multiplier, walk)
+        if norm < _SMALLEST_NORM:
+            raise PipelineError(
+                f"params.yaml: behaviour.hidden: found {list(shape.hidden)}, {shape.parameters} weights, whose noise "
+                f"leaves a clip of {norm:g} with {manifest.private_units} units; make it smaller, or raise "
+                "behaviour.target_epsilon"
+            )
+    return Plan(
+        units=manifest.private_units,
+        unit=manifest.info.unit,
+        sampler=PoissonSampler(SAMPLING_PROBABILITY),
+        clip=EnsembleClip(norm, "flat", shape.members, len(shape.layers)),
+        noise_multiplier=noise_multiplier,
+        rounds=ROUNDS,
+        delta=delta,
+    )
+
+
+def cloning_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None
+) -> "TrainingSetup":
+    """Set up the training of the clone that params.yaml asks for, on the data that the manifest describes.
+
+    Args:
+        params: every choice; `asked`.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+        place: which of several processes this is; None: the only one.
+
+    Raises:
+        PipelineError: the choices do not fit the data, an action has no finite bounds, or no noise reaches the ε.
+    """
+    from primorl.setup.compute import ALONE, chosen_device, execution
+    from primorl.training.cloning import CloningSetup
+
+    place, behaviour = place or ALONE, params.behaviour
+    check_declared(params, manifest, public)
+    check_actions(params, manifest)
+    device = chosen_device(params.compute, place)
+    normaliser = normaliser_of_clone(params)
+    begun = normaliser == "public" and public.units >= LEAST_UNITS
+    network = policy_network(behaviour, manifest)
+    assert behaviour.target_epsilon is not None, "no clone is asked for"
+    private, clipped = params.dynamics.variant == "private", params.dynamics.variant != "no_clip"
+    plan = clone_plan(
+        network,
+        manifest,
+        noise_for(behaviour.target_epsilon, params.privacy.delta) if private else 0.0,
+        params.privacy.delta,
+        None if clipped else math.inf,
+        _WALK_FROM_PUBLIC if begun else _LARGEST_WALK,
+    )
+    setup = CloningSetup(
+        plan=plan.of_process(place.process, place.processes),
+        architecture=network,
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        normaliser=normaliser,
+        local=LOCAL_FROM_PUBLIC if begun else LOCAL,
+        server=SERVER,
+        seed=params.seed,
+        execution=execution(params.compute, device),
+    )
+    return from_public(setup, public) if begun else setup
+
+
+def _refusal(trained: "Trained") -> str | None:
+    """Refuses weights that are not finite. Of random actions no clone beats a constant, and it is one all the same."""
+    if trained.finite:
+        return None
+    return (
+        "params.yaml: behaviour: cloning diverged (weights that are not finite); raise behaviour.log_variance_bounds, "
+        "or set behaviour.target_epsilon to null"
+    )
+
+
+CLONING = PrivateStage(
+    name=STAGE,
+    output=BEHAVIOUR,
+    what="clone",
+    setup=cloning_setup,
+    identity=clone_identity,
+    asked=asked,
+    pooled=None,
+    refusal=_refusal,
+)

@@ -60,11 +60,6 @@ class Place:
         """The place for ``train_model``; variant mopo is trained by one process."""
         return cls() if variant == "mopo" else cls.of(compute)
 
-    @property
-    def own_gpu(self) -> bool:
-        """Whether there is a GPU for each process of this machine."""
-        return 0 < self.local_processes <= torch.cuda.device_count()
-
 
 ALONE = Place()
 
@@ -159,14 +154,10 @@ def _probe(threads: int) -> float:
     return time.perf_counter() - started
 
 
-def execution(compute: Compute, device: torch.device, place: Place = ALONE) -> Execution:
-    """How rounds are computed on ``device``, which `chosen_device` chose.
-
-    Rows are read ahead on a core that computes nothing, if there is one. Beside a GPU there always is.
-    """
+def execution(compute: Compute, device: torch.device) -> Execution:
+    """How rounds are computed on ``device``, which `chosen_device` chose."""
     chunk_bytes = compute.memory_mb << 20 if compute.memory_mb is not None else CHUNK_BYTES[device.type]
-    idle = _cores() - torch.get_num_threads() * place.local_processes
-    return Execution(device, chunk_bytes, read_ahead=device.type == "cuda" or idle > 0)
+    return Execution(device, chunk_bytes)
 
 
 def _takes_gpu(compute: Compute) -> bool:

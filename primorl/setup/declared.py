@@ -1,6 +1,7 @@
 """What the dataset's file and the manifest declare of the data, for every private training. Reads no private byte."""
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -8,26 +9,20 @@ import numpy.typing as npt
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
+
+if TYPE_CHECKING:
+    from primorl.dynamics.ensemble import Bounds
+    from primorl.training.normaliser_query import ObservationColumns
 
 Floats = npt.NDArray[np.float32]
 
 
-def check_partitions(manifest: Manifest, public: UnitRows) -> None:
-    """Check that the manifest and the public split are of one dataset.
+def observation_bounds(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Floats, Floats]:
+    """Bound model states, [S] each: as declared, or by the environment or the public split; never by private data.
 
     Raises:
-        PipelineError: they are not.
-    """
-    if public.info != manifest.info:
-        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
-
-
-def observation_bounds(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Floats, Floats]:
-    """Bounds of model states, [S] each: declared, the environment's or the public split's; never the private data's.
-
-    Raises:
-        PipelineError: they are infinite, or of another number of dimensions.
+        PipelineError: the bounds are infinite, or of another number of dimensions.
     """
     declared, spaces, size = params.chosen.bounds.observation, manifest.info.spaces, public.observation_size
     key = f"datasets/{params.dataset}.yaml: bounds.observation"
@@ -48,24 +43,49 @@ def observation_bounds(params: Params, manifest: Manifest, public: UnitRows) -> 
     return low, high
 
 
-def check_declared(params: Params, manifest: Manifest) -> None:
-    """Refuse what needs the public split where there is none, and infinite bounds where they are needed.
+def model_bounds(params: Params, manifest: Manifest, public: UnitStore) -> "Bounds":
+    """Bound model states (see `observation_bounds`), actions and rewards, those as declared or by the public split."""
+    import torch
+
+    from primorl.dynamics.ensemble import Bounds
+
+    spaces, reward = manifest.info.spaces, params.chosen.bounds.reward
+    low, high = map(torch.from_numpy, observation_bounds(params, manifest, public))
+    if reward == "public":
+        rewards = public.flat()[1][:, public.observation_size]
+        reward = (float(rewards.min()), float(rewards.max()))
+    actions = (torch.tensor(spaces.action_low), torch.tensor(spaces.action_high))
+    return Bounds(low, high, *actions, *reward, discrete_actions=spaces.discrete_actions)
+
+
+def observation_columns(manifest: Manifest) -> "ObservationColumns":
+    """Tell how the normaliser treats each dimension of an observation."""
+    from primorl.training.normaliser_query import ObservationColumns
+
+    spaces = manifest.info.spaces
+    return ObservationColumns(spaces.observation_size, spaces.one_hot, spaces.discrete_actions)
+
+
+def check_declared(params: Params, manifest: Manifest, public: UnitStore) -> None:
+    """Refuse parts of different datasets, public statistics where nobody is public, and infinite bounds of actions.
 
     Raises:
         PipelineError: names the first such choice.
     """
-    declared, chosen = params.chosen.bounds, params.privacy.statistics.normaliser
+    if public.info != manifest.info:
+        raise PipelineError("data/partitions: its parts are of different datasets; run `dvc repro partition`")
+    declared, normaliser = params.chosen.bounds, params.privacy.statistics.normaliser
     dataset = f"datasets/{params.dataset}.yaml"
     sides = (*manifest.info.spaces.action_low, *manifest.info.spaces.action_high)
-    if chosen != "public" and not all(map(math.isfinite, sides)):
+    if normaliser != "public" and not all(map(math.isfinite, sides)):
         raise PipelineError(
-            f"params.yaml: privacy.statistics.normaliser: found {chosen}, which standardises actions by their declared "
-            f"bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
+            f"params.yaml: privacy.statistics.normaliser: found {normaliser}, which standardises actions by their "
+            f"declared bounds, and those of dataset {params.dataset} are infinite; declare them, or use public"
         )
     if manifest.public_units:
         return
     for key, found, allowed in (
-        ("params.yaml: privacy.statistics.normaliser", chosen, "bounds (the declared ones), private (charged)"),
+        ("params.yaml: privacy.statistics.normaliser", normaliser, "bounds (the declared ones), private (charged)"),
         (f"{dataset}: bounds.observation", declared.observation, "space, {low, high}"),
         (f"{dataset}: bounds.reward", declared.reward, "[low, high]"),
     ):
@@ -74,7 +94,7 @@ def check_declared(params: Params, manifest: Manifest) -> None:
 
 
 def needs_public(key: str, found: object, allowed: str) -> PipelineError:
-    """The refusal of a choice that needs public units where there are none."""
+    """Build the refusal of a choice that needs public units where there are none."""
     return PipelineError(
         f"{key}: found {found}, which needs public units, and there are none (partition.public_fraction); "
         f"allowed: {allowed}"

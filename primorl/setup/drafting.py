@@ -1,36 +1,63 @@
-"""Drafts a dataset's file for a log: what `primorl init --csv` writes.
+"""Draft a dataset's file for a log: what `primorl init --csv` writes.
 
 Of the log, only names and types of columns are known here. Bounds, categories and the horizon are declared public, so
-they come from what is known beforehand and never from a row. What nobody gave is null in the draft: nothing trains
-before it is filled in.
+they come from what is known beforehand and never from a row. What nobody gave is `FILL` in the draft, which no reader
+of the file accepts: nothing trains before it is replaced.
 """
 
 import glob
-import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-from pydantic import ValidationError
-
-from primorl.config.datasets import TabularDataset, checked
-from primorl.config.explanations import explanations
 from primorl.config.reading import shown
-from primorl.config.tabular import CsvFormat, Elapsed
+from primorl.config.tabular import CsvFormat
 from primorl.project.errors import PipelineError
 from primorl.trajectories.sources.tabular.columns import LogColumn
-from primorl.trajectories.sources.tabular.fields import fields_of
-from primorl.trajectories.sources.tabular.files import Log
 
-_HEADER = """\
-# Drafted by `primorl init` from the names and types of a log's columns. docs/datasets/tabular.md of primorl's
-# repository explains every key. Bounds and the horizon are public: fill them in from what is known beforehand
-# (physiology, devices, the protocol), and never from the rows. Statements and cards call a person by the name of the
-# unit's column. For another word, such as "patient", rename that column in the log before the first run.
-"""
-_FOOTER = """\
+FILL = "FILL IN"
+_NUMBERS = ("whole numbers", "numbers", "empty")  # types as `ingest` reads them: `true` in a CSV is none
+_BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
+_TEMPLATE = """\
+# Drafted by `primorl init` from the names and types of a log's columns: {listed}.
+# docs/datasets/tabular.md of primorl's repository explains every key. Replace each FILL IN. Bounds, categories and the
+# horizon are public: take them from what is known beforehand (physiology, devices, the protocol), and never from the
+# rows. Statements and cards call a person by the name of the unit's column. For another word, such as "patient",
+# rename that column in the log before the first run.
+source: tabular
+environment: null
+unit: {unit}  # column of the person whom the guarantee protects; the trajectory's, if the log names nobody
+population: {population}
+trajectories_per_person: null
+horizon: {horizon}  # the most steps of a trajectory
+termination: none
+ingestion: {{}}
+options:
+  files: {files}
+  csv: {{delimiter: {delimiter}, decimal_point: {decimal_point}}}
+  columns:
+    unit: {unit}  # as above
+    trajectory: {trajectory}  # column of the visit, the stay, the trip
+    order: {step}  # column of a number or time that ascends within a trajectory
+    observation: {observation}  # columns; of texts: {{column: NAME, categories: [A, B]}}
+    action: {action}  # {{columns: [A, B], low: [0, 0], high: [1, 1]}}, or discrete: {{column: A, categories: [B, C]}}
+    reward: {reward}
+    terminated: null
+    truncated: null
+    next_observation: null
+    behaviour_probability: null
+  trajectory_ids: {trajectory_ids}
+  end: last_row
+  sorted: false
+bounds:
+  observation:  # in this order: {dimensions}
+    low: {low}
+    high: {high}
+  reward: {reward_bounds}
+score: null
+suggested: {suggested}
 # For the card and the report, in words of your own; each may be left out, and an edit charges nothing:
 # card:
 #   owner: who answers for data and policy
@@ -38,225 +65,162 @@ _FOOTER = """\
 #   contact: whom to ask
 #   licence: of the data
 """
-_BLOCKS = ("partition", "privacy", "dynamics", "behaviour", "policy", "evaluation")
-_NUMBERS = ("whole numbers", "numbers", "empty")  # as `ingest` reads them: `true` in a CSV is none
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
-    """What the columns of a log mean.
+class Meaning:
+    """What is known of a log's columns; None and empty: not given.
 
     Attributes:
-        name: of the dataset.
-        unit: the column of the person; the trajectory's column where every trajectory is a unit.
-        trajectory: the column of the trajectory.
-        step: the column that orders a trajectory.
+        unit: column of the person; the trajectory's where every trajectory is a unit.
+        trajectory: column of the trajectory.
+        step: column that orders a trajectory.
         observation: columns, in order.
-        action: one column of discrete actions if `categories` names it, else columns of a continuous action.
-        reward: its column.
+        action: one column of discrete actions if it holds texts or `categories` names it, else continuous ones.
+        reward: column of the reward.
         categories: of columns that become one-hot, or of the action.
-        bounds: low and high by column, as far as they are known.
-        horizon: the most steps of a trajectory; None: not declared.
-        elapsed: the time since the row before, the last dimension of the observation; None: it is not observed.
+        bounds: low and high by column.
+        horizon: the most steps of a trajectory.
+        elapsed: name, unit and most of the time since the row before, the last dimension of the observation.
     """
 
-    name: str
-    unit: str
-    trajectory: str
-    step: str
-    observation: tuple[str, ...]
-    action: tuple[str, ...]
-    reward: str
+    unit: str | None = None
+    trajectory: str | None = None
+    step: str | None = None
+    observation: tuple[str, ...] = ()
+    action: tuple[str, ...] = ()
+    reward: str | None = None
     categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     bounds: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     horizon: int | None = None
-    elapsed: Elapsed | None = None
-
-    @property
-    def bounded(self) -> tuple[str, ...]:
-        """Columns that need bounds."""
-        numbers = (column for column in (*self.observation, *self.action) if column not in self.categories)
-        return tuple(dict.fromkeys((*numbers, self.reward)))
-
-    @property
-    def unbounded(self) -> tuple[str, ...]:
-        """Columns that need bounds and have none yet."""
-        return tuple(column for column in self.bounded if column not in self.bounds)
-
-    @property
-    def unfilled(self) -> tuple[str, ...]:
-        """What is still to be filled in."""
-        return (*(f"bounds of {column}" for column in self.unbounded), *(("horizon",) if self.horizon is None else ()))
+    elapsed: tuple[str, str, float] | None = None
 
 
-def default_name(log: Path) -> str:
-    """A dataset's name made of a file's."""
-    stem = log.name.partition(".")[0]
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:100] or "log"
-
-
-def check_answers(answers: Answers, columns: tuple[LogColumn, ...]) -> None:
-    """Check the answers against the names and types of the columns.
-
-    Raises:
-        PipelineError: a flag names no column, or one of a wrong type, or what is given for a column is not used.
-    """
-    kinds = {column.name: column.kind for column in columns}
-    for flag, named in _named(answers):
-        if named not in kinds:
-            raise PipelineError(f"{flag}: found {shown(named)}, which is no column; allowed are {listed(columns)}")
-    for flag, named in _named(answers):
-        numeric = flag in ("--observation", "--action", "--reward") and named not in answers.categories
-        if numeric and kinds[named] not in _NUMBERS:
-            truth = kinds[named] == "truth values"
-            remedy = "write it as 0 and 1" if truth else "name a column of numbers"
-            if flag != "--reward":
-                remedy += f", or declare what may be in it: --categories {named}=A,B"
-            raise PipelineError(f"{flag}: found {shown(named)}, a column of {kinds[named]}; {remedy}")
-    if len(answers.action) > 1 and (discrete := [name for name in answers.action if name in answers.categories]):
-        raise PipelineError(
-            f"--action: found {len(answers.action)} columns, and categories of {shown(discrete[0])}; allowed is one "
-            "column with categories (discrete actions), or columns of numbers"
-        )
-    for flag, given, used in (
-        ("--bounds", answers.bounds, answers.bounded),
-        ("--categories", answers.categories, (*answers.observation, *answers.action)),
-    ):
-        for column in given:
-            if column not in used:
-                raise PipelineError(f"{flag}: found {shown(column)}, which takes none; allowed are {_quoted(used)}")
-
-
-def listed(columns: tuple[LogColumn, ...]) -> str:
-    """Names and types of columns, in one line."""
-    return ", ".join(f"{shown(column.name)} ({column.kind})" for column in columns)
-
-
-def draft(answers: Answers, log: Path, form: CsvFormat) -> dict[str, Any]:
-    """The content of the dataset's file.
+class Draft:
+    """The dataset's file of a log.
 
     Args:
-        answers: checked.
-        log: the CSV.
-        form: how it is written.
-    """
-    bounds = [pair for column in answers.observation for pair in _bounds_of(column, answers)]
-    since = [] if answers.elapsed is None else [answers.elapsed]
-    bounds += [(0.0, each.most) for each in since]
-    reward = answers.bounds.get(answers.reward)
-    own = answers.unit == answers.trajectory
-    return {
-        "source": "tabular",
-        "environment": None,
-        "unit": answers.unit,
-        "population": answers.name,
-        "trajectories_per_person": None,
-        "horizon": answers.horizon,
-        "termination": "none",
-        "ingestion": {},
-        "options": {
-            "files": glob.escape(str(log.resolve())),
-            "csv": {"delimiter": form.delimiter, "decimal_point": form.decimal_point},
-            "columns": {
-                "unit": answers.unit,
-                "trajectory": answers.trajectory,
-                "order": answers.step,
-                "observation": [
-                    *(_with_categories(column, answers) for column in answers.observation),
-                    *map(vars, since),
-                ],
-                "action": _action(answers),
-                "reward": answers.reward,
-                "terminated": None,
-                "truncated": None,
-                "next_observation": None,
-                "behaviour_probability": None,
-            },
-            "trajectory_ids": "global" if own else "per_unit",
-            "end": "last_row",
-            "sorted": False,
-        },
-        "bounds": {
-            "observation": {"low": [low for low, _ in bounds], "high": [high for _, high in bounds]},
-            "reward": [None, None] if reward is None else list(reward),
-        },
-        "score": None,
-        "suggested": {block: {} for block in _BLOCKS},
-    }
+        meaning: of the columns, as far as it is given.
+        columns: of the log.
 
-
-def check_draft(answers: Answers, log: Path, form: CsvFormat) -> None:
-    """Check what `draft` makes, and the log's columns, as `primorl check` and `ingest` do. Bounds may still be missing.
+    Attributes:
+        left: what is to be filled in, once the text is made.
 
     Raises:
-        PipelineError: an answer does not fit, or a column is of a wrong type.
+        PipelineError: a flag names no column or one of a wrong type, or what is given for a column is not used.
     """
-    anything = dict.fromkeys(answers.unbounded, (0.0, 1.0))
-    content = draft(replace(answers, bounds=anything | dict(answers.bounds)), log, form)
-    try:
-        dataset = checked(TabularDataset, content)
-    except ValidationError as refused:
-        texts = (f"{key}: {why}" for key, why in explanations(refused, content))
-        raise PipelineError(f"init: {'; '.join(texts)}") from None
-    Log(log.parent, fields_of(dataset.options.columns), form, [log])
 
+    def __init__(self, meaning: Meaning, columns: tuple[LogColumn, ...]) -> None:
+        self._meaning, self._columns = meaning, columns
+        self._kinds = {column.name: column.kind for column in columns}
+        self.left: list[str] = []
+        self._check()
 
-def as_yaml(entry: dict[str, Any], answers: Answers) -> str:
-    """The dataset's file, in the style in which DVC writes it."""
-    order = f"# bounds.observation stands in this order: {', '.join(map(shown, _dimensions(answers)))}\n"
-    content = yaml.dump(entry, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=10_000)
-    return _HEADER + order + content + _FOOTER
+    def text(self, name: str, log: Path, form: CsvFormat) -> str:
+        """Write the file.
 
+        Args:
+            name: of the dataset.
+            log: the CSV.
+            form: how it is written.
+        """
+        given, keys = self._meaning, ("unit", "trajectory", "step", "observation", "action", "reward")
+        self.left = [
+            f"the column{'s' * (key in ('observation', 'action'))} of {key}" for key in keys if not getattr(given, key)
+        ]
+        observation: list[Any] = []
+        dimensions: list[str] = []
+        pairs: list[tuple[Any, Any]] = []
+        for column in given.observation:
+            if self._is_categorical(column):
+                categories = self._categories(column)
+                observation.append({"column": column, "categories": categories})
+                dimensions += [f"{column}={category}" for category in given.categories.get(column, ())]
+                pairs += [(0.0, 1.0)] * len(given.categories.get(column, ()))
+            else:
+                observation.append(column)
+                dimensions.append(column)
+                pairs.append(self._bounds(column))
+        if given.elapsed is not None:
+            elapsed, unit, most = given.elapsed
+            observation.append({"elapsed": elapsed, "unit": unit, "most": most})
+            dimensions.append(elapsed)
+            pairs.append((0.0, most))
+        action = self._action()
+        reward_bounds = FILL if given.reward is None else list(self._bounds(given.reward))
+        if given.horizon is None:
+            self.left.append("horizon")
+        values = {
+            "unit": given.unit or FILL,
+            "population": name,
+            "horizon": given.horizon or FILL,
+            "files": glob.escape(str(log.resolve())),
+            "delimiter": form.delimiter,
+            "decimal_point": form.decimal_point,
+            "trajectory": given.trajectory or FILL,
+            "step": given.step or FILL,
+            "observation": observation or FILL,
+            "action": action,
+            "reward": given.reward or FILL,
+            "trajectory_ids": "global" if given.unit and given.unit == given.trajectory else "per_unit",
+            "low": [low for low, _ in pairs] or FILL,
+            "high": [high for _, high in pairs] or FILL,
+            "reward_bounds": reward_bounds,
+            "suggested": {block: {} for block in _BLOCKS},
+        }
+        written = {key: json.dumps(value, ensure_ascii=False) for key, value in values.items()}  # JSON is YAML
+        return _TEMPLATE.format(**written, listed=self._listed(), dimensions=", ".join(map(shown, dimensions)) or "?")
 
-class _Dumper(yaml.SafeDumper):
-    """Writes null as nothing and every list in full."""
+    def _is_categorical(self, column: str) -> bool:
+        return column in self._meaning.categories or self._kinds[column] not in _NUMBERS
 
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
+    def _categories(self, column: str) -> Any:
+        if column in self._meaning.categories:
+            return list(self._meaning.categories[column])
+        self.left.append(f"categories of {column}")
+        return FILL
 
+    def _bounds(self, column: str) -> tuple[Any, Any]:
+        if column in self._meaning.bounds:
+            return self._meaning.bounds[column]
+        self.left.append(f"bounds of {column}")
+        return FILL, FILL
 
-_Dumper.add_implicit_resolver(  # numbers to DVC, which reads YAML 1.2, and not to PyYAML: as text they need quotes
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9.]+[eE][-+]?[0-9]+$|^0o[0-7]+$"), list("-+.0123456789")
-)
-_Dumper.add_representer(type(None), lambda dumper, _: dumper.represent_scalar("tag:yaml.org,2002:null", ""))
+    def _action(self) -> Any:
+        columns = self._meaning.action
+        if not columns:
+            return FILL
+        if self._is_categorical(columns[0]):
+            return {"column": columns[0], "categories": self._categories(columns[0])}
+        pairs = [self._bounds(column) for column in columns]
+        return {"columns": list(columns), "low": [low for low, _ in pairs], "high": [high for _, high in pairs]}
 
+    def _listed(self) -> str:
+        return ", ".join(f"{shown(column.name)} ({column.kind})" for column in self._columns)
 
-def _named(answers: Answers) -> Iterator[tuple[str, str]]:
-    yield "--unit", answers.unit
-    yield "--trajectory", answers.trajectory
-    yield "--step", answers.step
-    yield from (("--observation", column) for column in answers.observation)
-    yield from (("--action", column) for column in answers.action)
-    yield "--reward", answers.reward
-
-
-def _dimensions(answers: Answers) -> Iterator[str]:
-    for column in answers.observation:
-        categories = answers.categories.get(column)
-        yield from [column] if categories is None else (f"{column}={category}" for category in categories)
-    if answers.elapsed is not None:
-        yield answers.elapsed.elapsed
-
-
-def _quoted(names: tuple[str, ...]) -> str:
-    return ", ".join(map(shown, names))
-
-
-def _bounds_of(column: str, answers: Answers) -> list[tuple[float | None, float | None]]:
-    """One pair for each dimension of an observed column; a category is 0 or 1."""
-    if column in answers.categories:
-        return [(0.0, 1.0)] * len(answers.categories[column])
-    return [answers.bounds.get(column, (None, None))]
-
-
-def _with_categories(column: str, answers: Answers) -> Any:
-    categories = answers.categories.get(column)
-    return column if categories is None else {"column": column, "categories": list(categories)}
-
-
-def _action(answers: Answers) -> dict[str, Any]:
-    if answers.action[0] in answers.categories:
-        found: dict[str, Any] = _with_categories(answers.action[0], answers)
-        return found
-    pairs = [answers.bounds.get(column, (None, None)) for column in answers.action]
-    return {"columns": list(answers.action), "low": [low for low, _ in pairs], "high": [high for _, high in pairs]}
+    def _check(self) -> None:
+        given = self._meaning
+        named = [("--unit", given.unit), ("--trajectory", given.trajectory), ("--step", given.step)]
+        named += [("--observation", column) for column in given.observation]
+        named += [*(("--action", column) for column in given.action), ("--reward", given.reward)]
+        for flag, column in named:
+            if column is not None and column not in self._kinds:
+                raise PipelineError(f"{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}")
+        if given.reward is not None and self._kinds[given.reward] not in _NUMBERS:
+            kind = self._kinds[given.reward]
+            remedy = "write it as 0 and 1" if kind == "truth values" else "name a column of numbers"
+            raise PipelineError(f"--reward: found {shown(given.reward)}, a column of {kind}; {remedy}")
+        for column in given.action:
+            if len(given.action) > 1 and self._is_categorical(column):
+                raise PipelineError(
+                    f"--action: found {len(given.action)} columns, and categories of {shown(column)}; allowed is one "
+                    "column with categories (discrete actions), or columns of numbers"
+                )
+        used = (*given.observation, *given.action)
+        bounded = [column for column in used if not self._is_categorical(column)]
+        bounded += [given.reward] if given.reward is not None else []
+        for flag, columns, allowed in (("--bounds", given.bounds, bounded), ("--categories", given.categories, used)):
+            for column in columns:
+                if column not in allowed:
+                    names = ", ".join(map(shown, dict.fromkeys(allowed)))
+                    raise PipelineError(f"{flag}: found {shown(column)}, which takes none; allowed are {names}")

@@ -5,12 +5,9 @@ from dataclasses import replace
 
 from primorl.config.blocks import EstimatorName
 from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
-from primorl.evaluation.private.doubly_robust import DoublyRobust
+from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluation.private.dptd import Dptd
 from primorl.evaluation.private.estimator import Estimate, Estimator
-from primorl.evaluation.private.fqe import Fqe
-from primorl.evaluation.private.importance import ImportanceSampling
 from primorl.evaluation.private.lstd import Lstd
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.model_value import Clone, ModelBased
@@ -18,11 +15,10 @@ from primorl.evaluation.private.problem import Problem
 from primorl.setup.private_evaluation import Asked, plan_at
 from primorl.trajectories.storage.schema import DatasetInfo
 
-_LONGEST = 1_000_000  # steps, where no horizon is declared
 BEHAVIOUR = Behaviour(levels=9, mean_share=0.5)
 ROLLOUTS = 512
 """In each member of the model, of every policy whose value there is free."""
-MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5, bins=16, histogram_share=0.1)
+MODEL_CHECK = ModelCheck(horizons=(1, 5, 20), starts=8, cap=1.5)
 _FIT = BehaviourFit(sampling_probability=0.02, rounds=40, clipping_norm=0.5, learning_rate=0.1, budget_share=0.5)
 
 
@@ -37,7 +33,6 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
         cloned: whether there is a clone of the behaviour, with discrete actions.
     """
     behaviour = None if info.behaviour_probabilities else Cloned() if cloned else _FIT
-    horizon = info.horizon or _LONGEST
     match name:
         case "behaviour":
             return BEHAVIOUR
@@ -45,33 +40,15 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
             return MODEL_CHECK
         case "lstd":
             return Lstd(
-                features=0,
-                lengthscale=2.0,
                 model_features=64,
                 rollouts=512,
                 rows=8,
                 clipping_norm=0.05,
                 query_share=0.3,
             )
-        case "fqe":
-            return Fqe(
-                rounds=60,
-                sampling_probability=0.05,
-                clipping_norm=0.05,
-                hidden=(24, 24),
-                members=2,
-                learning_rate=0.3,
-                server_momentum=0.8,
-                target_every=5,
-                model_features=64,
-                rollouts=512,
-                rows=8,
-                query_share=0.1,
-            )
         case "dptd":
             return Dptd(
                 of="policy",
-                privacy_unit="dataset",
                 hidden=(16,),
                 members=4,
                 rounds=300,
@@ -81,15 +58,11 @@ def estimator(name: EstimatorName, info: DatasetInfo, *, cloned: bool) -> Estima
                 beta=3.0,
                 kappa=2.0,
                 eta=20.0,
-                output="average",
                 query_share=0.1,
             )
-        case "importance":
-            return ImportanceSampling(largest_weight=10.0, lookback=horizon, behaviour=behaviour)
         case "doubly_robust":
             return DoublyRobust(
                 largest_weight=50.0,
-                lookback=1,
                 behaviour=behaviour,
                 model_features=64,
                 rollouts=512,

@@ -5,23 +5,24 @@ from dataclasses import replace
 from pathlib import Path
 
 from primorl.config.params import Params
+from primorl.evaluation.figures import draw_evaluation
 from primorl.evaluation.private.behaviour import Behaviour
 from primorl.evaluation.private.estimator import Estimate
-from primorl.evaluation.private.figure import draw_evaluation
 from primorl.evaluation.private.model_check import ModelCheck
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import BELIEVE, MEAN_RETURN, Answer, Histogram, PrivateEvaluation
 from primorl.privacy.statement import Statement
 from primorl.project.files import replaced_file
-from primorl.project.paths import BEHAVIOUR, MODEL
+from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL
 from primorl.setup.partitions import Partitions
 from primorl.setup.private_evaluation import Paid, PaidEvaluation, Subject
 from primorl.setup.statement import assumptions
 from primorl.trajectories.storage.manifest import Manifest
 
 
-def nothing_asked(params: Params, manifest: Manifest) -> PrivateEvaluation:
-    """The file's content where no estimator was asked."""
+def nothing_asked(params: Params) -> PrivateEvaluation:
+    """Make the file's content where no estimator was asked."""
+    manifest = Manifest.load(MANIFEST)
     return PrivateEvaluation(
         dataset=params.dataset,
         unit=manifest.info.unit,

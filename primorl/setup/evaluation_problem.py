@@ -13,14 +13,13 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.model_value import Clone
-from primorl.evaluation.private.precision import policy_in_float64
-from primorl.evaluation.private.problem import Act, Problem
+from primorl.evaluation.private.problem import Act, Problem, policy_in_float64
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
 from primorl.policy.behaviour import BehaviourConfig, BehaviourPolicy, Drawn, released
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 _STARTS = 4096  # drawn from the released first states
 

@@ -28,13 +28,13 @@ from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
 from primorl.setup.planning import architecture, check_choices, make_plan
-from primorl.training.networks import Network
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 if TYPE_CHECKING:
     from primorl.training.dry_run import DryRun, Outcome
+    from primorl.training.policy_network import Network
     from primorl.training.setup import TrainingSetup
 
 TRAINING_KEYS = frozenset(key for key in FITTED if key.startswith(("privacy.", "dynamics.")))
@@ -119,7 +119,7 @@ class Fit:
 _UNJUDGED = Fit(values={}, answer="yes", noise=0.0, learned=None, start=None, loss=None, constant=None, helps=None)
 
 
-def fitted(params: Params, manifest: Manifest, public: UnitRows) -> tuple[Params, Fit]:
+def fitted(params: Params, manifest: Manifest, public: UnitStore) -> tuple[Params, Fit]:
     """Fit the settings that are to be fitted, and judge all of them.
 
     Args:
@@ -169,22 +169,21 @@ def say_fit(stage: str, chosen: Params, fit: Fit) -> None:
         print(f"{stage}: {fit.reason}", file=sys.stderr)
 
 
-def noise_share(plan: Plan, shape: Network) -> float:
+def noise_share(plan: Plan, shape: "Network") -> float:
     """The noise norm of all rounds over the most that all rounds can move: s = z √d / (q K √T)."""
     return plan.noise_multiplier * math.sqrt(shape.parameters / plan.rounds) / plan.expected_cohort
 
 
-def _made(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _made(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     rehearsed = public.units >= LEAST_OF_A_DRY_RUN and params.privacy.statistics.normaliser == "public"
     return (_by_dry_runs if rehearsed else _by_rule)(params, manifest, public)
 
 
-def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _by_dry_runs(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The candidate with the lowest loss in a dry run."""
     from primorl.training.dry_run import DryRun
-    from primorl.trajectories.storage.store import UnitStore
 
-    dry_run = DryRun(UnitStore.of(public), flag=manifest.info.termination == LEARNED)
+    dry_run = DryRun(public, flag=manifest.info.termination == LEARNED)
     candidates = list(_candidates(params, manifest, public))
     best: tuple[Outcome, _Candidate] | None = None
     with progress_bar(len(candidates), "dry runs on the public split", "run") as bar:
@@ -218,7 +217,7 @@ def _by_dry_runs(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     )
 
 
-def _by_rule(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
+def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
     """The largest network that the noise leaves room for."""
     few = _starts_from_few(params, public)
     common = _common(manifest, public) | (_FROM_FEW if few else _FROM_SCRATCH)
@@ -248,14 +247,14 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitRows) -> Fit:
     )
 
 
-def _starts_from_few(params: Params, public: UnitRows) -> bool:
+def _starts_from_few(params: Params, public: UnitStore) -> bool:
     """Whether the rounds begin from public units that are too few for a dry run."""
     if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN or params.privacy.statistics.normaliser == "private":
         return False
     return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
 
 
-def _candidates(params: Params, manifest: Manifest, public: UnitRows) -> Iterator[dict[str, Any]]:
+def _candidates(params: Params, manifest: Manifest, public: UnitStore) -> Iterator[dict[str, Any]]:
     """Values of everything that is to be fitted but the clip."""
     common = _common(manifest, public) | _FROM_PUBLIC
     seen = []
@@ -281,26 +280,24 @@ class _Candidate:
 
 
 def _clipped(
-    params: Params, manifest: Manifest, public: UnitRows, values: dict[str, Any], dry_run: "DryRun"
+    params: Params, manifest: Manifest, public: UnitStore, values: dict[str, Any], dry_run: "DryRun"
 ) -> _Candidate | None:
     """The values with a clip at the usual norm of an update; None: updates diverge."""
-    from primorl.setup.training import training_setup
-    from primorl.trajectories.storage.store import UnitStore
+    from primorl.setup.model_work import training_setup
 
-    store = UnitStore.of(public)
     tried = params.fitted(values | _wanted(params, {"privacy.clipping_norm": 1.0}))
     from_public = tried.dynamics.start == "public"
-    setup = training_setup(tried, manifest, store, start=False)
+    setup = training_setup(tried, manifest, public, start=False)
     if "privacy.clipping_norm" in params.unfitted:
         norm = dry_run.usual_norm(setup, from_public=from_public)
         if math.isinf(norm):
             return None
         values = values | {"privacy.clipping_norm": float(f"{norm:.4g}")}
-        setup = training_setup(params.fitted(values), manifest, store, start=False)
+        setup = training_setup(params.fitted(values), manifest, public, start=False)
     return _Candidate(values, setup, from_public)
 
 
-def _common(manifest: Manifest, public: UnitRows) -> dict[str, Any]:
+def _common(manifest: Manifest, public: UnitStore) -> dict[str, Any]:
     """Constants, and how many units and rows a round reads: large cohorts, as far as a minute's work goes."""
     usual = _ROWS
     if public.units:
@@ -316,7 +313,7 @@ def _wanted(params: Params, values: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key in params.unfitted}
 
 
-def _digest(params: Params, manifest: Manifest, public: UnitRows) -> str:
+def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
     """Of everything that a fit depends on but code."""
     unfitted, info = params.unfitted, manifest.info
     blocks = {name: plain(getattr(params, name)) for name in ("privacy", "dynamics")}

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
-import torch
 from torch import distributed as dist
 
 from primorl.config import params
@@ -28,12 +27,11 @@ _GRACE_SECONDS = 5.0
 
 
 @contextmanager
-def joined(place: Place, device: torch.device, stage: str, *, needed: bool) -> Iterator[Group | None]:
+def joined(place: Place, stage: str, *, needed: bool) -> Iterator[Group | None]:
     """The group of all processes, of which this is process 0; None if there is no other process.
 
     Args:
         place: which process this is.
-        device: its device.
         stage: whose module the other processes run.
         needed: whether the other processes have anything to do. If not, none are started.
 
@@ -50,17 +48,12 @@ def joined(place: Place, device: torch.device, stage: str, *, needed: bool) -> I
                 if place.launched
                 else stack.enter_context(started(place.processes, (sys.executable, "-m", f"pipeline.{stage}")))
             )
-            yield stack.enter_context(join(place, device, watch))
+            yield stack.enter_context(Group(watch=watch))
     except ProcessLostError as lost:
         raise PipelineError(
             f"{stage}: {lost}; a round that had begun is spent, and the next `dvc repro` resumes the others that "
             "were paid for, with any number of processes (compute.processes)"
         ) from None
-
-
-def join(place: Place, device: torch.device, watch: Callable[[], None] | None = None) -> Group:
-    """Join the group; return when all processes have."""
-    return Group(device, nccl=device.type == "cuda" and place.own_gpu, watch=watch)
 
 
 @contextmanager
@@ -87,7 +80,6 @@ def started(count: int, command: Sequence[str]) -> Iterator[Callable[[], None]]:
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "TORCHELASTIC_RESTART_COUNT": "0",
         "GLOO_SOCKET_IFNAME": _LOOPBACK,
-        "NCCL_SOCKET_IFNAME": _LOOPBACK,
     }
     paths = os.pathsep.join(path for path in sys.path if path)  # they run the same code as this process
     theirs = {**os.environ, **common, _LEADER: str(os.getpid()), "PYTHONPATH": paths}

@@ -1,62 +1,64 @@
-"""The training of the dynamics model as paid work: what tells it from another. Needs no torch."""
+"""The training of the dynamics model as paid work: its identity, its setup, and the non-private baseline.
+
+Loading this module needs no torch.
+"""
 
 import hashlib
 import json
-from typing import Any
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from primorl.config.params import Params, plain
-from primorl.setup.fitting import TRAINING_KEYS
+from primorl.project.paths import MODEL
+from primorl.project.progress import progress_bar
+from primorl.setup.declared import model_bounds, observation_columns
+from primorl.setup.fitting import TRAINING_KEYS, fitted
+from primorl.setup.paid_work import PrivateStage, from_public, plan_identity
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import architecture, make_plan
+from primorl.setup.planning import architecture, check_choices, make_plan
+from primorl.trajectories.storage.manifest import Manifest
+from primorl.trajectories.storage.rows import UnitStore
+
+if TYPE_CHECKING:
+    from primorl.setup.compute import Place
+    from primorl.tracking import StageRun
+    from primorl.training.public_evaluation import PublicEvaluation
+    from primorl.training.setup import TrainingSetup
+    from primorl.training.training import Trained
 
 STAGE = "train_model"
 
 
 def model_identity(params: Params, partitions: Partitions) -> str:
-    """A digest of everything that determines a model but chance and code. Equal digests are one piece of paid work.
+    """Digest everything that determines a model but chance and code. Equal digests are one piece of paid work.
 
     Code is left out: an edited comment or an upgrade must not charge the same people again. δ is left out too: it reads
     the same release's ε elsewhere on its curve. `privacy.draw` is in it: another number pays for another draw.
+
+    For fitted settings the digest holds the inputs of the fit, not its results: so another version of the fit does not
+    charge the same people again.
     """
-    if params.unfitted & TRAINING_KEYS:
-        return _fitted_identity(params, partitions)
-    manifest = partitions.manifest
-    plan = make_plan(params, manifest)
-    content = {
+    statistics = params.privacy.statistics
+    uses_bounds = statistics.normaliser != "public" or statistics.starts
+    content: dict[str, Any] = {
         "data": partitions.identity,
         "seed": params.seed,
-        "architecture": vars(architecture(params, manifest)),
-        "dynamics": _asked_of_dynamics(params),
-        "plan": None
-        if params.dynamics.variant == "mopo"
-        else [
-            plan.sampling_probability,
-            plan.noise_multiplier,
-            str(plan.clip),
-            plan.rounds,
-            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
-        ],
-        "normaliser": params.privacy.statistics.normaliser,
-        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
-        "draw": params.privacy.draw,
+        "bounds": plain(params.chosen.bounds) if uses_bounds else None,
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _fitted_identity(params: Params, partitions: Partitions) -> str:
-    """The identity of a training with fitted settings: what they were fitted to, never what they came to.
-
-    So another version of the fit does not charge the same people again.
-    """
     unfitted = params.unfitted & TRAINING_KEYS
-    asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()} | _asked_of_privacy(params)
-    content = {
-        "data": partitions.identity,
-        "seed": params.seed,
-        "asked": {key: value for key, value in asked.items() if key not in unfitted},
-        "fitted": sorted(unfitted),
-        "bounds": plain(params.chosen.bounds) if _uses_bounds(params) else None,
-    }
+    if unfitted:
+        asked = {f"dynamics.{key}": value for key, value in _asked_of_dynamics(params).items()}
+        asked |= _asked_of_privacy(params)
+        content["asked"] = {key: value for key, value in asked.items() if key not in unfitted}
+        content["fitted"] = sorted(unfitted)
+    else:
+        plan = make_plan(params, partitions.manifest)
+        content["architecture"] = vars(architecture(params, partitions.manifest))
+        content["dynamics"] = _asked_of_dynamics(params)
+        content["plan"] = None if params.dynamics.variant == "mopo" else plan_identity(plan)
+        content["normaliser"] = statistics.normaliser
+        content["draw"] = params.privacy.draw
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
@@ -73,11 +75,6 @@ def _asked_of_privacy(params: Params) -> dict[str, Any]:
     return said | {f"privacy.statistics.{key}": getattr(statistics, key) for key in ("normaliser", "starts", *queries)}
 
 
-def _uses_bounds(params: Params) -> bool:
-    """Whether the declared bounds decide about a training."""
-    return params.privacy.statistics.normaliser != "public" or params.privacy.statistics.starts
-
-
 def _asked_of_dynamics(params: Params) -> dict[str, Any]:
     """What params.yaml says of the ensemble and its training.
 
@@ -88,3 +85,109 @@ def _asked_of_dynamics(params: Params) -> dict[str, Any]:
         if said[key] == before:
             del said[key]
     return said
+
+
+def training_setup(
+    params: Params, manifest: Manifest, public: UnitStore, place: "Place | None" = None, *, start: bool = True
+) -> "TrainingSetup":
+    """Set up the training that params.yaml describes, on the data that the manifest describes. Reads no private byte.
+
+    For variant ``mopo`` the plan adds no noise and is not used: that baseline trains without a mechanism.
+
+    Args:
+        params: every choice.
+        manifest: of the partitions.
+        public: the public split; it may be empty.
+        place: which of several processes this is; None: the only one.
+        start: whether weights are made of the public split, where ``dynamics.start`` asks for it.
+
+    Raises:
+        PipelineError: the choices fit neither each other nor the data, or no noise multiplier reaches the target ε.
+    """
+    from primorl.setup.compute import ALONE, chosen_device, execution
+    from primorl.training.setup import TrainingSetup
+
+    place = place or ALONE
+    check_choices(params, manifest, public)
+    device = chosen_device(params.compute, place)
+    setup = TrainingSetup(
+        plan=make_plan(params, manifest),
+        architecture=architecture(params, manifest),
+        bounds=model_bounds(params, manifest, public),
+        columns=observation_columns(manifest),
+        normaliser=params.privacy.statistics.normaliser,
+        local=params.dynamics,
+        server=params.dynamics,
+        seed=params.seed,
+        execution=execution(params.compute, device),
+    ).of_process(place.process, place.processes)
+    return from_public(setup, public) if start and params.dynamics.start == "public" else setup
+
+
+def _fitted_setup(params: Params, manifest: Manifest, public: UnitStore, place: "Place") -> "TrainingSetup":
+    return training_setup(fitted(params, manifest, public)[0], manifest, public, place)
+
+
+def _train_baseline(params: Params, setup: "TrainingSetup", partitions: Partitions, run: "StageRun") -> "Trained":
+    """NOT PRIVATE. Train the MOPO baseline's model on the pooled private rows.
+
+    Its charge, without a guarantee, is already in the ledger. Where ``privacy.statistics.normaliser`` is ``private``,
+    the raw private rows make the normaliser.
+    """
+    from primorl.setup.paid_training import log_evaluation
+    from primorl.training.pooled import train_pooled
+
+    rows = partitions.open_private(sys.maxsize)
+    assert isinstance(rows, UnitStore)
+    public = partitions.public.flat() if partitions.public.units else None
+    if setup.normaliser == "private":
+        normaliser = replace(setup, normaliser="public").make_normaliser(rows.flat(), {})
+    else:
+        normaliser = setup.make_normaliser(public, {})
+    with progress_bar(params.dynamics.mopo.max_epochs, "train_model (mopo, not private)", "epoch") as bar:
+
+        def on_epoch(evaluation: "PublicEvaluation | None") -> None:
+            bar.update()
+            if evaluation is not None:
+                log_evaluation(run, setup.architecture, evaluation)
+
+        return train_pooled(
+            setup.ensemble,
+            rows.flat(),
+            public,
+            normaliser=normaliser,
+            pooled=params.dynamics.mopo,
+            seed=setup.seed,
+            device=setup.execution.device,
+            on_epoch=on_epoch,
+        )
+
+
+def _refusal(trained: "Trained") -> str | None:
+    """Why weights that are not finite, or whose public loss beats no constant, are refused."""
+    if not trained.finite:
+        return (
+            "params.yaml: dynamics: training diverged (weights that are not finite); lower dynamics.learning_rate or "
+            "privacy.clipping_norm"
+        )
+    loss = trained.public_loss
+    if loss is not None and loss.diverged:
+        return (
+            "params.yaml: dynamics: the trained model is no better than a constant: its public loss is "
+            f"{loss.final:.4g}, that of the initial weights {loss.initial:.4g}, of a constant {loss.constant:.4g}; "
+            "lower dynamics.learning_rate, raise privacy.sampling_probability or the target ε, or train a smaller "
+            "dynamics.hidden"
+        )
+    return None
+
+
+MODEL_TRAINING = PrivateStage(
+    name=STAGE,
+    output=MODEL,
+    what="model",
+    setup=_fitted_setup,
+    identity=model_identity,
+    asked=lambda params: params.dynamics.variant != "mopo",
+    pooled=_train_baseline,
+    refusal=_refusal,
+)

@@ -4,6 +4,7 @@ The three are paid one after the other by the same people. A budget that allows 
 without its answers, so it is refused before the first.
 """
 
+import math
 from collections.abc import Callable, Sequence, Set
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
-from primorl.project.paths import PARAMS, PARTITIONS
+from primorl.project.paths import MANIFEST, PARAMS, PARTITIONS
 from primorl.setup import accounts, clone_work, model_work, questions
 from primorl.setup.clone_work import clone_event, clone_identity
 from primorl.setup.fitting import check_verdict, fitted
@@ -31,7 +32,7 @@ from primorl.setup.model_work import model_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import check_choices, make_plan
 from primorl.setup.public_checks import check_public
-from primorl.setup.question_events import question_event
+from primorl.setup.questions import question_event
 from primorl.trajectories.storage.manifest import Manifest
 
 MAKE_DATA = {"collect", "ingest", "partition"}
@@ -44,11 +45,12 @@ _POLICY_STAGE = "optimize_policy"  # charges nothing, but questions are about wh
 _CLOSE = 0.98  # an estimator's ε over what is asked for, at least
 _TRIES, _LEAST = 6, 0.1
 """Steps of the search for a smaller ε, and the least share of the ε asked for that is looked at."""
+_NEAR = 0.8  # of a budget
 
 
 @dataclass(frozen=True)
 class PendingCharge:
-    """Something that a run of the pipeline pays for.
+    """One charge of a run of the pipeline.
 
     Attributes:
         stage: as the ledger names it.
@@ -66,12 +68,12 @@ class PendingCharge:
 
 
 def beside_model(params: Params, epsilon: float | None, manifest: Manifest | None) -> list[PendingCharge]:
-    """The clone, then the questions, which are charged beside the model.
+    """List the clone, then the questions, which are charged beside the model.
 
     Args:
         params: every choice.
         epsilon: of the model.
-        manifest: of the partitions; None: not known, see `primorl.setup.question_events.question_event`.
+        manifest: of the partitions; None: not known, see `primorl.setup.questions.question_event`.
 
     Raises:
         PipelineError: no noise is enough for the ε of one of them.
@@ -98,17 +100,13 @@ def check_clone(params: Params, manifest: Manifest) -> None:
 
 
 def same_questions(changed: Set[str] | None = None) -> bool:
-    """Whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
+    """Tell whether `dvc repro` would leave model, clone, policy and what is asked about them as they are.
 
     Args:
         changed: stages whose inputs changed; None: DVC is asked now.
     """
-    return not (changed_stages() if changed is None else changed) & {
-        model_work.STAGE,
-        clone_work.STAGE,
-        _POLICY_STAGE,
-        questions.STAGE,
-    }
+    stages = {model_work.STAGE, clone_work.STAGE, _POLICY_STAGE, questions.STAGE}
+    return not (changed_stages() if changed is None else changed) & stages
 
 
 def mark_paid(
@@ -119,7 +117,7 @@ def mark_paid(
     *,
     questions_stay: Callable[[], bool] = same_questions,
 ) -> list[PendingCharge]:
-    """The same charges, with those that are paid marked so.
+    """Mark the charges that are paid.
 
     Model and clone are looked up by the identity of their paid work. What a question is about is known only when it is
     asked, so questions are paid only where nothing before them will run again and they themselves will not: then those
@@ -135,25 +133,23 @@ def mark_paid(
     """
     charges = [charge for charge in account.charges if charge.state != "aborted"]
     known = {charge.identity: charge for charge in charges}
-    model = known.get(model_identity(params, partitions))
+    model, clone = known.get(model_identity(params, partitions)), None
     stay = cache(questions_stay)
-    paid_by, info = {"model": model}, partitions.manifest.info
     found = [replace(wanted[0], paid=model is not None)]
     for each in wanted[1:]:
         candidates = [charge for charge in charges if charge.stage == each.stage]
         if not candidates:
             found.append(each)
         elif each.question is None:
-            paid_by["clone"] = known.get(clone_identity(params, partitions))
-            found.append(replace(each, paid=paid_by["clone"] is not None))
+            clone = known.get(clone_identity(params, partitions))
+            found.append(replace(each, paid=clone is not None))
         else:
-            most = each.epsilon or 0.0
+            info, most = partitions.manifest.info, each.epsilon or 0.0
             cloned = info.spaces.discrete_actions and wanted[1].question is None
             about: set[str] = set(questions.about(each.question, info, cloned=cloned))
             if "policy" in about and params.behaviour.chosen_network() is not None:
                 about.add("clone")  # its policy begins as the clone
-            parts = [part for part in ("model", "clone") if part in about]
-            needed = [paid_by.get(part) for part in parts]
+            needed = [charge for part, charge in (("model", model), ("clone", clone)) if part in about]
             after = max((charge.sequence for charge in needed if charge is not None), default=0)
             answered = any(
                 charge.sequence > after and _CLOSE * most <= (charge.epsilon or 0.0) <= most for charge in candidates
@@ -176,25 +172,25 @@ def check_all_fits(params: Params, plan: Plan, partitions: Partitions) -> None:
     check_clone(params, manifest)
     if params.dynamics.variant != "private":
         return
-    wanted = [PendingCharge(model_work.STAGE, None, plan.event), *beside_model(params, _spent(params, plan), manifest)]
+    epsilon = None
+    if params.origins.get(shares.ESTIMATORS) == shares.STATED:  # questions are a share of what the noise comes to
+        spent = plan.spent()
+        epsilon = None if spent is None else spent.epsilon_pld
+    wanted = [PendingCharge(model_work.STAGE, None, plan.event), *beside_model(params, epsilon, manifest)]
     budget = accounts.budget(params, manifest.private_units)
     if budget is None:
         return
-    ledger = accounts.begun_ledger(params)
-    account = Account(())
-    if ledger is not None:
-        with closing(ledger):
-            account = ledger.account(partitions.version)
+    account = accounts.account_of(params, partitions.version)
     model, *others = mark_paid(params, partitions, account, wanted, questions_stay=lambda: False)
     beside = [each for each in others if not each.paid]
     if model.paid or not beside:
         return
     together = account.with_events([model.event, *(each.event for each in beside)], budget.delta)
     if together > budget.epsilon:
-        spent = account.epsilon(budget.delta)
+        before = account.epsilon(budget.delta)
         raise BudgetExceeded(
-            f"params.yaml: privacy.budget is ε {at_most(budget.epsilon, 6)}, of which {at_most(spent, 6)} is spent and "
-            f"{left_of(budget.epsilon, spent, 6)} is left; with the model, {said(beside)} it would be about "
+            f"params.yaml: privacy.budget is ε {at_most(budget.epsilon, 6)}, of which {at_most(before, 6)} is spent "
+            f"and {left_of(budget.epsilon, before, 6)} is left; with the model, {said(beside)} it would be about "
             f"{at_most(together, 4)}; {still_fitting(params, account, model.event, beside, budget, manifest)}. "
             "Nothing was charged"
         )
@@ -214,7 +210,7 @@ def check_next(params: Params) -> None:
         PipelineError: the settings fit neither each other nor the data, or cannot learn.
     """
     partitions = Partitions.open(PARTITIONS)
-    manifest, public = partitions.manifest, partitions.rows
+    manifest, public = partitions.manifest, partitions.public
     check_public(params, manifest, public)
     chosen, fit = fitted(params, manifest, public)
     check_verdict(params, fit)
@@ -246,7 +242,7 @@ def still_fitting(
     budget: Budget,
     manifest: Manifest | None,
 ) -> str:
-    """What fits the budget with everything that is charged beside the model.
+    """Advise what fits the budget with everything that is charged beside the model.
 
     Args:
         params: as params.yaml has them.
@@ -282,20 +278,12 @@ def still_fitting(
 
 
 def said(charges: Sequence[PendingCharge], *, numbers: bool = True) -> str:
-    """Names of charges, with their ε."""
+    """List names of charges, with their ε."""
     names = [
         each.stage + (f" ({at_most(each.epsilon, 4)})" if numbers and each.epsilon is not None else "")
         for each in charges
     ]
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
-
-
-def _spent(params: Params, plan: Plan) -> float | None:
-    """The model's ε where questions are a share of what its noise comes to."""
-    if params.origins.get(shares.ESTIMATORS) != shares.STATED:
-        return None
-    spent = plan.spent()
-    return None if spent is None else spent.epsilon_pld
 
 
 def _largest(fits: Callable[[float], bool], target: float) -> float | None:
@@ -329,3 +317,70 @@ def _at(params: Params, epsilon: float) -> Params:
         private = replace(params.evaluation.private, estimators=shares.estimators(epsilon))
         changed = replace(changed, evaluation=replace(params.evaluation, private=private))
     return changed
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What the next `dvc repro` would charge.
+
+    Attributes:
+        line: to be printed.
+        near: whether more than 80% of the budget would be spent afterwards.
+    """
+
+    line: str
+    near: bool
+
+
+def preview(params: Params) -> Preview | None:
+    """Preview the most that the next run charges to the units that are partitioned. Charges nothing.
+
+    None: they are not partitioned, or will be anew, which may make other units or another horizon of them.
+
+    Raises:
+        PipelineError: the settings do not fit the data, or `dvc status` fails.
+    """
+    changed = changed_stages()
+    if not MANIFEST.exists() or changed & MAKE_DATA:
+        return None
+    partitions = Partitions.open(PARTITIONS)
+    if partitions.manifest.info.dataset != params.dataset:
+        return None
+    chosen, _ = fitted(params, partitions.manifest, partitions.public)
+    check_choices(chosen, partitions.manifest, partitions.public)
+    check_clone(chosen, partitions.manifest)
+    plan = make_plan(chosen, partitions.manifest)
+    spent = plan.spent()
+    account = accounts.account_of(params, partitions.version)
+    epsilon = None if spent is None else spent.epsilon_pld
+    wanted = [PendingCharge(model_work.STAGE, epsilon, plan.event), *beside_model(params, epsilon, partitions.manifest)]
+    new = [each for each in mark_paid(params, partitions, account, wanted) if not each.paid]
+    online = _online(params) if params.online.asked and changed else ""
+    if not new:
+        return Preview(f"the next `dvc repro` charges nothing: all of it is paid{online}", near=False)
+    if spent is None:
+        line = f"the next `dvc repro` has no guarantee (variant {params.dynamics.variant}): all ε then counts as spent"
+        return Preview(line, near=params.privacy.budget.epsilon is not None)
+    budget = params.privacy.budget
+    before, after = account.epsilon(budget.delta), account.with_events([each.event for each in new], budget.delta)
+    most = "at most " if any(each.question is not None for each in new) else ""
+    line = f"the next `dvc repro` charges {most}{said(new)}: ε {_shown(before)} is spent, {_shown(after)} afterwards"
+    if budget.epsilon is None:
+        return Preview(f"{line}, without a budget{online}", near=False)
+    line += f", of a budget of {at_most(budget.epsilon, 6)}"
+    if after > budget.epsilon:
+        line += ": what does not fit is refused before it reads a private row"
+    return Preview(line + online, near=after > _NEAR * budget.epsilon)
+
+
+def _online(params: Params) -> str:
+    """What is said of the users who arrive: this preview never counts them."""
+    from primorl.setup.arrivals import share_ids, whose_account  # which import torch
+
+    shared = share_ids(params)
+    uncounted = ", and what they are charged is not counted here" if shared else ""
+    return f"; the stage `online` charges the users who arrive: {whose_account(shared=shared)}{uncounted}"
+
+
+def _shown(epsilon: float) -> str:
+    return at_most(epsilon, 4) if math.isfinite(epsilon) else "infinite"

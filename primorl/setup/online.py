@@ -47,6 +47,7 @@ _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
+_STRICT = {"guarantee": "strict"}  # a setting that is gone, and part of what was paid for
 
 
 @dataclass(frozen=True)
@@ -92,16 +93,6 @@ class OnlineRun:
     def noise(self) -> float:
         """Norm of the noise in one release over the largest norm of a mean, z √d / m."""
         return self.plan.noise_multiplier * math.sqrt(self.start.network.parameters) / (self.plan.denominator or 1)
-
-    @property
-    def void(self) -> tuple[str, ...]:
-        """Why the statement must not be relied on, beside what the plan says."""
-        return () if self.update.void is None else (self.update.void,)
-
-    @property
-    def guaranteed(self) -> bool:
-        """Whether the ledger may charge the plan's event: nothing of a user leaves outside of the mechanism."""
-        return self.plan.is_private and not self.void
 
 
 def online_run(params: Params) -> OnlineRun:
@@ -265,7 +256,7 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
         dataset=params.dataset,
         stage=STAGE,
         identity=identity(params, run),
-        event=run.plan.event if run.guaranteed else dp_event.NonPrivateDpEvent(),
+        event=run.plan.event if run.plan.is_private else dp_event.NonPrivateDpEvent(),
         delta=params.privacy.delta,
         git_commit=git_commit(),
         mlflow_run=log.run_id,
@@ -274,7 +265,7 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
     with (
         closing(accounts.project_ledger(params)) as ledger,
         pay_or_resume(
-            ledger, request, budget, accounts.checkpoints(), begin if run.guaranteed else None, OnlineState.restore
+            ledger, request, budget, accounts.checkpoints(), begin if run.plan.is_private else None, OnlineState.restore
         ) as payment,
     ):
         log.tag("charge", payment.charge.id)
@@ -333,7 +324,7 @@ def identity(params: Params, run: OnlineRun) -> str:
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [run.update.name, asdict(run.update)],  # type: ignore[call-overload]
+        "update": [run.update.name, asdict(run.update) | _STRICT],  # type: ignore[call-overload]
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,

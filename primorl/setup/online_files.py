@@ -14,8 +14,8 @@ from primorl.privacy.statement import OnlineProtocol, Statement
 from primorl.privacy.together import after_offline
 from primorl.project.files import file_sha256, replaced_directory, replaced_file
 from primorl.project.paths import ONLINE, ONLINE_CURVE, ONLINE_FIGURE, ONLINE_METRICS
+from primorl.release.card import both_forms, online_card, user_epsilon
 from primorl.release.contents import CARDS, MADE_ONLINE
-from primorl.release.online_card import online_card, user_epsilon
 from primorl.setup.online import OnlineRun, PaidOnline
 from primorl.setup.statement import log_statement
 from primorl.tracking import StageRun
@@ -85,8 +85,7 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
             seconds=round(seconds, 3),
         )
         statement.write(fresh)
-        card = online_card(statement, summary)
-        for name, text in zip(CARDS, (card.markdown(), card.html()), strict=True):
+        for name, text in both_forms(online_card(statement, summary)).items():
             (fresh / name).write_text(text, encoding="utf-8")
         made = {file: file_sha256(fresh / file) for file in MADE_ONLINE}
     _write_results(summary, users, returns)
@@ -133,7 +132,7 @@ def users_statement(params: Params, run: OnlineRun) -> Statement:
         appearances=asked.appearances,
         releases=update.releases,
     )
-    return replace(statement, void=(*statement.void, *run.void), online=protocol)
+    return replace(statement, online=protocol)
 
 
 def _write_results(summary: OnlineSummary, users: list[int], returns: list[MeanInterval]) -> None:

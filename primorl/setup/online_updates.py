@@ -3,9 +3,7 @@
 from primorl.config.blocks import Online
 from primorl.online.dppg import DPPG
 from primorl.online.learning import Update
-from primorl.online.natural_gradient import NaturalGradientByDescent
-from primorl.online.rebel import Rebel
-from primorl.online.reinforce import PolicyGradient
+from primorl.online.policy_optimisation import NaturalGradientByDescent, PolicyGradient, Rebel
 
 _STEPS = 2  # noisy steps of the updates that take several
 
@@ -25,9 +23,9 @@ def update_of(asked: Online, discount: float) -> Update:
         asked: the block ``online``.
         discount: γ.
     """
-    guarantee, rate, norm = asked.guarantee, asked.learning_rate, asked.clipping_norm
+    rate, norm = asked.learning_rate, asked.clipping_norm
     if asked.algorithm == "dp-pg":
-        return PolicyGradient(rate, norm, discount=discount, guarantee=guarantee)
+        return PolicyGradient(rate, norm, discount=discount)
     if asked.algorithm == "dppg":
         return DPPG(
             clipping_norm=norm,
@@ -37,13 +35,8 @@ def update_of(asked: Online, discount: float) -> Update:
             decay=0.97,
             learning_rate=rate,
             discount=discount,
-            guarantee=guarantee,
             local_steps="gradient",
         )
     if asked.algorithm == "dp-rebel":
-        return Rebel(
-            temperature=10.0, step_size=rate, steps=_STEPS, clipping_norm=norm, discount=discount, guarantee=guarantee
-        )
-    return NaturalGradientByDescent(
-        rate, norm, steps=_STEPS, step_size=0.5, ball=0.5, discount=discount, guarantee=guarantee
-    )
+        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, clipping_norm=norm, discount=discount)
+    return NaturalGradientByDescent(rate, norm, steps=_STEPS, step_size=0.5, ball=0.5, discount=discount)

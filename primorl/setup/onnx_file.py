@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from primorl.policy.loaded import Policy
-from primorl.policy.saved import Array
+from primorl.policy.loaded import Array, Policy
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file

@@ -2,12 +2,14 @@
 
 import hashlib
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dp_accounting import dp_event
 from torch import Tensor
@@ -20,50 +22,25 @@ from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, home
 from primorl.project.paths import CHECKPOINTS, FITS, SECRET
-from primorl.setup import accounts, charged_units
-from primorl.setup.compute import Place, ThreadChoice, chosen_device, kept_bytes
-from primorl.setup.launcher import join, joined
+from primorl.project.progress import progress_bar
+from primorl.setup import accounts
+from primorl.setup.compute import Place, ThreadChoice, kept_bytes
+from primorl.setup.launcher import joined
+from primorl.setup.paid_work import PrivateStage
 from primorl.setup.partitions import Partitions
-from primorl.setup.reporting import TrainingReport
 from primorl.tracking import StageRun
 from primorl.training.distributed import Group, announce_grant, check_coverage, serve, wait_for_grant
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.independence import check_setup
+from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.setup import TrainingSetup
-from primorl.training.state import TrainingState
+from primorl.training.state import ENGINE_VERSION, TrainingState
 from primorl.training.training import Trained, train
-from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import ShardedStore, UnitStore
 
 _COPIES = 8  # of the parameters on disk at most: a checkpoint holds four, and is replaced by a new one; then the model
+_ACCOUNTING_SHARE = 200  # ε so far may take one part in so many of the time
 OnRound = Callable[[int, PublicEvaluation | None], None]
-
-
-@dataclass(frozen=True)
-class PrivateStage:
-    """A stage that pays for one private training.
-
-    Attributes:
-        name: of the stage, as the ledger, errors and processes name it.
-        output: folder of what it trains.
-        what: it trains, as errors name it.
-        setup: from params.yaml, the manifest and the public split; refuses what can be refused without private data.
-        identity: a digest of everything that determines the result but chance and code. Equal digests are one piece of
-            paid work.
-        asked: whether the settings ask for a private training: all processes agree on it without the ledger.
-        pooled: trains the non-private baseline, for variant mopo; None: that variant does not reach this stage.
-        refusal: why a finished training is not to be used, one line that names the remedy; None: it is.
-    """
-
-    name: str
-    output: Path
-    what: str
-    setup: Callable[[Params, Manifest, UnitStore, Place], TrainingSetup]
-    identity: Callable[[Params, Partitions], str]
-    asked: Callable[[Params], bool]
-    pooled: Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None
-    refusal: Callable[[Trained], str | None]
 
 
 @dataclass(frozen=True)
@@ -148,7 +125,7 @@ def paid_training(
 
 
 def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
-    """The part of every process but the first: sums over its own units, once the ledger has granted the charge.
+    """Sum over the units of this process, which is not the first, once the ledger has granted the charge.
 
     Args:
         params: every choice; the first process has the same.
@@ -161,7 +138,7 @@ def work_for_first(params: Params, stage: PrivateStage, folder: Path) -> None:
     if not stage.asked(params):
         return  # one process does what there is to do
     place = Place.of(params.compute)
-    with join(place, chosen_device(params.compute, place)) as group:
+    with Group() as group:
         granted = wait_for_grant(group)
         if granted is None:
             return
@@ -194,7 +171,7 @@ def _train(
     on_round: OnRound,
 ) -> Trained:
     """Run the rounds that the payment has left, or restore what an earlier run finished."""
-    with joined(place, setup.execution.device, stage.name, needed=not payment.finished) as group:
+    with joined(place, stage.name, needed=not payment.finished) as group:
         private = None
         if not payment.finished:
             private = setup.source_of(_granted(params, setup, partitions, payment, place, group))
@@ -230,11 +207,8 @@ def _granted(
 def _open_private(
     params: Params, setup: TrainingSetup, partitions: Partitions, place: Place
 ) -> UnitStore | ShardedStore:
-    """The private units of this process, which are among those that were charged."""
     own = slice(setup.plan.process, None, setup.plan.processes)
-    return charged_units.open_private(
-        partitions.manifest, partitions.version, partitions.folder, kept_bytes(params.compute, place), own
-    )
+    return partitions.open_private(kept_bytes(params.compute, place), own)
 
 
 def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[str, Any]) -> TrainingState:
@@ -278,18 +252,75 @@ def _say_what_is_restored(stage: PrivateStage, payment: Payment[TrainingState]) 
 
 
 def _check(stage: PrivateStage, trained: Trained, ledger: Ledger, payment: Payment[TrainingState]) -> None:
-    """Refuse what training has not made better.
-
-    Raises:
-        PipelineError: the stage refuses it; the charge stays spent.
-    """
+    """Refuse a result that training has not made better; the charge stays spent."""
     refusal = stage.refusal(trained)
-    if refusal is not None:
-        ledger.commit(payment.charge.id)
-        raise PipelineError(
-            f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{_free_again(payment)}"
-        )
+    if refusal is None:
+        return
+    ledger.commit(payment.charge.id)
+    free_again = "" if payment.file is None else ", and the same settings cost nothing again"
+    raise PipelineError(f"{refusal}. The last good {stage.what} is untouched; the charge stays spent{free_again}")
 
 
-def _free_again(payment: Payment[TrainingState]) -> str:
-    return "" if payment.file is None else ", and the same settings cost nothing again"
+class TrainingReport:
+    """Reports every round of a training: a progress bar and MLflow metrics, of released things only.
+
+    ε is computed at evaluations, but never for more than a 200th of the time, and after the last round.
+
+    Args:
+        run: the stage's MLflow run.
+        setup: of the training.
+        stage: name of the stage.
+        started: rounds that an earlier run began.
+        between: called before the first round and after every round.
+    """
+
+    def __init__(
+        self,
+        run: StageRun,
+        setup: TrainingSetup,
+        stage: str,
+        started: int = 0,
+        between: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._run, self._setup, self._started, self._between = run, setup, started, between
+        self._bar = progress_bar(setup.plan.rounds, stage, "round")
+        self._due = 0.0
+
+    def __enter__(self) -> Self:
+        self._bar.__enter__()
+        self._bar.update(self._started)
+        self._between()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bar.__exit__(kind, error, trace)
+
+    def __call__(self, started: int, evaluation: PublicEvaluation | None) -> None:
+        """Report a round.
+
+        Args:
+            started: rounds spent so far.
+            evaluation: of the released weights, where this round had one.
+        """
+        plan = self._setup.plan
+        self._between()
+        self._bar.update()
+        if evaluation is not None:
+            log_evaluation(self._run, self._setup.architecture, evaluation)
+            self._bar.set_postfix(public_loss=f"{evaluation.loss:.3f}", refresh=False)
+        began = time.monotonic()
+        if started < plan.rounds and (evaluation is None or began < self._due):
+            return
+        spent = plan.spent(started)
+        if spent is not None:
+            self._run.metric("epsilon_so_far", spent.epsilon_pld, started)
+        self._due = began + _ACCOUNTING_SHARE * (time.monotonic() - began)
+
+
+def log_evaluation(run: StageRun, architecture: Network, evaluation: PublicEvaluation) -> None:
+    """Log the public loss and each target's error."""
+    run.metric("public_loss", evaluation.loss, evaluation.round)
+    for name, error in zip(architecture.target_names, evaluation.error, strict=True):
+        run.metric(f"public_error.{name}", error, evaluation.round)

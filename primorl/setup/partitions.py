@@ -1,40 +1,42 @@
-"""What a stage knows of ``data/partitions`` before it opens the private rows."""
+"""The partitioned data as a stage knows them before it pays, and the door to their private rows."""
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from primorl.privacy.ledger.ledger import Version
+from primorl.project.dvc import REMAKE
+from primorl.project.errors import PipelineError
 from primorl.setup.accounts import check_secret, dataset_version
-from primorl.setup.charged_units import open_public
+from primorl.trajectories.identity.fingerprint import project_secret
+from primorl.trajectories.identity.membership import Membership
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import EVERY, UnitStore
 
 if TYPE_CHECKING:
-    from primorl.trajectories.storage.store import UnitStore
+    from primorl.trajectories.storage.store import ShardedStore
 
 
 @dataclass(frozen=True)
 class Partitions:
-    """The partitioned dataset without its private rows.
+    """The partitioned dataset; its private rows are read by `open_private` alone.
 
     Attributes:
         folder: ``data/partitions``.
         manifest: facts and counts that are declared public.
-        rows: of the public split; there may be none.
+        public: the public split; it may be empty.
         version: the units, as the ledger knows them.
     """
 
     folder: Path
     manifest: Manifest
-    rows: UnitRows
+    public: UnitStore
     version: Version
 
     @classmethod
     def open(cls, folder: Path) -> "Partitions":
-        """Read the manifest, the public split and the digests of the units, and check what can be without private rows.
+        """Read the manifest, the public split and the digests of the units; check all that needs no private row.
 
         Raises:
             PipelineError: a file is missing, broken or of another partition, or was made under another secret.
@@ -42,18 +44,11 @@ class Partitions:
         manifest = Manifest.load(folder / "manifest.json")
         check_secret(manifest, folder)
         version = dataset_version(manifest, folder)
-        return cls(folder, manifest, open_public(manifest, version, folder), version)
-
-    @cached_property
-    def public(self) -> "UnitStore":
-        """The public split as tensors; it may be empty."""
-        from primorl.trajectories.storage.store import UnitStore
-
-        return UnitStore.of(self.rows)
+        return cls(folder, manifest, _public_units(manifest, version, folder), version)
 
     @property
     def identity(self) -> dict[str, Any]:
-        """All that tells these data and what is declared of them from others, for the identity of paid work."""
+        """The dataset's part of the identity of paid work."""
         info, spaces = self.manifest.info, self.manifest.info.spaces
         return {
             "dataset": info.dataset,
@@ -67,3 +62,43 @@ class Partitions:
             "spaces": str((spaces.observation_low, spaces.observation_high, spaces.action_low, spaces.action_high)),
             "one_hot": str((spaces.one_hot, spaces.discrete_actions)),
         }
+
+    def open_private(
+        self, keep_bytes: int, own: slice = EVERY, *, episodes: bool = False
+    ) -> "UnitStore | ShardedStore":
+        """Open the private units, which must be those in the account. Call it after the ledger granted the charge.
+
+        Args:
+            keep_bytes: how much of the rows may stay in memory.
+            own: the units of this process; all are read, and compared with the account.
+            episodes: whether the store also tells where trajectories begin and what the log says of its behaviour.
+
+        Raises:
+            PipelineError: a file is missing or broken, or the rows are not of the units in the account.
+        """
+        from primorl.trajectories.storage.store import open_units
+
+        info = self.manifest.info
+        found = Membership(project_secret(), info.dataset, info.population)
+        store = open_units(self.folder / "private", keep_bytes, found.update, own, episodes=episodes)
+        if store.info != info or found.to_bytes() != self.version.members:
+            raise PipelineError(f"{self.folder}: its parts are of different partitions; run {REMAKE}")
+        return store
+
+
+def _public_units(manifest: Manifest, version: Version, folder: Path) -> UnitStore:
+    """Read the public split, whose units must be those that the ledger knows as public."""
+    info = manifest.info
+    found = Membership(project_secret(), info.dataset, info.population, by_rows=info.duplicates == "refuse")
+    rows = UnitStore.open(folder / "public", found.update)
+    if found.to_bytes() != version.public:
+        raise PipelineError(
+            f"{folder / 'public_units.bin'}: not of the units in {folder / 'public'} under this project's "
+            f"secret; by it the ledger knows who must not be published; run {REMAKE} to make it again"
+        )
+    if manifest.secret_check is None and not version.public:
+        raise PipelineError(
+            f"{folder / 'manifest.json'}: secret_check: not there, as an older version wrote it, so nobody can "
+            f"tell whether it was made under this project's secret; run {REMAKE} to make it again"
+        )
+    return rows

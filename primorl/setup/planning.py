@@ -16,14 +16,14 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
-from primorl.setup.declared import check_declared, check_partitions, needs_public, observation_bounds
+from primorl.setup.declared import check_declared, needs_public, observation_bounds, observation_columns
 from primorl.training.settings import LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 
 
 def architecture(params: Params, manifest: Manifest) -> Architecture:
-    """The ensemble that params.yaml describes, for the data of the manifest."""
+    """Size the ensemble that params.yaml describes, for the data of the manifest."""
     low, high = params.dynamics.log_variance_bounds
     return Architecture(
         observation_size=manifest.info.spaces.observation_size,
@@ -37,7 +37,7 @@ def architecture(params: Params, manifest: Manifest) -> Architecture:
 
 
 def make_plan(params: Params, manifest: Manifest) -> Plan:
-    """The plan that params.yaml and the manifest describe.
+    """Plan the mechanism that params.yaml and the manifest describe.
 
     Raises:
         ValueError: something is still to be fitted to the data.
@@ -78,7 +78,6 @@ def _queries(params: Params, manifest: Manifest) -> tuple[GaussianQuery, ...]:
     if asked.normaliser != "private" and not asked.starts:
         return ()
     # They register the queries, and import torch.
-    from primorl.setup.bounds import observation_columns
     from primorl.training.normaliser_query import MOST_NOISE, NORMALISER
     from primorl.training.start_query import STARTS, StartQuery
 
@@ -118,15 +117,16 @@ def _solved(params: Params, queries: tuple[GaussianQuery, ...]) -> float:
         ) from None
 
 
-def check_choices(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def check_choices(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse choices that fit neither each other nor the data; warn where δ promises nothing.
 
     Raises:
         PipelineError: names the first such choice.
     """
-    check_partitions(manifest, public)
-    check_declared(params, manifest)
-    _check_patience(params, manifest)
+    check_declared(params, manifest, public)
+    patience = params.dynamics.early_stopping.patience
+    if patience is not None and not manifest.public_units:
+        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
     _check_starts(params, manifest)
     if manifest.info.environment is None:
         manifest.declared_horizon()
@@ -142,14 +142,7 @@ def check_choices(params: Params, manifest: Manifest, public: UnitRows) -> None:
         )
 
 
-def _check_patience(params: Params, manifest: Manifest) -> None:
-    """Refuse early stopping where there is no public split."""
-    patience = params.dynamics.early_stopping.patience
-    if patience is not None and not manifest.public_units:
-        raise needs_public("params.yaml: dynamics.early_stopping.patience", patience, "null: all rounds are run")
-
-
-def _check_start_of_weights(params: Params, public: UnitRows) -> None:
+def _check_start_of_weights(params: Params, public: UnitStore) -> None:
     """Refuse weights from a public split that is too small, or whose normaliser is not known beforehand."""
     if params.dynamics.start != "public":
         return
@@ -185,7 +178,7 @@ def _check_starts(params: Params, manifest: Manifest) -> None:
         )
 
 
-def _check_termination(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def _check_termination(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse a termination rule that is unknown, or of another task, or contradicted by the public split."""
     chosen, size = manifest.info.termination, public.observation_size
     key = f"datasets/{params.dataset}.yaml: termination"

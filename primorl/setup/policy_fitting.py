@@ -23,7 +23,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR, MANIFEST, MODEL, PUBLIC
 from primorl.simulators.environments import reset_states
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.store import UnitStore
+from primorl.trajectories.storage.rows import UnitStore
 
 RESETS = 4096
 _RETURN, _LONGEST_RETURN = 10.0, 100  # what a return of one standard deviation a step is scaled to, and its steps
@@ -103,6 +103,25 @@ class PublicLog:
             return reset_states(environment, RESETS, params.seed)
         generator = torch.Generator().manual_seed(params.seed)
         return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+
+    def start_states(self, params: Params) -> Tensor:
+        """Return ``[n, S]``: public states, draws from the released start model, or resets, as ``policy.starts`` asks.
+
+        Raises:
+            PipelineError: no unit is public, or no start model was released.
+        """
+        if params.policy.starts == "released":
+            generator = torch.Generator().manual_seed(params.seed)
+            return StartModel.load(MODEL, torch.device("cpu")).sample(RESETS, generator)
+        if params.policy.starts != "public":
+            assert params.chosen.environment is not None  # checked when params.yaml is read
+            return reset_states(params.chosen.environment, RESETS, params.seed)
+        if self.store is None:
+            raise PipelineError(
+                "params.yaml: policy.starts: found public, and no unit is public (partition.public_fraction); allowed: "
+                "reset, pool, released (privacy.statistics.starts)"
+            )
+        return self.store.flat()[0][:, : self.store.observation_size]
 
     def believes(self, model: GaussianEnsemble) -> bool:
         """Whether the public rows support how the model ends episodes; declared rules need no support. Says so if not.

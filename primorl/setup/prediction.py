@@ -6,14 +6,15 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.csv as pacsv
+import pyarrow.parquet as pq
 
 from primorl.config.tabular import DecimalPoint
 from primorl.policy.loaded import Policy
 from primorl.project.errors import PipelineError
 from primorl.project.files import replaced_file
 from primorl.project.progress import progress_bar
-from primorl.setup.observation_tables import ObservationTable
-from primorl.setup.table_files import TableWriter, check_ending
+from primorl.setup.tables import ObservationTable, check_ending
 from primorl.trajectories.sources.tabular.elapsed import RowOrder
 
 ABSTAINED = "abstained"
@@ -75,12 +76,13 @@ def predict(
     with (
         replaced_file(out) as fresh,
         progress_bar(table.table.total, "predict", table.table.unit) as bar,
-        TableWriter(fresh, schema, out.suffix) as writer,
+        (pq.ParquetWriter if out.suffix == ".parquet" else pacsv.CSVWriter)(str(fresh), schema) as writer,
     ):
         for batch in table.batches():
             actions, abstained = policy.act_or_abstain(batch.observations)
             kept = [array.cast(field.type) for array, field in zip(batch.kept, schema, strict=False)]
-            writer.write([*kept, *_columns(policy, actions, abstained), pa.array(abstained)])
+            columns = [*kept, *_columns(policy, actions, abstained), pa.array(abstained)]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             rows, abstentions = rows + len(abstained), abstentions + int(abstained.sum())
             bar.update(batch.done)
     return rows, abstentions

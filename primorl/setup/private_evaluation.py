@@ -18,15 +18,25 @@ from primorl.evaluation.private.problem import Problem
 from primorl.privacy.ledger.charges import Payment, pay_or_resume, spent_on_dataset
 from primorl.privacy.ledger.ledger import Request
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.statement import SpentOnDataset
+from primorl.privacy.statement import SpentOnDataset, Statement
 from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256
+from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.project.progress import progress_bar
-from primorl.setup import accounts, charged_units
+from primorl.setup import accounts
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
+from primorl.setup.paid_work import plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
 
+_GONE: dict[str, dict[str, Any]] = {
+    "model_check": {"bins": 16, "histogram_share": 0.1},
+    "lstd": {"features": 0, "lengthscale": 2.0},
+    "dptd": {"privacy_unit": "dataset", "output": "average"},
+    "doubly_robust": {"lookback": 1},
+}
+"""Settings that are gone, each with its only value: they are part of the identity of what was paid for."""
 _CLOSE = 0.99  # of the ε that is asked for
 _BOUNDS = " bounds "
 
@@ -95,6 +105,17 @@ class Subject:
     policy_sha256: str
     clone_charge: str | None
     clone_sha256: str | None
+
+    @classmethod
+    def read(cls, *, cloned: bool) -> "Subject":
+        """Read what lies in ``models/``; ``cloned`` tells whether there is a clone."""
+        return cls(
+            model_charge=Statement.read(MODEL).charge,
+            model_sha256=file_sha256(MODEL / "model.safetensors"),
+            policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+            clone_charge=Statement.read(BEHAVIOUR).charge if cloned else None,
+            clone_sha256=file_sha256(BEHAVIOUR / "policy.safetensors") if cloned else None,
+        )
 
 
 def plan_at(estimator: Estimator, problem: Problem, epsilon: float) -> Plan:
@@ -171,9 +192,7 @@ class _Rows:
     @cached_property
     def source(self) -> EpisodeSource:
         """The units that were charged."""
-        own = self._partitions
-        keep = kept_bytes(self._params.compute, ALONE)
-        return charged_units.open_private(own.manifest, own.version, own.folder, keep, episodes=True)
+        return self._partitions.open_private(kept_bytes(self._params.compute), episodes=True)
 
 
 def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[EvaluationState], about: str) -> EvaluationState:
@@ -237,22 +256,16 @@ def _request(params: Params, log: StageRun, partitions: Partitions, asked: Asked
 
 
 def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Subject) -> str:
-    """A digest of everything that determines an answer but chance and code; see `model_work.model_identity`.
+    """Everything that determines an answer but chance and code, as `model_identity` has it for a model.
 
     A key that is added charges everybody again, so what the question also depends on stands in `_about`.
     """
-    estimator, plan, chosen = asked.estimator, asked.plan, params.evaluation.private
+    estimator, chosen = asked.estimator, params.evaluation.private
     content = {
         "data": partitions.identity,
         "estimator": estimator.name,
-        "settings": asdict(estimator),  # type: ignore[call-overload]
-        "plan": [
-            plan.sampling_probability,
-            plan.noise_multiplier,
-            str(plan.clip),
-            plan.rounds,
-            [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries],
-        ],
+        "settings": asdict(estimator) | _GONE.get(estimator.name, {}),  # type: ignore[call-overload]
+        "plan": plan_identity(asked.plan),
         "discount": chosen.discount,
         "return_bounds": chosen.return_bounds,
         "seed": params.seed,

@@ -12,7 +12,7 @@ from primorl.config.params import Params
 from primorl.dynamics.termination import LEARNED, NONE
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
-from primorl.trajectories.storage.rows import UnitRows
+from primorl.trajectories.storage.rows import UnitStore
 from primorl.trajectories.storage.schema import Spaces
 
 Floats = npt.NDArray[np.floating]
@@ -77,7 +77,7 @@ class Objections:
     warnings: tuple[str, ...]
 
 
-def objections(params: Params, manifest: Manifest, public: UnitRows) -> Objections:
+def objections(params: Params, manifest: Manifest, public: UnitStore) -> Objections:
     """What the public split says against a run; nothing where nobody is public.
 
     Returns:
@@ -103,7 +103,7 @@ def objections(params: Params, manifest: Manifest, public: UnitRows) -> Objectio
     return Objections(tuple(stops), tuple(warnings))
 
 
-def check_public(params: Params, manifest: Manifest, public: UnitRows) -> None:
+def check_public(params: Params, manifest: Manifest, public: UnitStore) -> None:
     """Refuse to pay for a private training that the public split speaks against; warn of less.
 
     Raises:
@@ -123,7 +123,7 @@ def say_public(stage: str, lines: tuple[str, ...]) -> None:
         print(f"{stage}: warning: {line}", file=sys.stderr)
 
 
-def _no_reward(params: Params, manifest: Manifest, public: UnitRows, reward: Floats) -> Iterator[str]:
+def _no_reward(params: Params, manifest: Manifest, public: UnitStore, reward: Floats) -> Iterator[str]:
     """Nothing can be learned where every step earns the same, unless episodes can end sooner or later."""
     if reward.min() < reward.max():
         return

@@ -14,9 +14,9 @@ from torch import Tensor
 from primorl.config.params import Params
 from primorl.evaluation.private.episodes import EpisodeSource, portions
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.scores import Candidates, CorrectedModel, Score, Scorer
+from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy, seed_folders
-from primorl.policy.saved import EPOCHS, FINAL
+from primorl.policy.loaded import EPOCHS, FINAL
 from primorl.privacy.ledger.charges import pay_or_resume, spent_on_dataset
 from primorl.privacy.mechanism.selection import Selection
 from primorl.privacy.statement import Statement
@@ -24,15 +24,15 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
-from primorl.setup import accounts, charged_units
-from primorl.setup.compute import ALONE, kept_bytes
+from primorl.setup import accounts
+from primorl.setup.compute import kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
 from primorl.setup.partitions import Partitions
 from primorl.setup.statement import assumptions
 from primorl.tracking import StageRun
 
 _VALUE = CorrectedModel(features=256, rollouts=256, bandwidth=0.3, largest_weight=0.0)
-ESTIMATORS: dict[str, Score] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
+ESTIMATORS: dict[str, CorrectedModel] = {"model": _VALUE, "corrected": replace(_VALUE, largest_weight=1.0)}
 """Scores by the name that ``--estimator`` takes."""
 
 
@@ -178,7 +178,7 @@ def select(
     )
     _refuse_others(candidates, problem)
     check_writable([SELECTION.parent, home() / CHECKPOINTS / "charge"])
-    settings = asdict(score)  # type: ignore[call-overload]  # every score is a dataclass
+    settings = asdict(score)
     request = accounts.request(
         params,
         run,
@@ -203,8 +203,7 @@ def select(
         state = payment.state
         if state is None or not state.finished:
             scorer = score.fitted(problem, Candidates.of([candidate.policy for candidate in candidates]))
-            keep = kept_bytes(params.compute, ALONE)
-            private = charged_units.open_private(manifest, partitions.version, partitions.folder, keep, episodes=True)
+            private = partitions.open_private(kept_bytes(params.compute), episodes=True)
             total = sum_scores(selection, scorer, private)
             payment.save_checkpoint(SelectionState(started=1))
             state = SelectionState(started=1, chosen=selection.choose(total))
@@ -234,7 +233,7 @@ def read(path: Path = SELECTION) -> SelectionRecord:
     return read_record(path, SelectionRecord, "run `primorl select`, which restores a finished choice at no cost")
 
 
-def sum_scores(selection: Selection, scorer: Scorer, source: EpisodeSource) -> Tensor:
+def sum_scores(selection: Selection, scorer: CorrectedScorer, source: EpisodeSource) -> Tensor:
     """Sums of the scores of all units, int64 ``[k]``. Sensitive."""
     total = torch.zeros(selection.candidates, dtype=torch.int64)
     for episodes in portions(source, torch.arange(source.units), row_bytes=scorer.row_bytes):
@@ -246,7 +245,7 @@ def _identity(
     params: Params,
     partitions: Partitions,
     candidates: Sequence[Candidate],
-    score: Score,
+    score: CorrectedModel,
     problem: Problem,
     epsilon: float,
 ) -> str:
@@ -259,7 +258,7 @@ def _identity(
         "data": partitions.identity,
         "select": [candidate.sha256 for candidate in candidates],
         "model": file_sha256(MODEL / "model.safetensors"),
-        "score": [score.name, asdict(score), problem.seed, problem.discount],  # type: ignore[call-overload]
+        "score": [score.name, asdict(score), problem.seed, problem.discount],
         "epsilon": epsilon,
         "draw": params.privacy.draw,
         **({"of_answers": draw} if draw else {}),

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -10,44 +10,11 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Discrete
 
 from primorl.project.errors import PipelineError
-from primorl.simulators import dosing, environments, riverswim
-from primorl.simulators.acrobot import AcrobotBatch
-from primorl.simulators.cartpole import CartPoleBatch
-from primorl.simulators.pendulum import PendulumBatch
-from primorl.simulators.single import Flags, Floats
+from primorl.simulators import dosing, environments
+from primorl.simulators.classic_control import AcrobotBatch, CartPoleBatch, PendulumBatch
+from primorl.simulators.single import EnvironmentBatch, Flags, Floats
 
-
-class EnvironmentBatch(Protocol):
-    """n environments of one kind.
-
-    Attributes:
-        observation_size: S.
-        action_low: ``[A]``; 0 for discrete actions.
-        action_high: ``[A]``; 1 for discrete actions.
-        discrete_actions: whether actions are 0 … A - 1.
-        step_limit: steps after which an episode is cut off; None: it may never end.
-    """
-
-    observation_size: int
-    action_low: Floats
-    action_high: Floats
-    discrete_actions: bool
-    step_limit: int | None
-
-    def reset(self, count: int, seed: int) -> Floats:
-        """Begin ``count`` environments anew; first observations ``[count, S]``."""
-
-    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
-        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
-
-        An environment whose episode has ended steps on, and what it returns means nothing until it is restarted.
-        """
-
-    def restart(self, which: Flags) -> Floats:
-        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
-
-        How many begin does not change what later ones draw: each call draws for all.
-        """
+__all__ = ["EnvironmentBatch", "GymBatch", "batch"]
 
 
 class GymBatch:
@@ -108,14 +75,13 @@ _FAST: dict[str, Callable[[], EnvironmentBatch]] = {
     "CartPole-v1": CartPoleBatch,
     "Acrobot-v1": AcrobotBatch,
     "Pendulum-v1": PendulumBatch,
-    **{name: partial(riverswim.RiverswimBatch, p) for p, name in riverswim.ENVIRONMENTS.items()},
     **{name: partial(dosing.DosingBatch, varied) for varied, name in dosing.ENVIRONMENTS.items()},
 }
 """Environments that have a batch of their own, many times as fast."""
 
 
 def batch(environment: str) -> EnvironmentBatch:
-    """A batch of a registered environment.
+    """Make a batch of a registered environment.
 
     Raises:
         PipelineError: the environment cannot be built.

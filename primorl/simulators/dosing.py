@@ -165,7 +165,7 @@ class Dosing(Single):
     """
 
     def __init__(self, varied: bool):
-        super().__init__(DosingBatch(varied))
+        super().__init__(DosingBatch(varied), DosingBatch.observation_low, DosingBatch.observation_high)
 
 
 for _varied, _id in ENVIRONMENTS.items():

@@ -1,4 +1,4 @@
-"""One environment of a batch, as Gymnasium has environments."""
+"""The interface of batches of environments, and one environment of a batch as Gymnasium has environments."""
 
 from typing import Any, Protocol
 
@@ -11,18 +11,37 @@ Floats = npt.NDArray[np.float32]
 Flags = npt.NDArray[np.bool_]
 
 
-class _Batch(Protocol):
-    """What is needed of `primorl.simulators.batches.EnvironmentBatch`, and the bounds of its observations."""
+class EnvironmentBatch(Protocol):
+    """n environments of one kind.
 
-    observation_low: Floats
-    observation_high: Floats
+    Attributes:
+        observation_size: S.
+        action_low: ``[A]``; 0 for discrete actions.
+        action_high: ``[A]``; 1 for discrete actions.
+        discrete_actions: whether actions are 0 … A - 1.
+        step_limit: steps after which an episode is cut off; None: it may never end.
+    """
+
+    observation_size: int
     action_low: Floats
     action_high: Floats
     discrete_actions: bool
+    step_limit: int | None
 
-    def reset(self, count: int, seed: int) -> Floats: ...
+    def reset(self, count: int, seed: int) -> Floats:
+        """Begin ``count`` environments anew; first observations ``[count, S]``."""
 
-    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]: ...
+    def step(self, actions: npt.NDArray[Any]) -> tuple[Floats, Floats, Flags, Flags]:
+        """Step all: observations ``[n, S]``, rewards ``[n]``, terminated ``[n]``, truncated ``[n]``.
+
+        An environment whose episode has ended steps on, and what it returns means nothing until it is restarted.
+        """
+
+    def restart(self, which: Flags) -> Floats:
+        """Begin a new episode where ``which`` says so; current observations of all, ``[n, S]``.
+
+        How many begin does not change what later ones draw: each call draws for all.
+        """
 
 
 class Single(gymnasium.Env[Floats, Any]):
@@ -30,11 +49,13 @@ class Single(gymnasium.Env[Floats, Any]):
 
     Args:
         batch: is not shared with others.
+        low: bounds of observations ``[S]``.
+        high: likewise.
     """
 
-    def __init__(self, batch: _Batch):
+    def __init__(self, batch: EnvironmentBatch, low: Floats, high: Floats):
         self._batch = batch
-        self.observation_space = Box(batch.observation_low, batch.observation_high, dtype=np.float32)
+        self.observation_space = Box(low, high, dtype=np.float32)
         if batch.discrete_actions:
             self.action_space = Discrete(len(batch.action_low))
         else:

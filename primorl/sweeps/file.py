@@ -1,14 +1,16 @@
-"""A sweep's file: which runs it consists of, read and checked."""
+"""A sweep's file, read and checked, and the trials that it describes."""
 
-import math
+import hashlib
+import itertools
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StrictInt, Tag, TypeAdapter, ValidationError
+from pydantic import AfterValidator, Discriminator, Field, JsonValue, StrictInt, Tag, TypeAdapter, ValidationError
 
 from primorl.config.explanations import explanations
 from primorl.config.reading import read_yaml, shown
@@ -16,26 +18,27 @@ from primorl.config.texts import Block
 from primorl.project.errors import PipelineError
 from primorl.project.values import Finite
 
-Key = Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$", max_length=100)]
-CaseName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=100)]
-Settings = dict[Key, Any]
-"""Values by dotted key of params.yaml."""
-Metric = Literal["return_mean", "normalized_score", "model_value"]
-"""What a search may compare: figures of metrics/summary.json that are post-processing of what was charged."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SHARED = ("partition", "privacy.budget", "ledger", "tracking", "compute.threads")
+_DIGITS = 16  # of a trial's name
+
+
+def _finite(value: Any) -> Any:
+    json.dumps(value, allow_nan=False)
+    return value
+
+
+Value = Annotated[JsonValue, AfterValidator(_finite)]
+Key = Annotated[str, Field(pattern=r"^[a-z_]+(\.[a-z_]+)*$", max_length=100)]
+CaseName = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=100)]
+Settings = dict[Key, Value]
+"""Values by dotted key of params.yaml."""
 _Number = StrictInt | Finite
 
 
 @dataclass(frozen=True, kw_only=True)
 class Between(Block):
-    """A range of numbers, whole ones if both ends are.
-
-    Attributes:
-        low: smallest number.
-        high: largest number.
-        log: whether the logarithm is searched evenly.
-    """
+    """Range of numbers to search, whole numbers if both ends are; with ``log``, evenly in the logarithm."""
 
     low: _Number
     high: _Number
@@ -50,15 +53,14 @@ class Between(Block):
 class Choices(Block):
     """Values to choose among."""
 
-    choices: Annotated[list[Any], Field(min_length=1)]
+    choices: Annotated[list[Value], Field(min_length=1)]
 
 
 def _kind(where: Any) -> str:
-    return "among" if isinstance(where, Choices) or (isinstance(where, dict) and "choices" in where) else "between"
+    return "choices" if isinstance(where, dict) and "choices" in where else "between"
 
 
-Where = Annotated[Annotated[Between, Tag("between")] | Annotated[Choices, Tag("among")], Discriminator(_kind)]
-"""Where a search looks for the value of a key."""
+Where = Annotated[Annotated[Between, Tag("between")] | Annotated[Choices, Tag("choices")], Discriminator(_kind)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +68,13 @@ class Search(Block):
     """A search of Optuna.
 
     Attributes:
-        metric: of metrics/summary.json.
+        metric: key of metrics/summary.json; all three are post-processing of what was charged.
         direction: of better values.
         trials: number of finished trials to reach.
         space: where to look, by dotted key of params.yaml.
     """
 
-    metric: Metric
+    metric: Literal["return_mean", "normalized_score", "model_value"]
     direction: Literal["maximize", "minimize"]
     trials: Annotated[int, Field(ge=1)]
     space: Annotated[dict[Key, Where], Field(min_length=1)]
@@ -84,20 +86,19 @@ class SweepFile(Block):
 
     Attributes:
         partition: what the block ``partition`` of params.yaml must have; nothing is changed by it.
-        settings: that all trials share.
+        settings: of all trials.
         cases: named groups of settings; those of a case win over the shared ones.
         grid: values by key; every combination is run, for every case.
         search: instead of a grid.
     """
 
-    partition: dict[str, Any] = field(default_factory=dict)
+    partition: dict[str, Value] = field(default_factory=dict)
     settings: Settings = field(default_factory=dict)
     cases: dict[CaseName, Settings] = field(default_factory=dict)
-    grid: dict[Key, Annotated[list[Any], Field(min_length=1)]] = field(default_factory=dict)
+    grid: dict[Key, Annotated[list[Value], Field(min_length=1)]] = field(default_factory=dict)
     search: Search | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what contradicts itself, and keys that belong to the project."""
         if self.search is not None and (self.grid or self.cases):
             raise ValueError("search: found beside grid or cases; a search has shared settings and a space only")
         varied = {*self.grid, *(self.search.space if self.search else ())}
@@ -106,31 +107,32 @@ class SweepFile(Block):
             raise ValueError(f"{key}: given in {'grid' if self.grid else 'search.space'} and elsewhere; keep one")
         for key in sorted(varied | given):
             for shared in _SHARED:
-                if _meet(key, shared):
+                if _overlap(key, shared):
                     raise ValueError(f"{key}: all trials share the project's {shared}; set it in params.yaml")
-            for other in sorted(varied | given):
-                if key != other and _meet(key, other) and key < other:
-                    raise ValueError(f"{key}: found beside {other}, which is a part of it; keep one")
+        for key, other in itertools.combinations(sorted(varied | given), 2):
+            if _overlap(key, other):
+                raise ValueError(f"{key}: found beside {other}, which is a part of it; keep one")
 
 
-def _meet(key: str, other: str) -> bool:
-    """Whether one of two dotted keys is the other, or a part of it."""
+def _overlap(key: str, other: str) -> bool:
     return f"{key}.".startswith(f"{other}.") or f"{other}.".startswith(f"{key}.")
+
+
+_ADAPTER = TypeAdapter(SweepFile)
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A sweep's file with its name.
-
-    Attributes:
-        name: of the sweep: the file's name without its ending.
-        path: of the file.
-        content: of the file.
-    """
+    """A sweep's file; the sweep's name is the file's without its ending."""
 
     name: str
     path: Path
     content: SweepFile
+
+    @property
+    def keys(self) -> list[str]:
+        """Settings that tell trials of one case apart."""
+        return list(self.content.grid if self.content.search is None else self.content.search.space)
 
 
 def read_sweep(path: Path) -> Sweep:
@@ -144,33 +146,15 @@ def read_sweep(path: Path) -> Sweep:
     raw = read_yaml(path, "it says which runs a sweep consists of; docs/sweeps.md describes it")
     if not isinstance(raw, dict):
         raise PipelineError(f"{path}: a block of keys is needed")
-    if odd := list(_odd(raw, "")):
-        raise PipelineError(f"{path}: " + "; ".join(odd))
     try:
-        return Sweep(path.stem, path, _adapter().validate_python(raw))
+        return Sweep(path.stem, path, _ADAPTER.validate_python(raw))
     except ValidationError as refused:
-        said = (f"{key}: {why}" if key else why for key, why in explanations(refused, raw))
-        raise PipelineError(f"{path}: " + "; ".join(said)) from None
-
-
-def _odd(value: Any, where: str) -> Iterator[str]:
-    """What has no JSON, which a trial's name is made of."""
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                yield f"{where}: found the key {shown(key)}; keys are texts, write it in quotes"
-            yield from _odd(inner, f"{where}.{key}".lstrip("."))
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _odd(inner, where)
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{where}: found {value}; allowed are finite numbers"
-    elif not isinstance(value, str | int | float | None):
-        yield f"{where}: found {shown(value)}; allowed are numbers, texts, true, false and null"
+        reasons = [f"{key}: {why}" if key else why for key, why in explanations(refused, raw)]
+        raise PipelineError(f"{path}: {'; '.join(dict.fromkeys(reasons))}") from None
 
 
 def with_settings(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The content of params.yaml with values by dotted key in place; ``raw`` stays as it is.
+    """Return the content of params.yaml with values by dotted key in place; ``raw`` stays as it is.
 
     Raises:
         PipelineError: a key is not in params.yaml.
@@ -188,6 +172,64 @@ def with_settings(raw: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[s
     return content
 
 
-@cache
-def _adapter() -> TypeAdapter[SweepFile]:
-    return TypeAdapter(SweepFile)
+@dataclass(frozen=True)
+class Trial:
+    """One run of a sweep.
+
+    Attributes:
+        settings: by dotted key of params.yaml.
+        case: name of its group of settings; None: the sweep has no cases.
+    """
+
+    settings: Mapping[str, Any]
+    case: str | None = None
+
+    @cached_property
+    def name(self) -> str:
+        """Digest of the settings, whatever the order of keys, the case, and whether 1 is written as 1.0."""
+        content = json.dumps(_plain(dict(self.settings)), sort_keys=True, allow_nan=False)
+        return hashlib.sha256(content.encode()).hexdigest()[:_DIGITS]
+
+    def describe(self, keys: list[str]) -> str:
+        """Name the case and the values of ``keys`` in a line."""
+        words = [self.case] if self.case else []
+        words += [f"{key} {json.dumps(self.settings[key])}" for key in keys]
+        return ", ".join(words) or "no settings"
+
+
+def expand(sweep: Sweep) -> list[Trial]:
+    """List all trials of a grid: every combination of its values, for every case.
+
+    All cases of the first combination come first: a sweep that is stopped early has compared all cases.
+
+    Raises:
+        PipelineError: two trials have the same settings.
+    """
+    file = sweep.content
+    cases: dict[str | None, Mapping[str, Any]] = dict(file.cases.items()) or {None: {}}
+    found: dict[str, Trial] = {}
+    for values in itertools.product(*file.grid.values()):
+        for case, own in cases.items():
+            trial = Trial({**file.settings, **own, **dict(zip(file.grid, values, strict=True))}, case)
+            if trial.name in found:
+                other = found[trial.name].case
+                where = f"cases {shown(other)} and {shown(case)}" if case != other else "grid"
+                raise PipelineError(
+                    f"{sweep.path}: {where}: the same settings twice, {trial.describe(sweep.keys)}; keep one"
+                )
+            found[trial.name] = trial
+    return list(found.values())
+
+
+def column_heads(keys: list[str]) -> list[str]:
+    """Shorten keys to their last word, unless two would be the same."""
+    words = [key.rpartition(".")[2] for key in keys]
+    return [word if words.count(word) == 1 else key for key, word in zip(keys, words, strict=True)]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -14,45 +14,41 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.config.reading import read_yaml
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, locked, read_json, replaced_file, workspace, write_json
+from primorl.project.files import file_sha256, home, locked, read_json, replaced_file, write_json
 from primorl.project.paths import DATASETS, MANIFEST, PARAMS, PARTITIONS, PIPELINE, SWEEPS
-from primorl.sweeps.file import with_settings
-from primorl.sweeps.trials import Trial
+from primorl.sweeps.file import Trial, with_settings
 from primorl.trajectories.storage.manifest import Manifest
 
-OUTPUT = Path("output.txt")
 _ENDED = Path("stages.json")
+_DATA = Path("data")
+_SPEED = ("compute", "ledger", "tracking")  # blocks of params.yaml on which no result depends
 _LAST_OF_DATA = "partition"
 _REPORT = "report"
 _REMEDY = "run `dvc repro partition` first: all trials of a sweep share its data"
 
 
 def sweep_folder(name: str) -> Path:
-    """Where a sweep keeps its trials."""
+    """Return the folder of a sweep's trials."""
     return home() / SWEEPS / name
 
 
 def trial_folder(sweep: str, trial: Trial) -> Path:
-    """A trial's folder; it need not exist."""
+    """Return a trial's folder; it need not exist."""
     return sweep_folder(sweep) / trial.name
 
 
-def lock_of(sweep: str, trial: Trial) -> Path:
-    """The file that whoever runs a trial holds the lock of. It lies beside the folder, which may be deleted."""
-    return _lock_beside(trial_folder(sweep, trial))
+def lock_of(folder: Path) -> Path:
+    """Return the lock file of a trial. It lies beside the folder, which may be deleted."""
+    return folder.with_name(f"{folder.name}.lock")
 
 
-def trial_params(trial: Trial, threads: int | None = None) -> Params:
-    """A trial's choices, checked, as its stages will read them.
-
-    Args:
-        trial: the trial.
-        threads: of each of its processes; None: as params.yaml has it.
+def trial_params(trial: Trial) -> Params:
+    """Read a trial's choices as its stages will read them.
 
     Raises:
         PipelineError: they do not fit; the message names the trial's keys.
     """
-    return params.parse(_raw(trial, threads), PARAMS)
+    return params.parse(_raw(trial), PARAMS)
 
 
 def check_data(checked: Params) -> None:
@@ -69,39 +65,28 @@ def check_data(checked: Params) -> None:
             f"{PARTITIONS}: found dataset {found!r}, and the sweep is of {checked.dataset!r}; set dataset: "
             f"{checked.dataset} in {PARAMS} and {_REMEDY}"
         )
-    for source in _inputs():
-        if source.parts[0] != "data" and not source.exists():
-            raise PipelineError(f"{source}: not there; {_REMEDY}")
+    for file in _files_of_data():
+        if not file.exists():
+            raise PipelineError(f"{file}: not there; {_REMEDY}")
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One of the stages that a trial runs.
-
-    Attributes:
-        name: in ``dvc.yaml``.
-        module: that ``python -m`` runs.
-        words: of the command line after it.
-    """
+    """Stage of ``dvc.yaml`` that runs as ``python -m MODULE WORDS``."""
 
     name: str
     module: str
     words: tuple[str, ...]
 
 
-def stages_of_data() -> list[str]:
-    """Names of the stages of ``dvc.yaml`` up to ``partition``."""
-    return list(_after_partition()[0])
-
-
 def stages() -> list[Stage]:
-    """The stages of ``dvc.yaml`` after ``partition``, in its order, without the report: a sweep has a table.
+    """List the stages of ``dvc.yaml`` after ``partition``, without the report: a sweep has a table.
 
     Raises:
         PipelineError: one of them is no command ``python -m MODULE``.
     """
     found = []
-    for name, content in _after_partition()[1].items():
+    for name, content in _split_pipeline()[1].items():
         if name == _REPORT:
             continue
         words = shlex.split(str(content.get("cmd")))
@@ -114,25 +99,22 @@ def stages() -> list[Stage]:
 
 
 class TrialFolder:
-    """A trial's folder, for whoever holds its lock.
-
-    Attributes:
-        path: of the folder.
-    """
+    """A trial's folder, for the process that holds its lock."""
 
     def __init__(self, sweep: str, trial: Trial, threads: int, commit: str | None) -> None:
         self.path = trial_folder(sweep, trial)
-        self._raw = _raw(trial, threads)
-        self._made_by = {"settings": _digest(self._raw), "data": _digest_of_data(), "commit": commit}
+        self._raw = with_settings(_raw(trial), {"compute.threads": threads})
+        pipeline = PIPELINE.read_text(encoding="utf-8")
+        self._made_by = _digests(self._raw) | {"code": _digest(f"{commit} {pipeline}")}
         self._seconds: dict[str, float] = {}
 
-    def lay(self) -> None:
-        """Write params.yaml, dvc.yaml and datasets/, and link the data; run it in the project's folder.
+    def prepare(self) -> None:
+        """Write params.yaml, dvc.yaml and datasets/, and link the data; call it in the project's folder.
 
-        What an earlier attempt made by the same code and settings stays. Anything else is deleted.
+        Outputs of an earlier attempt with the same code, settings and data stay. Anything else is deleted.
         """
         ended = read_json(self.path / _ENDED) if (self.path / _ENDED).exists() else {}
-        if {key: ended.get(key) for key in self._made_by} == self._made_by:
+        if ended.get("made_by") == self._made_by:
             self._seconds = dict(ended["seconds"])
         else:
             shutil.rmtree(self.path, ignore_errors=True)
@@ -141,30 +123,29 @@ class TrialFolder:
             fresh.write_text(yaml.safe_dump(self._raw, sort_keys=False, allow_unicode=True), encoding="utf-8")
         shutil.copy(PIPELINE, self.path / PIPELINE)
         shutil.copytree(DATASETS, self.path / DATASETS, dirs_exist_ok=True)
-        for source in _inputs():
-            _bring(source, self.path)
+        for file in _files_of_data():
+            (self.path / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, self.path / file)
+        unlink_data(self.path)
+        (self.path / _DATA).symlink_to(_DATA.resolve(), target_is_directory=True)
 
     def check_same_data(self) -> None:
         """Check, in the trial's folder, that the partitions are still those that it began with.
 
         Raises:
-            PipelineError: they were made anew meanwhile: a model of the old people would be asked about the new ones.
+            PipelineError: they were made anew: a model of the old people would be asked about the new ones.
         """
-        if _digest_of_data() != self._made_by["data"]:
+        if _digest_of_data() != self._made_by[str(PARTITIONS)]:
             raise PipelineError(f"{PARTITIONS}: made anew while the trial ran; run the sweep again")
 
     def has_ended(self, stage: Stage) -> bool:
-        """Whether an earlier attempt ran a stage to its end."""
+        """Say whether an earlier attempt ran a stage to its end."""
         return stage.name in self._seconds
 
-    def ended(self, stage: Stage, seconds: float) -> None:
-        """Remember that a stage ran to its end."""
+    def record_end(self, stage: Stage, seconds: float) -> None:
+        """Record that a stage ran to its end."""
         self._seconds[stage.name] = round(seconds, 1)
-        write_json(self.path / _ENDED, {**self._made_by, "seconds": self._seconds})
-
-    def unlink(self) -> None:
-        """Take the links to the data away, so that who copies the folder cannot copy private rows."""
-        _unlink(self.path)
+        write_json(self.path / _ENDED, {"made_by": self._made_by, "seconds": self._seconds})
 
     @property
     def seconds(self) -> float:
@@ -172,113 +153,77 @@ class TrialFolder:
         return round(sum(self._seconds.values()), 1)
 
 
+def unlink_data(folder: Path) -> None:
+    """Remove the link to the data, so that a copy of a trial's folder holds no private rows."""
+    data = folder / _DATA
+    if data.is_symlink():
+        data.unlink()
+    elif data.is_dir():  # a copy that followed the link
+        shutil.rmtree(data)
+
+
 def unlink_left() -> None:
-    """Take away the links that killed trials of any sweep have left: who copies their folders must not copy rows."""
-    for folder in {link.parent.parent for link in (home() / SWEEPS).glob("*/*/data/*")}:
-        with locked(_lock_beside(folder)) as free:
+    """Remove the links to the data that killed trials of any sweep have left."""
+    for data in (home() / SWEEPS).glob(f"*/*/{_DATA}"):
+        with locked(lock_of(data.parent)) as free:
             if free:
-                _unlink(folder)
-
-
-def _lock_beside(folder: Path) -> Path:
-    return folder.with_name(f"{folder.name}.lock")
-
-
-def _unlink(folder: Path) -> None:
-    for link in (folder / "data").glob("*"):
-        if link.is_dir() and not link.is_symlink():  # copied with what the link led to
-            shutil.rmtree(link)
-        else:
-            link.unlink()
+                unlink_data(data.parent)
 
 
 def changed_since(sweep: str, trial: Trial) -> list[str]:
-    """What is otherwise now than when a trial was run: keys of params.yaml, files of its dataset, the partitions.
-
-    Keys that concern speed alone are left out, and so is what a folder of an older version does not tell.
-    """
-    folder = trial_folder(sweep, trial)
-    if not (folder / PARAMS).exists():
+    """List what changed since a trial ran: blocks of params.yaml, files of its dataset, the partitions."""
+    file = trial_folder(sweep, trial) / _ENDED
+    if not file.exists():
         return []
+    then = read_json(file).get("made_by", {})
     try:
-        raw = _raw(trial, None)
+        now = _digests(_raw(trial))
     except PipelineError:  # params.yaml does not have its keys any more
         return [str(PARAMS)]
-    then, now = _flat(_without_speed(read_yaml(folder / PARAMS, ""))), _flat(_without_speed(raw))
-    keys = sorted(key for key in then.keys() | now.keys() if then.get(key) != now.get(key))
-    files = [str(file) for file in _of_dataset(raw) if _text(folder / file) != _text(file)]
-    ended = read_json(folder / _ENDED) if (folder / _ENDED).exists() else {}
-    other = MANIFEST.exists() and ended.get("data", _digest_of_data()) != _digest_of_data()
-    return [*keys, *files, *([str(PARTITIONS)] if other else [])]
+    return [name for name, digest in now.items() if name in then and then[name] != digest]
 
 
-def _raw(trial: Trial, threads: int | None) -> dict[str, Any]:
+def _raw(trial: Trial) -> dict[str, Any]:
     raw = read_yaml(PARAMS, "a sweep changes keys of it")
-    settings = dict(trial.settings) | ({} if threads is None else {"compute.threads": threads})
-    return with_settings(raw if isinstance(raw, dict) else {}, settings)
+    return with_settings(raw if isinstance(raw, dict) else {}, trial.settings)
 
 
-def _digest(raw: dict[str, Any]) -> str:
-    """Of everything that a trial's files say, but its data and what concerns speed alone."""
-    said = [json.dumps(_without_speed(raw), sort_keys=True), PIPELINE.read_text(encoding="utf-8")]
-    return hashlib.sha256("\0".join([*said, *map(_text, _of_dataset(raw))]).encode()).hexdigest()
+def _digests(raw: dict[str, Any]) -> dict[str, str]:
+    """Digest what a trial's results depend on: blocks of params.yaml, files of its dataset, the partitions."""
+    found = {key: _digest(json.dumps(value, sort_keys=True)) for key, value in raw.items() if key not in _SPEED}
+    for name in ("defaults", raw.get("dataset")):
+        file = DATASETS / f"{name}.yaml"
+        found[str(file)] = _digest(file.read_text(encoding="utf-8") if file.exists() else "")
+    return found | {str(PARTITIONS): _digest_of_data()}
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _digest_of_data() -> str:
-    return hashlib.sha256(MANIFEST.read_bytes()).hexdigest()
+    return file_sha256(MANIFEST) if MANIFEST.exists() else ""
 
 
-def _of_dataset(raw: dict[str, Any]) -> list[Path]:
-    """The files that a trial reads in ``datasets/``."""
-    return [DATASETS / f"{name}.yaml" for name in ("defaults", raw.get("dataset"))]
-
-
-def _text(file: Path) -> str:
-    return file.read_text(encoding="utf-8") if file.exists() else ""
-
-
-def _without_speed(raw: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in raw.items() if key not in ("compute", "ledger", "tracking")}
-
-
-def _flat(content: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(content, dict):
-        return {prefix.removesuffix("."): content}
-    return {key: value for name, inner in content.items() for key, value in _flat(inner, f"{prefix}{name}.").items()}
-
-
-def _after_partition() -> tuple[dict[str, Any], dict[str, Any]]:
-    """The stages up to ``partition``, and those after it, with what dvc.yaml says of them."""
+def _split_pipeline() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Read the stages of dvc.yaml: those up to ``partition``, and those after it."""
     content = read_yaml(PIPELINE, "it lists the stages")
     listed = content.get("stages") if isinstance(content, dict) else None
     listed = listed if isinstance(listed, dict) else {}
-    names = list(listed)
-    if _LAST_OF_DATA not in names:
+    if _LAST_OF_DATA not in listed:
         raise PipelineError(f"{PIPELINE}: stages.{_LAST_OF_DATA}: missing; a sweep runs the stages after it")
-    first = names[: names.index(_LAST_OF_DATA) + 1]
-    later = names[len(first) :]
-    return {name: listed[name] for name in first}, {name: listed[name] for name in later}
+    names = list(listed)
+    end = names.index(_LAST_OF_DATA) + 1
+    return {name: listed[name] for name in names[:end]}, {name: listed[name] for name in names[end:]}
 
 
-def _inputs() -> list[Path]:
-    """What the stages read and none of them makes, code left out: data, and seconds of the stages of data."""
-    of_data, later = _after_partition()
+def _files_of_data() -> list[Path]:
+    """List files outside ``data/`` that the stages of data make and the trial's stages read, such as their seconds."""
+    of_data, later = _split_pipeline()
     made = {path for content in of_data.values() for path in _paths(content, "outs")}
     read = {path for content in later.values() for path in _paths(content, "deps")}
-    data = {Path(*path.parts[:2]) for path in read if path.parts[0] == "data"}
-    return sorted(data | {path for path in read & made if path.parts[0] != "data"})
+    return sorted(path for path in made & read if path.parts[0] != str(_DATA))
 
 
 def _paths(content: dict[str, Any], kind: str) -> list[Path]:
     return [Path(entry if isinstance(entry, str) else next(iter(entry))) for entry in content.get(kind, [])]
-
-
-def _bring(source: Path, folder: Path) -> None:
-    """Link data, which are never copied, and copy anything else; what is optional may be missing."""
-    here, there = workspace() / source, folder / source
-    there.parent.mkdir(parents=True, exist_ok=True)
-    if source.parts[0] != "data":
-        shutil.copy(here, there)
-    elif here.exists():
-        there.unlink(missing_ok=True)  # of another machine, perhaps
-        there.symlink_to(here.resolve(), target_is_directory=True)

@@ -1,8 +1,8 @@
-"""Rows: what became of each trial, as ``row.json`` in its folder, and all of them flat."""
+"""Rows: the result of each trial as ``row.json`` in its folder, and all of them as one table."""
 
 import csv
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,7 +13,6 @@ from primorl.project.records import read_record, record, write_record
 FILE = Path("row.json")
 Status = Literal["finished", "refused", "failed"]
 _SPENT, _VOID = "spent_on_dataset", "void"
-_FORMS = (".csv", ".parquet")
 
 
 @record
@@ -39,25 +38,23 @@ class Row:
         return self.status == "finished"
 
     def first(self, *names: str) -> float | None:
-        """The first of these figures of the summary that is there."""
+        """Return the first of these figures that the summary has."""
         return next((self.summary[name] for name in names if self.summary.get(name) is not None), None)
 
     def flat(self) -> dict[str, Any]:
-        """Scalars by column: settings by dotted key, then the summary's under their names, ranges as two columns.
-
-        Of what was spent on the dataset there is the ε: of all its charges when the trial ended.
-        """
+        """Return scalars by column: the settings, then the summary; ranges become two columns."""
         found: dict[str, Any] = {"sweep": self.sweep, "trial": self.trial, "case": self.case}
-        found |= {key: _cell(value) for key, value in self.settings.items()}
+        for key, value in self.settings.items():
+            found[key] = json.dumps(value) if isinstance(value, dict | list) else value
         for key, value in self.summary.items():
             if key in found:
                 continue
             if key == _SPENT and isinstance(value, dict):
-                found[_SPENT] = value.get("epsilon")
-            elif _is_range(value):
-                found |= {f"{key}_low": value[0], f"{key}_high": value[1]}
+                found[key] = value.get("epsilon")  # of all charges when the trial ended
             elif key == _VOID and isinstance(value, list):
-                found[_VOID] = "; ".join(map(str, value)) or None
+                found[key] = "; ".join(map(str, value)) or None
+            elif isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value):
+                found[f"{key}_low"], found[f"{key}_high"] = value
             elif not isinstance(value, dict | list):
                 found[key] = value
         machine = {"machine": self.machine, "commit": self.commit, "command": self.command}
@@ -65,7 +62,7 @@ class Row:
 
 
 def read_row(folder: Path) -> Row | None:
-    """The row in a trial's folder; None: there is none yet.
+    """Read the row in a trial's folder; None: there is none yet.
 
     Raises:
         PipelineError: the file is damaged.
@@ -80,71 +77,47 @@ def write_row(folder: Path, row: Row) -> None:
     write_record(folder / FILE, row)
 
 
-def read_rows(folder: Path) -> list[Row]:
-    """All rows below a sweep's folder, by the names of the trials."""
+def finished_rows(folder: Path) -> list[Row]:
+    """Read all rows with results below a sweep's folder, by the names of the trials."""
     found = (read_row(file.parent) for file in sorted(folder.glob(f"*/{FILE}")))
-    return [row for row in found if row is not None]
+    return [row for row in found if row is not None and row.finished]
 
 
-def write_flat(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
+def check_table_name(path: Path) -> None:
+    """Refuse the name of a table that ends in neither ``.csv`` nor ``.parquet``."""
+    if path.suffix not in (".csv", ".parquet"):
+        raise PipelineError(f"{path}: found the ending {path.suffix!r}, allowed are .csv and .parquet")
+
+
+def write_table(path: Path, rows: Sequence[Row], changed: Mapping[str, Sequence[str]]) -> None:
     """Write rows as a table, one line a trial: ``.csv`` or ``.parquet``.
 
     Args:
         path: of the table.
         rows: to write.
-        changed: by trial, what is otherwise in the project since it ran; it becomes the column ``stale``.
-
-    Raises:
-        PipelineError: another ending.
+        changed: by trial, what changed in the project since it ran; the column ``stale``.
     """
-    check_form(path)
-    flat = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
-    columns = list(dict.fromkeys(key for line in flat for key in line))
+    check_table_name(path)
+    lines = [row.flat() | {"stale": ", ".join(changed.get(row.trial, ())) or None} for row in rows]
+    columns = list(dict.fromkeys(key for line in lines for key in line))
     with replaced_file(path) as fresh:
         if path.suffix == ".csv":
-            _write_csv(fresh, columns, flat)
-        else:
-            _write_parquet(fresh, columns, flat)
+            with fresh.open("w", encoding="utf-8", newline="") as text:
+                writer = csv.DictWriter(text, columns, lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(lines)
+            return
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table({name: _one_type([line.get(name) for line in lines]) for name in columns}), fresh)
 
 
-def check_form(path: Path) -> None:
-    """Refuse the name of a table that cannot be written.
-
-    Raises:
-        PipelineError: its ending is neither ``.csv`` nor ``.parquet``.
-    """
-    if path.suffix not in _FORMS:
-        raise PipelineError(f"{path}: found the ending {path.suffix!r}, allowed are {' and '.join(_FORMS)}")
-
-
-def _write_csv(file: Path, columns: Sequence[str], flat: Iterable[dict[str, Any]]) -> None:
-    with file.open("w", encoding="utf-8", newline="") as text:
-        writer = csv.DictWriter(text, columns, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(flat)
-
-
-def _write_parquet(file: Path, columns: Sequence[str], flat: Sequence[dict[str, Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    pq.write_table(pa.table({name: _column([line.get(name) for line in flat]) for name in columns}), file)
-
-
-def _column(values: list[Any]) -> list[Any]:
-    """Values of one type: numbers, truths, or else texts."""
-    there = [value for value in values if value is not None]
-    if all(isinstance(value, bool) for value in there) or all(isinstance(value, str) for value in there):
+def _one_type(values: list[Any]) -> list[Any]:
+    """Return values of one type, which Parquet needs: as they are, as float, or else as text."""
+    types = {type(value) for value in values if value is not None}
+    if len(types) <= 1:
         return values
-    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in there):
-        whole = all(isinstance(value, int) for value in there)
-        return values if whole else [None if value is None else float(value) for value in values]
+    if types == {int, float}:
+        return [None if value is None else float(value) for value in values]
     return [value if value is None or isinstance(value, str) else json.dumps(value) for value in values]
-
-
-def _cell(value: Any) -> Any:
-    return json.dumps(value) if isinstance(value, dict | list) else value
-
-
-def _is_range(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(end, int | float) for end in value)

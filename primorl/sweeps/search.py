@@ -3,84 +3,80 @@
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import psutil
+from sqlalchemy.exc import SQLAlchemyError
 
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.project.files import HOST, waited_for
-from primorl.project.processes import is_alive, mark
-from primorl.sweeps.file import Between, Search, Sweep
-from primorl.sweeps.folders import sweep_folder
-from primorl.sweeps.rows import Row
-from primorl.sweeps.trials import Trial
+from primorl.project.files import HOST
+from primorl.project.processes import mark
+from primorl.setup.accounts import ledger_url, project_ledger
+from primorl.sweeps.file import Between, Search, Sweep, Trial
+from primorl.sweeps.folders import trial_folder
+from primorl.sweeps.rows import Row, read_row
 
 if TYPE_CHECKING:
     import optuna
 
-_TRIAL, _OWNER = "trial", "owner"
-_LOCK = "search.lock"
+_OWNER = "owner"
 _WAIT_SECONDS = 60
 
 
 class Study:
-    """Trials that Optuna chooses. Several processes, also of several machines, may ask the same study.
+    """Trials that Optuna chooses, for the one command of this machine that runs the search.
 
-    A trial that a killed process of this machine left open is put into the queue again, so it is asked for first.
+    A trial that a killed command of this machine left open is put into the queue again, so it is asked for first.
 
-    Args:
-        sweep: a sweep with a search; its name is the study's.
-        params: name the ledger's database.
-        finished: the row of a trial that finished; None: there is none.
+    Attributes:
+        left: number of trials that are still to be asked for.
     """
 
-    def __init__(self, sweep: Sweep, params: Params, finished: Callable[[Trial], Row | None]) -> None:
-        assert sweep.content.search is not None
-        self._sweep, self._search, self._finished = sweep, sweep.content.search, finished
-        self._study = _study(study_name(sweep, params), self._search, params)
-        self._numbers: dict[str, list[int]] = {}
-        self._requeue()
-        self._left = max(0, self._search.trials - len(self.trials()))
+    def __init__(self, sweep: Sweep, params: Params) -> None:
+        """Open the sweep's study in the database of ``params.ledger``, or create it.
 
-    @property
-    def left(self) -> int:
-        """Trials that are still to be asked for."""
-        return self._left
+        Raises:
+            PipelineError: optuna is not installed, or the database cannot be used.
+        """
+        assert sweep.content.search is not None
+        self._sweep, self._search = sweep, sweep.content.search
+        self._study = _open(study_name(sweep, params), self._search, params)
+        self._numbers: dict[str, list[int]] = {}
+        elsewhere = self._requeue()
+        self.left = max(0, self._search.trials - len(self.trials()) - elsewhere)
 
     def trials(self) -> list[Trial]:
-        """All that have a value and whose row is there, oldest first, each once."""
+        """List the trials that have a value and whose row is there, oldest first, each once."""
         from optuna.trial import TrialState
 
-        complete = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        found = {trial.name: trial for trial in (self._trial(one.params) for one in complete)}
-        return [trial for trial in found.values() if self._finished(trial) is not None]
+        found = {}
+        for one in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            trial = self._trial(one.params)
+            row = read_row(trial_folder(self._sweep.name, trial))
+            if row is not None and row.finished:
+                found[trial.name] = trial
+        return list(found.values())
 
     def ask(self) -> Trial | None:
-        """The next trial; None: all of them were asked for, here or by another command."""
-        if self._left == 0:
+        """Return the next trial; None: there is none left."""
+        if self.left == 0:
             return None
-        with waited_for(sweep_folder(self._sweep.name) / _LOCK):
-            if len(self.trials()) + self._running() >= self._search.trials:
-                return None
-            asked = self._study.ask(_distributions(self._search))
-            asked.set_user_attr(_OWNER, mark(psutil.Process()))
-        self._left -= 1
+        self.left -= 1
+        asked = self._study.ask(_distributions(self._search))
+        asked.set_user_attr(_OWNER, mark(psutil.Process()))
         trial = self._trial(asked.params)
-        asked.set_user_attr(_TRIAL, trial.name)
         self._numbers.setdefault(trial.name, []).append(asked.number)
         return trial
 
     def tell(self, trial: Trial, row: Row) -> None:
         """Tell Optuna the trial's value, or that it has none."""
-        number = self._numbers[trial.name].pop()
-        self._tell(number, row)
-
-    def _tell(self, number: int, row: Row) -> None:
         from optuna.trial import TrialState
 
+        number = self._numbers[trial.name].pop()
         value = row.summary.get(self._search.metric) if row.finished else None
         if value is None:
             self._study.tell(number, state=TrialState.FAIL)
@@ -92,38 +88,23 @@ class Study:
         own = {key: value if isinstance(space[key], Between) else json.loads(value) for key, value in chosen.items()}
         return Trial({**self._sweep.content.settings, **own})
 
-    def _running(self) -> int:
-        """Trials that living processes, of any machine, have asked for."""
+    def _requeue(self) -> int:
+        """Queue the trials again that killed commands of this machine left open; count those of other machines."""
         from optuna.trial import TrialState
 
-        begun = self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
-        owners = [str(one.user_attrs.get(_OWNER, "")) for one in begun]
-        return sum(owner.partition(":")[0] != HOST or is_alive(owner) for owner in owners)
-
-    def _requeue(self) -> None:
-        """Close what killed processes left open: with their row where there is one, else to be asked for again."""
-        from optuna.trial import TrialState
-
-        space = self._search.space
-        for left in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
-            owner = str(left.user_attrs.get(_OWNER, ""))
-            if owner.partition(":")[0] != HOST or is_alive(owner):
+        elsewhere = 0
+        for begun in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            if not str(begun.user_attrs.get(_OWNER, HOST)).startswith(HOST):
+                elsewhere += 1
                 continue
-            whole = left.params.keys() == space.keys()  # or killed while it was being asked for
-            row = self._finished(self._trial(left.params)) if whole else None
-            if row is not None:
-                self._tell(left.number, row)
-                continue
-            self._study.tell(left.number, state=TrialState.FAIL)
-            if whole:
-                self._study.enqueue_trial(left.params)
+            self._study.tell(begun.number, state=TrialState.FAIL)
+            if begun.params.keys() == self._search.space.keys():  # or it was killed while it was asked for
+                self._study.enqueue_trial(begun.params)
+        return elsewhere
 
 
 def study_name(sweep: Sweep, params: Params) -> str:
-    """The sweep's name, and a digest of what makes values comparable: an edited search begins a study of its own.
-
-    More trials of the same search go on with its study.
-    """
+    """Name the study: an edited search begins one of its own, more trials of the same search go on with its study."""
     search = sweep.content.search
     assert search is not None
     space = {key: asdict(where) for key, where in search.space.items()}
@@ -131,34 +112,23 @@ def study_name(sweep: Sweep, params: Params) -> str:
     return f"{sweep.name}-{hashlib.sha256(json.dumps(compared, sort_keys=True).encode()).hexdigest()[:8]}"
 
 
-def _study(name: str, search: Search, params: Params) -> "optuna.Study":
-    """Open the study, or create it.
-
-    Raises:
-        PipelineError: optuna is not installed, or the database cannot be used.
-    """
+def _open(name: str, search: Search, params: Params) -> "optuna.Study":
     try:
         import optuna
     except ImportError:
         raise PipelineError(
             "search: needs optuna, which is not installed; run `pip install 'primorl[sweep]'`"
         ) from None
-    from contextlib import closing
-
-    from sqlalchemy.exc import SQLAlchemyError
-
-    from primorl.setup.accounts import ledger_url, project_ledger
-
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     with closing(project_ledger(params)):  # it makes the database's file, with access for its owner only
         pass
     url = ledger_url(params)
     wait = {"connect_args": {"timeout": _WAIT_SECONDS}} if url.startswith("sqlite") else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.TPESampler(constant_liar=True)  # workers do not all look at the same place
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            sampler = optuna.samplers.TPESampler(constant_liar=True)  # workers do not all look at the same place
-        study = optuna.create_study(
+        return optuna.create_study(
             storage=optuna.storages.RDBStorage(url, engine_kwargs=wait),
             study_name=name,
             sampler=sampler,
@@ -169,7 +139,6 @@ def _study(name: str, search: Search, params: Params) -> "optuna.Study":
         raise PipelineError(
             f"ledger.url: the study {name!r} cannot be kept in the ledger's database ({type(broken).__name__})"
         ) from None
-    return study
 
 
 def _distributions(search: Search) -> "dict[str, optuna.distributions.BaseDistribution]":

@@ -5,6 +5,7 @@ MLflow store. A row is left whatever becomes of the trial, unless it is interrup
 """
 
 import contextlib
+import csv
 import json
 import os
 import runpy
@@ -15,20 +16,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from primorl.project.errors import PipelineError
-from primorl.project.files import home, locked, read_json
+from primorl.project.files import home, read_json, waited_for
 from primorl.project.paths import CURVES, MOPO, POLICY, SUMMARY
 from primorl.project.processes import environment, processor, when_parent_ends
 from primorl.project.reporting import INTERRUPTED
-from primorl.sweeps.folders import OUTPUT, Stage, TrialFolder, lock_of, stages, trial_folder, trial_params
+from primorl.sweeps.file import Trial
+from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder, trial_params, unlink_data
 from primorl.sweeps.rows import FILE, Row, Status, read_row, write_row
-from primorl.sweeps.trials import Trial
 
-BUSY = 75
-"""Exit status where another process runs the same trial."""
+OUTPUT = Path("output.txt")
 _PRIVACY = "privacy.json"
 _stopped = threading.Event()  # an interrupt in the middle of an import may come out as another error
 Ask = Callable[[], None]
@@ -37,16 +38,7 @@ Ask = Callable[[], None]
 
 @dataclass(frozen=True)
 class Job:
-    """What a process needs to run a trial.
-
-    Attributes:
-        sweep: its name.
-        trial: the settings.
-        threads: of the process.
-        commit: of the code.
-        command: for the row.
-        tags: of the trial's MLflow run.
-    """
+    """What a process needs to run a trial; ``tags`` are those of its MLflow run, ``command`` goes into the row."""
 
     sweep: str
     trial: Trial
@@ -56,66 +48,65 @@ class Job:
     tags: dict[str, str]
 
     def to_json(self) -> str:
-        """All of it as one word of a command line."""
+        """Write the job as one word of a command line."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
-        """What `to_json` made."""
+        """Read what `to_json` wrote."""
         content = json.loads(text)
         return cls(**content | {"trial": Trial(**content["trial"])})
+
+    @property
+    def argv(self) -> list[str]:
+        """Command that runs the job."""
+        return [sys.executable, "-m", "primorl.sweeps.trial", self.to_json()]
 
 
 def main(words: list[str]) -> int:
     """Run the trial of a job; end when the process that started this one ends.
 
     Returns:
-        0 if there is a row now, `BUSY` if another process runs it, 130 if it was interrupted.
+        0 if there is a row now, 130 if it was interrupted.
     """
     when_parent_ends(os.getppid(), _stop)
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        return run(Job.from_json(words[0]), _ask)
+        return run(Job.from_json(words[0]), _ask_ledger)
     except KeyboardInterrupt:
         return INTERRUPTED
 
 
 def run(job: Job, ask: Ask) -> int:
-    """`main`, with the question to the ledger as a function."""
+    """Run a trial, or wait for the process that runs it already; see `main`."""
     folder = trial_folder(job.sweep, job.trial)
-    with locked(lock_of(job.sweep, job.trial)) as free:
-        if not free:
-            return BUSY
+    before = read_row(folder)
+    with waited_for(lock_of(folder)):
         known = read_row(folder)
-        if known is not None and known.finished:
+        if known is not None and (known.finished or known != before):
             return 0
         (folder / FILE).unlink(missing_ok=True)
         trial = TrialFolder(job.sweep, job.trial, job.threads, job.commit)
         try:
-            trial.lay()
-            with _inside(folder, job) as output:
-                status, error = _run(trial, ask, output)
+            trial.prepare()
+            with _inside(folder, job):
+                status, error = _run_stages(trial, ask)
         except (PipelineError, OSError) as wrong:
             status, error = "failed", str(wrong)
         finally:
-            trial.unlink()
+            unlink_data(folder)
         if status is None or _stopped.is_set():
             return INTERRUPTED
-        folder.mkdir(parents=True, exist_ok=True)
-        write_row(folder, _row(job, folder, status, error, trial.seconds))
+        _write(job, status, error, trial.seconds)
     return 0
 
 
-def failed(job: Job, error: str) -> Row:
-    """The row of a trial whose process could not leave one."""
-    folder = trial_folder(job.sweep, job.trial)
-    folder.mkdir(parents=True, exist_ok=True)
-    row = _row(job, folder, "failed", error, 0.0)
-    write_row(folder, row)
-    return row
+def record_failure(job: Job, error: str) -> Row:
+    """Write the row of a trial whose process could not leave one."""
+    return _write(job, "failed", error, 0.0)
 
 
-def _run(trial: TrialFolder, ask: Ask, output: Path) -> tuple[Status | None, str | None]:
+def _run_stages(trial: TrialFolder, ask: Ask) -> tuple[Status | None, str | None]:
     """Ask the ledger, then run the stages. The status is None where the trial was interrupted."""
     from primorl.privacy.ledger.requests import Refused
 
@@ -130,10 +121,10 @@ def _run(trial: TrialFolder, ask: Ask, output: Path) -> tuple[Status | None, str
             if status == INTERRUPTED:
                 return None, None
             if status != 0:
-                said = _last_error(output) or f"{stage.name}: exit status {status}"
+                said = _last_error() or f"{stage.name}: exit status {status}"
                 ask()  # two trials that fit alone may not fit together: the later one was refused
                 return "failed", said
-            trial.ended(stage, time.perf_counter() - started)
+            trial.record_end(stage, time.perf_counter() - started)
     except Refused as refused:
         return "refused", str(refused)
     return "finished", None
@@ -153,24 +144,23 @@ def _run_stage(stage: Stage) -> int:
 
 
 @contextlib.contextmanager
-def _inside(folder: Path, job: Job) -> Iterator[Path]:
-    """Work in the trial's folder, with the project as home; what the stages print goes to a file there."""
+def _inside(folder: Path, job: Job) -> Iterator[None]:
+    """Work in the trial's folder, with the project as home; what the stages print goes to `OUTPUT` there."""
     from primorl.privacy.ledger.charges import WAIT
     from primorl.tracking import RUN_TAGS
 
     own = {"DVC_ROOT": str(home()), RUN_TAGS: json.dumps(job.tags), WAIT: "1"}
-    output = folder / OUTPUT
     with (
         environment(own),
         contextlib.chdir(folder),
-        output.open("w", encoding="utf-8", buffering=1) as text,
+        OUTPUT.open("w", encoding="utf-8", buffering=1) as text,
         contextlib.redirect_stdout(text),
         contextlib.redirect_stderr(text),
     ):
-        yield output
+        yield
 
 
-def _ask() -> None:
+def _ask_ledger() -> None:
     from absl import logging
 
     from primorl.config import params
@@ -180,15 +170,19 @@ def _ask() -> None:
     check_next(params.load())
 
 
-def _row(job: Job, folder: Path, status: Status, error: str | None, seconds: float) -> Row:
-    """The trial's row; ``privacy.json`` is copied beside it."""
+def _write(job: Job, status: Status, error: str | None, seconds: float) -> Row:
+    """Write the trial's row; ``privacy.json`` is copied beside it."""
+    folder = trial_folder(job.sweep, job.trial)
+    folder.mkdir(parents=True, exist_ok=True)
     summary: dict[str, Any] = {}
     curve: list[float] = []
     if status == "finished":
-        summary, curve = read_json(folder / SUMMARY), _curve(folder / CURVES)
+        summary = read_json(folder / SUMMARY)
+        with (folder / CURVES).open(encoding="utf-8", newline="") as text:
+            curve = [float(line["return_mean"] or line["model_value"]) for line in csv.DictReader(text)]
         policy = MOPO if trial_params(job.trial).dynamics.variant == "mopo" else POLICY
         shutil.copy(folder / policy / _PRIVACY, folder / _PRIVACY)
-    return Row(
+    row = Row(
         sweep=job.sweep,
         trial=job.trial.name,
         case=job.trial.case,
@@ -197,33 +191,24 @@ def _row(job: Job, folder: Path, status: Status, error: str | None, seconds: flo
         error=error,
         summary=summary,
         curve=curve,
-        machine=machine(job.threads),
+        machine=_machine(job.threads),
         commit=job.commit,
         command=job.command,
         seconds=seconds,
     )
+    write_row(folder, row)
+    return row
 
 
-def _curve(file: Path) -> list[float]:
-    """Mean returns by epoch, or values in the model where nothing was measured."""
-    import csv
-
-    with file.open(encoding="utf-8", newline="") as text:
-        return [float(line["return_mean"] or line["model_value"]) for line in csv.DictReader(text)]
-
-
-def machine(threads: int) -> str:
-    """Processor, cores, torch's version and threads, in one line."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def _machine(threads: int) -> str:
     model = processor()
     with contextlib.suppress(PackageNotFoundError):
         model += f", torch {version('torch')}"
     return f"{model}, {threads} of {os.cpu_count()} cores"
 
 
-def _last_error(output: Path) -> str | None:
-    lines = output.read_text(encoding="utf-8", errors="replace").splitlines()
+def _last_error() -> str | None:
+    lines = OUTPUT.read_text(encoding="utf-8", errors="replace").splitlines()
     found = [line.removeprefix("error: ") for line in lines if line.startswith("error: ")]
     return found[-1] if found else None
 

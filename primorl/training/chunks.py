@@ -1,25 +1,18 @@
-"""The sizes of the chunks that a cohort is trained in.
+"""Sizes of the chunks that a cohort is trained in: few, so that `primorl.training.independence` can try out each.
 
-How many units a chunk has is one of a few numbers, which `primorl.training.independence` can try out one by one.
-
-On a CPU a unit's update does not depend on which of them it is. On a GPU it may: libraries pick another kernel for
-another number of matrices. There, a unit's chunk has a size that follows from its own length and from public numbers.
+On a CPU a unit's update does not depend on its chunk's size. On a GPU it may, where a library picks another kernel for
+another number of matrices. There, the size follows from the unit's own length and from public numbers.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from primorl.privacy.mechanism.plan import Plan
-from primorl.training.local_update import LocalBatches
-from primorl.training.networks import Network
-from primorl.training.settings import LocalTraining
+from primorl.training.setup import TrainingSetup
 
-_MOST_ON_CPU = 64  # more units at once gain nothing, and all sizes up to here are tried out
+_MOST_ON_CPU = 64  # more units at once gain nothing
 
 
 @dataclass(frozen=True)
@@ -35,102 +28,73 @@ class Chunk:
     size: int
 
 
-def cpu_sizes(chunk_bytes: int, bytes_of_a_unit: int) -> list[int]:
-    """The sizes that a chunk may be filled up to on a CPU, ascending, where a unit takes so many bytes at least."""
-    most = max(1, min(_MOST_ON_CPU, chunk_bytes // bytes_of_a_unit))
-    return [size for size in range(1, most + 1) if _next_cpu_size(size) == size]
+def chunk_sizes(setup: TrainingSetup) -> list[list[int]]:
+    """Sizes of all chunks that the rounds of ``setup`` can have; within one list a unit's update must not differ."""
+    if setup.execution.device.type == "cpu":
+        return [_cpu_sizes(setup, 1)]
+    return [[size] for size in {_gpu_size(setup, 1 << doublings) for doublings in range(31)}]
 
 
-def cpu_chunks(cohort: Tensor, most: int, threads: int) -> list[Chunk]:
-    """A cohort in order, in equal chunks of ``most`` units at most, as many for each of the ``threads``.
+def chunks(setup: TrainingSetup, cohort: Tensor, lengths: Tensor, threads: int) -> list[Chunk]:
+    """Cut a cohort into chunks that fit the bound on memory.
+
+    On a CPU they are equally large, as many for each of the ``threads``.
 
     Args:
-        cohort: indices, ``[U]``.
-        most: units of a chunk, one of `cpu_sizes`.
+        setup: with the bound, the device and the plan.
+        cohort: indices, ``[U]``, in order of length.
+        lengths: transitions of each, ascending.
         threads: that work on chunks of their own.
     """
     if not len(cohort):
         return []
+    if setup.execution.device.type != "cpu":
+        sizes = torch.tensor([_gpu_size(setup, length) for length in lengths.tolist()])
+        parts = []
+        for size in sorted(set(sizes.tolist())):
+            same = cohort[(sizes == size).to(cohort.device)]
+            parts += [Chunk(part, size) for part in torch.split(same, size)]
+        return parts
+    most = _cpu_sizes(setup, int(lengths[-1]))[-1]
     turns = math.ceil(len(cohort) / (most * threads))
     units = math.ceil(len(cohort) / (turns * threads))
     if threads == 1 or units > most - most // 4:
         units = most  # what is left over makes one smaller chunk
-    return [Chunk(part, _next_cpu_size(len(part))) for part in torch.split(cohort, units)]
+    return [Chunk(part, _filled_up(len(part))) for part in torch.split(cohort, units)]
 
 
-def gpu_size(plan: Plan, chunk_bytes: int, bytes_of: Callable[[int], int], length: int) -> int:
-    """Units of a GPU's chunk of units of one length: public numbers and that length determine it.
+def _cpu_sizes(setup: TrainingSetup, transitions: int) -> list[int]:
+    """Sizes of chunks on a CPU, ascending, of units with so many transitions."""
+    most = min(_MOST_ON_CPU, _fitting(setup, transitions))
+    return [size for size in range(1, most + 1) if _filled_up(size) == size]
 
-    Args:
-        plan: whose qK is known; a usual cohort of this process fits into one chunk.
-        chunk_bytes: the bound.
-        bytes_of: bytes of a unit of so many transitions.
-        length: of the units; rounded up to a power of two.
+
+def _filled_up(units: int) -> int:
+    """The least of 1 … 8, 12, 16, 20 … that is at least ``units``."""
+    return units if units <= 8 else -(-units // 4) * 4
+
+
+def _gpu_size(setup: TrainingSetup, length: int) -> int:
+    """Size of a GPU's chunk of units of one length, rounded up to a power of two.
+
+    A usual cohort of this process fits into one chunk, if memory allows.
     """
+    plan = setup.plan
     expected = plan.sampling_probability * len(plan.local_units)
-    usual = next_size(math.ceil(expected + 3 * math.sqrt(expected)))
-    fitting = max(1, chunk_bytes // bytes_of(1 << max(0, length - 1).bit_length()))
+    usual = math.ceil(expected + 3 * math.sqrt(expected))
+    fitting = _fitting(setup, 1 << max(0, length - 1).bit_length())
     return usual if usual <= fitting else 1 << (fitting.bit_length() - 1)
 
 
-def gpu_chunks(
-    cohort: Tensor, lengths: Tensor, plan: Plan, chunk_bytes: int, bytes_of: Callable[[int], int]
-) -> list[Chunk]:
-    """A cohort in chunks of `gpu_size`.
+def _fitting(setup: TrainingSetup, transitions: int) -> int:
+    """Units of so many transitions that fit the bound on memory, at least one.
 
-    Args:
-        cohort: indices, ``[U]``, in order of length.
-        lengths: transitions of each, ascending.
-        plan: see `gpu_size`.
-        chunk_bytes: see `gpu_size`.
-        bytes_of: see `gpu_size`.
+    Counted are the buffers of a unit: its weights, its update, also in float64, the activations of one step; its rows,
+    raw and normalised, with the random keys that made their order, and those of the next chunk.
     """
-    sizes = torch.tensor([gpu_size(plan, chunk_bytes, bytes_of, length) for length in lengths.tolist()])
-    chunks = []
-    for size in sorted(set(sizes.tolist())):
-        chunks += [Chunk(part, size) for part in torch.split(cohort[(sizes == size).to(cohort.device)], size)]
-    return chunks
-
-
-def filled_up(batches: LocalBatches, units: int | None = None, *, steps: bool = True) -> LocalBatches:
-    """The same batches and, behind them, units without rows; and steps without rows.
-
-    Args:
-        batches: of at least one unit and step.
-        units: to so many; None: to the next of a few sizes.
-        steps: whether steps too are filled up to the next of a few sizes.
-    """
-    held_steps, held_units = batches.weights.shape[:2]
-    more_units = (next_size(held_units) if units is None else units) - held_units
-    more_steps = next_size(held_steps) - held_steps if steps else 0
-    if not more_units and not more_steps:
-        return batches
-
-    def filled(values: Tensor) -> Tensor:
-        behind = [0, 0] * (values.dim() - 2)
-        return pad(values, (*behind, 0, more_units, 0, more_steps))
-
-    return LocalBatches(filled(batches.inputs), filled(batches.targets), filled(batches.weights))
-
-
-def next_size(count: int) -> int:
-    """The least of 1 … 8, 10, 12, 14, 16, 20, 24, 28, 32, 40 … that is at least ``count``: at most a quarter more."""
-    step = 1 << max(0, (count - 1).bit_length() - 3)
-    return -(-count // step) * step
-
-
-def bytes_of_a_unit(shape: Network, local: LocalTraining, transitions: int) -> int:
-    """Buffers of one unit: weights, update, the update in float64, activations of one step, its rows; those read ahead.
-
-    A row being read is there raw and normalised, with the random key and the places that made its order.
-    """
+    shape, local = setup.architecture, setup.local
     activations = 3 * sum(shape.hidden) + 8 * shape.targets + shape.inputs
     members = shape.members * local.batch_size * activations + 4 * shape.parameters
     row = shape.inputs + shape.targets + 1
     rows = local.local_epochs * transitions * (row + 2 * row + 6)
-    return 4 * (members + rows)
-
-
-def _next_cpu_size(count: int) -> int:
-    """The least of 1 … 8, 12, 16, 20 … that is at least ``count``."""
-    return count if count <= 8 else -(-count // 4) * 4
+    return max(1, setup.execution.chunk_bytes // (4 * (members + rows)))

@@ -1,6 +1,6 @@
 """Private behaviour cloning: the same engine, whose rows are observations and the actions that were taken there."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -13,54 +13,21 @@ from primorl.training.policy_network import PolicyNetwork
 from primorl.training.setup import TrainingSetup
 
 
-@dataclass(frozen=True)
-class ObservedActions:
-    """What a policy is cloned from, out of the rows of a log: the observation, and the action that was taken.
-
-    Attributes:
-        observation_size: S.
-        action_low: ``[A]``; of one-hot actions 0.
-        action_high: ``[A]``; of one-hot actions 1.
-        discrete_actions: whether actions are one-hot vectors, which stay as they are.
-    """
-
-    observation_size: int
-    action_low: Tensor
-    action_high: Tensor
-    discrete_actions: bool
-
-    def of(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """``[.., S + A]`` (observation, action) to observations ``[.., S]`` and actions in [-1, 1], ``[.., A]``."""
-        observation, action = inputs[..., : self.observation_size], inputs[..., self.observation_size :]
-        if self.discrete_actions:
-            return observation, action
-        low, high = (side.to(inputs.device) for side in (self.action_low, self.action_high))
-        return observation, ((action - low) / (high - low) * 2 - 1).clamp(-1.0, 1.0)
-
-
 class CloningSource:
-    """The units of a store as rows of `ObservedActions`.
+    """The units of a store as observations and actions.
 
     Args:
         source: the units.
-        rows: what their rows become.
+        split: from inputs ``[.., S + A]`` to observations ``[.., S]`` and actions ``[.., A]``.
     """
 
-    def __init__(self, source: CohortSource, rows: ObservedActions) -> None:
-        self._source, self._rows = source, rows
-
-    @property
-    def units(self) -> int:
-        """Number of units, K."""
-        return self._source.units
-
-    def lengths(self, units: Tensor) -> Tensor:
-        """Transitions of each unit: int64 ``[U]`` for int64 ``[U]``."""
-        return self._source.lengths(units)
+    def __init__(self, source: CohortSource, split: Callable[[Tensor], tuple[Tensor, Tensor]]) -> None:
+        self._source, self._split = source, split
+        self.units, self.lengths = source.units, source.lengths
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
         """Rows ``steps[u, m]`` of unit ``units[u]``: ``[U, M, S]`` and ``[U, M, A]``."""
-        return self._rows.of(self._source.transitions(units, steps)[0])
+        return self._split(self._source.transitions(units, steps)[0])
 
 
 @dataclass(frozen=True)
@@ -69,19 +36,13 @@ class CloningSetup(TrainingSetup):
 
     architecture: PolicyNetwork
 
-    @property
-    def rows(self) -> ObservedActions:
-        """What the policy is cloned from."""
-        bounds = self.bounds
-        return ObservedActions(self.architecture.inputs, bounds.action_low, bounds.action_high, bounds.discrete_actions)
-
     def source_of(self, store: CohortSource) -> CohortSource:
         """The store's units as observations and actions."""
-        return CloningSource(store, self.rows)
+        return CloningSource(store, self._observations_and_actions)
 
     def public_of(self, public: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """Observations ``[R, S]`` and actions ``[R, A]`` of the public split."""
-        return self.rows.of(public[0])
+        return self._observations_and_actions(public[0])
 
     def make_normaliser(self, public: tuple[Tensor, Tensor] | None, answers: Mapping[str, Tensor]) -> Normaliser:
         """The normaliser that `normaliser` names, of observations; actions are left as they are.
@@ -101,3 +62,12 @@ class CloningSetup(TrainingSetup):
         else:
             found = normaliser_of_bounds(self.columns, self.bounds)
         return Normaliser(found.input_mean[:size], found.input_scale[:size], torch.zeros(actions), torch.ones(actions))
+
+    def _observations_and_actions(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Split inputs; actions in a box are scaled to [-1, 1], one-hot actions stay as they are."""
+        size, bounds = self.architecture.inputs, self.bounds
+        observation, action = inputs[..., :size], inputs[..., size:]
+        if bounds.discrete_actions:
+            return observation, action
+        low, high = (side.to(inputs.device) for side in (bounds.action_low, bounds.action_high))
+        return observation, ((action - low) / (high - low) * 2 - 1).clamp(-1.0, 1.0)

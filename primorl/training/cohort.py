@@ -66,7 +66,7 @@ def local_batches(
     inputs, targets = source.transitions(units, steps.flatten(1))
     own = torch.arange(batches * batch_size, device=lengths.device) < lengths.unsqueeze(1)
     device = normaliser.input_mean.device
-    inputs, targets, own = (_moved(part, device) for part in (inputs, targets, own))
+    inputs, targets, own = (part.to(device) for part in (inputs, targets, own))
     # Padding must be finite: weight 0 times an overflow would be NaN, and how much padding a unit
     # gets depends on its neighbours in the chunk, so one unit's length could zero another's update.
     padded = ~own.repeat(1, epochs).unsqueeze(-1)
@@ -89,7 +89,7 @@ def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
     """
     keys = uniforms(entropy, (len(lengths), most)).to(lengths.device)
     padding = torch.arange(most, device=lengths.device) >= lengths.unsqueeze(1)
-    # The reading thread has one core, on which numpy sorts several times as fast as torch.
+    # On one core numpy sorts several times as fast as torch.
     order = torch.from_numpy(np.argsort(keys.masked_fill_(padding, 2.0).numpy(), axis=1))
     return order.masked_fill_(padding, 0)
 
@@ -97,10 +97,3 @@ def _shuffled(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
 def _by_step(rows: Tensor, shape: tuple[int, int, int]) -> Tensor:
     """``[U, J·B, D]`` → ``[J, U, B, D]``."""
     return rows.view(*shape, rows.shape[-1]).transpose(0, 1)
-
-
-def _moved(rows: Tensor, device: torch.device) -> Tensor:
-    """``rows`` on ``device``; to a GPU through pinned memory, so that it goes on computing meanwhile."""
-    if device.type == "cuda" and rows.device.type == "cpu":
-        return rows.pin_memory().to(device, non_blocking=True)
-    return rows.to(device)

@@ -7,10 +7,9 @@ the sums are added up.
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from enum import IntEnum
-from functools import partial
 from typing import Self
 
 import torch
@@ -21,7 +20,6 @@ from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.project.errors import PipelineError
 from primorl.training.cohort import CohortSource
-from primorl.training.networks import Network
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
 
@@ -47,17 +45,14 @@ class _Do(IntEnum):
     QUERY = 2  # answer the query of this number with a sum over the own units
     BEGIN = 3  # take the normaliser: rounds follow
     ROUND = 4  # take the weights, answer with the sum of a fresh cohort's updates
-    LAST = 5  # the same, and no cohort need be drawn for another
 
 
 class Group:
     """This process among those that train together, joined by torchrun's environment variables.
 
-    Numbers that decide what is done go through gloo. Tensors go through NCCL where all have a GPU of their own.
+    Everything is exchanged through gloo, in the CPU's memory.
 
     Args:
-        device: this process's.
-        nccl: whether this process has a GPU of its own.
         silence: see `SILENCE`; once `settle` was called.
         watch: called while this process waits for others; raises `ProcessLostError` where it knows that one has ended.
 
@@ -65,24 +60,12 @@ class Group:
         ProcessLostError: not all processes came.
     """
 
-    def __init__(
-        self,
-        device: torch.device,
-        *,
-        nccl: bool = False,
-        silence: timedelta = SILENCE,
-        watch: Callable[[], None] | None = None,
-    ) -> None:
-        self._device, self._exchange = device, torch.device("cpu")
+    def __init__(self, *, silence: timedelta = SILENCE, watch: Callable[[], None] | None = None) -> None:
         self._watch = watch or (lambda: None)
         self._silence = silence
         self._limit = SILENCE.total_seconds()
-        self._nccl: dist.ProcessGroup | None = None
         self._wait(lambda: dist.init_process_group("gloo", timeout=PREPARATION), "did not come")
         self.process, self.processes = dist.get_rank(), dist.get_world_size()
-        if self._all(nccl):
-            self._wait(self._join_nccl)
-            self._exchange = device
         self._limit = PREPARATION.total_seconds()
 
     def __enter__(self) -> Self:
@@ -107,38 +90,21 @@ class Group:
 
     def receive(self, like: Tensor) -> Tensor:
         """What the first process sends, of the shape and type of ``like``, which is overwritten."""
-        exchange = self._exchange if like.is_floating_point() else torch.device("cpu")
-        moved = like.to(exchange).contiguous()
-        group = self._by(moved)
-        self._wait(lambda: dist.broadcast(moved, 0, group=group))
+        moved = like.cpu().contiguous()
+        self._wait(lambda: dist.broadcast(moved, 0))
         return moved.to(like.device)
 
-    def gather(self, own: Tensor) -> list[Tensor] | None:
-        """Every process's tensor at the first one, in order; None at the others. Sensitive where they are sums."""
-        if self._exchange.type == "cuda":
-            # NCCL does not notice a process that died: ask all by gloo, when each is done, whether they are there.
-            torch.cuda.synchronize(self._exchange)
-            self._gather(torch.zeros(1, dtype=torch.int64))
-        return self._gather(own.to(self._exchange).contiguous())
-
-    def _gather(self, own: Tensor) -> list[Tensor] | None:
-        parts = [torch.empty_like(own) for _ in range(self.processes)] if self.process == 0 else None
-        group = self._by(own)
-        self._wait(lambda: dist.gather(own, parts, dst=0, group=group))
-        return parts
-
-    def _by(self, tensor: Tensor) -> dist.ProcessGroup | None:
-        """What exchanges ``tensor``: NCCL, or None for gloo."""
-        return self._nccl if tensor.device.type == "cuda" else None
-
-    def _all(self, own: bool) -> bool:
-        """Whether it is so at every process: each knows its own machine only."""
-        least = torch.tensor([int(own)])
-        self._wait(lambda: dist.all_reduce(least, dist.ReduceOp.MIN))
-        return bool(least)
-
-    def _join_nccl(self) -> None:
-        self._nccl = dist.new_group(backend="nccl", timeout=SILENCE)
+    def add(self, own: Tensor) -> Tensor | None:
+        """The sum over all processes, at the first one, in their order; None at the others. Sensitive."""
+        moved = own.cpu().contiguous()
+        parts = [torch.empty_like(moved) for _ in range(self.processes)] if self.process == 0 else None
+        self._wait(lambda: dist.gather(moved, parts, dst=0))
+        if parts is None:
+            return None
+        total = parts[0]
+        for part in parts[1:]:
+            total += part
+        return total.to(own.device)
 
     def _wait(self, call: Callable[[], object], failed: str = "is gone, or hangs") -> None:
         """Run what blocks in a thread of its own, so that a signal, or ``watch``, can end the waiting."""
@@ -146,8 +112,6 @@ class Group:
 
         def run() -> None:
             try:
-                if self._device.type == "cuda":
-                    torch.cuda.set_device(self._device)
                 call()
             except BaseException as error:
                 errors.append(error)
@@ -186,32 +150,33 @@ class DistributedRounds:
 
     def __enter__(self) -> Self:
         _tell(self._group, _Do.BEGIN)
-        self._group.send(torch.cat(_maps(self._normaliser)).float())
+        maps = self._normaliser
+        parts = (maps.input_mean, maps.input_scale, maps.target_mean, maps.target_scale)
+        self._group.send(torch.cat(parts).float())
         self._own.__enter__()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._own.__exit__(*exception)
 
-    def sum(self, weights: Weights, *, last: bool = False) -> list[Tensor]:
+    def sum(self, weights: Weights) -> list[Tensor]:
         """See `Rounds.sum`; over the cohorts of all processes, which begin with ``weights``, a release."""
-        _tell(self._group, _Do.LAST if last else _Do.ROUND)
+        _tell(self._group, _Do.ROUND)
         self._group.send(_flat(weights))
-        own = self._own.sum(weights, last=last)
-        return _like(_added(self._group, _flat(own)).to(own[0].device), own)
+        own = self._own.sum(weights)
+        return _like(_total(self._group, _flat(own)), own)
 
 
-def distributed_totals(group: Group, own: Mapping[str, Callable[[], Tensor]]) -> dict[str, Callable[[], Tensor]]:
-    """What makes the sum of each query over the units of all processes, given what makes it over this one's.
+def distributed_total(group: Group, query: int, own: Callable[[], Tensor]) -> Tensor:
+    """The sum of a query over the units of all processes, exact: these are whole numbers.
 
-    These are whole numbers, so the sum is exact, as with one process.
+    Args:
+        group: the processes; this is the first.
+        query: its number among the plan's queries.
+        own: makes the sum over this process's units.
     """
-
-    def total(query: int, of_own: Callable[[], Tensor]) -> Tensor:
-        _tell(group, _Do.QUERY, query)
-        return _added(group, of_own())
-
-    return {name: partial(total, i, make) for i, (name, make) in enumerate(own.items())}
+    _tell(group, _Do.QUERY, query)
+    return _total(group, own())
 
 
 def announce_grant(group: Group, identity: str) -> None:
@@ -238,40 +203,22 @@ def serve(group: Group, setup: TrainingSetup, source: CohortSource) -> None:
     Raises:
         ProcessLostError: the first process is gone.
     """
-    totals = [partial(query.total, source) for query in setup.queries().values()]
-    serve_rounds(group, totals, setup.architecture, setup.execution.device, partial(Rounds, setup, source))
-
-
-def serve_rounds(
-    group: Group,
-    totals: Sequence[Callable[[], Tensor]],
-    architecture: Network,
-    device: torch.device,
-    rounds: Callable[[Normaliser], Rounds],
-) -> None:
-    """`serve` with the sums of queries and the rounds handed in.
-
-    Args:
-        group: the processes.
-        totals: computes the sum of each query over this process's units, in the order of `distributed_totals`.
-        architecture: sizes of the network.
-        device: this process's.
-        rounds: makes the rounds on this process's units.
-    """
+    queries = list(setup.queries().values())
     command, number = _told(group)
     while command == _Do.QUERY:
-        group.gather(totals[number]())
+        group.add(queries[number].total(source))
         command, number = _told(group)
     if command != _Do.BEGIN:
         return
-    sizes = [architecture.inputs, architecture.inputs, architecture.targets, architecture.targets]
+    shape, device = setup.architecture, setup.execution.device
+    sizes = [shape.inputs, shape.inputs, shape.targets, shape.targets]
     maps = torch.split(group.receive(torch.empty(sum(sizes), device=device)), sizes)
-    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], architecture.columns > architecture.targets)
-    weights = [w.to(device) for w in architecture.initial_weights(0)]
-    with rounds(normaliser) as own:
-        while (command := _told(group)[0]) != _Do.STOP:
+    normaliser = Normaliser(maps[0], maps[1], maps[2], maps[3], shape.columns > shape.targets)
+    weights = [w.to(device) for w in shape.initial_weights(0)]
+    with Rounds(setup, source, normaliser) as rounds:
+        while _told(group)[0] != _Do.STOP:
             weights = _like(group.receive(_flat(weights)), weights)
-            group.gather(_flat(own.sum(tuple(weights), last=command == _Do.LAST)))
+            group.add(_flat(rounds.sum(tuple(weights))))
 
 
 def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
@@ -285,17 +232,22 @@ def check_coverage(group: Group, units: int, numbers: Tensor) -> None:
     Raises:
         PipelineError: a unit is with nobody, or with two (raised at the first process).
     """
-    held = torch.zeros(units, dtype=torch.uint8)
+    held = torch.zeros(units, dtype=torch.int32)
     held[numbers] = 1
-    covered = group.process != 0 or bool((_added(group, held.int()) == 1).all())
-    if group.process != 0:
-        group.gather(held.int())
+    holders = group.add(held)
+    covered = holders is None or bool((holders == 1).all())
     group.settle()
     if not covered:
         raise PipelineError(
             "the processes do not hold each private unit exactly once; have all of them run the same version of this "
             "project on the same data/partitions"
         )
+
+
+def _total(group: Group, own: Tensor) -> Tensor:
+    total = group.add(own)
+    assert total is not None, "the first process asks"
+    return total
 
 
 def _tell(group: Group, command: _Do, number: int = 0) -> None:
@@ -305,20 +257,6 @@ def _tell(group: Group, command: _Do, number: int = 0) -> None:
 def _told(group: Group) -> tuple[int, int]:
     command, number = group.receive(torch.empty(2, dtype=torch.int64)).tolist()
     return command, number
-
-
-def _added(group: Group, own: Tensor) -> Tensor:
-    """The sum over all processes, at the first one, in their order. Sensitive."""
-    parts = group.gather(own)
-    assert parts is not None
-    total = parts[0]
-    for part in parts[1:]:
-        total += part
-    return total
-
-
-def _maps(normaliser: Normaliser) -> tuple[Tensor, ...]:
-    return normaliser.input_mean, normaliser.input_scale, normaliser.target_mean, normaliser.target_scale
 
 
 def _flat(tensors: Sequence[Tensor]) -> Tensor:

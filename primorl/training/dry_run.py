@@ -20,8 +20,8 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.training.cohort import CohortSource, local_batches
 from primorl.training.local_update import ensemble_clip, updates_of_units
+from primorl.training.pooled import Units, public_start, shuffled
 from primorl.training.public_evaluation import constant_loss
-from primorl.training.public_start import Units, public_start, shuffled
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, EarlyStopping, Execution
 from primorl.training.setup import TrainingSetup
 from primorl.training.training import train

@@ -7,16 +7,15 @@ every size that rounds can have. No byte of data is read.
 """
 
 from collections.abc import Sequence
-from functools import partial
 
 import torch
 from torch import Tensor
 
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.project.errors import PipelineError
-from primorl.training.chunks import bytes_of_a_unit, cpu_sizes, gpu_size
+from primorl.training.chunks import chunk_sizes
 from primorl.training.local_update import LocalBatches, Workspace, ensemble_clip, updates_of_units
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.settings import LocalTraining
 from primorl.training.setup import TrainingSetup
 
@@ -29,17 +28,13 @@ def check_setup(setup: TrainingSetup) -> None:
     Raises:
         PipelineError: two updates differ in a bit where they must not.
     """
-    shape, local, execution = setup.architecture, setup.local, setup.execution
-    bytes_of = partial(bytes_of_a_unit, shape, local)
-    if execution.device.type == "cpu":
-        groups = [cpu_sizes(execution.chunk_bytes, bytes_of(1))]
-    else:  # a unit's own length determines the size, and one size need not agree with another
-        groups = [[size] for size in {gpu_size(setup.plan, execution.chunk_bytes, bytes_of, 1 << n) for n in range(31)}]
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as in rounds
     try:
-        for sizes in groups:
-            check_independence(shape, local, ensemble_clip(setup.plan), sizes, execution.device)
+        for sizes in chunk_sizes(setup):
+            check_independence(
+                setup.architecture, setup.local, ensemble_clip(setup.plan), sizes, setup.execution.device
+            )
     finally:
         torch.set_num_threads(threads)
 

@@ -15,12 +15,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
+from primorl.dynamics.architecture import TERMINATION_GAIN
 from primorl.dynamics.ensemble import Weights
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.training.networks import Network
-from primorl.training.policy_network import CategoricalGradient, PolicyNetwork, SquashedGaussianGradient
+from primorl.training.policy_network import Network, PolicyNetwork
 from primorl.training.settings import LocalTraining
 
 _GAP = 16  # numbers behind each pair: a cache line, so that an alignment stays what it is
@@ -28,6 +27,7 @@ _silu_into, _relu_into = torch.ops.aten.silu.out, torch.ops.aten.relu.out
 _silu_backward_into = torch.ops.aten.silu_backward.grad_input
 _relu_backward_into = torch.ops.aten.threshold_backward.grad_input
 _sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
+_tanh_backward_into = torch.ops.aten.tanh_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,15 @@ class LocalBatches:
     inputs: Tensor
     targets: Tensor
     weights: Tensor
+
+
+def with_idle_units(batches: LocalBatches, units: int) -> LocalBatches:
+    """Fill batches up to so many units with units that have no rows."""
+    more = units - batches.weights.shape[1]
+    if more <= 0:
+        return batches
+    parts = [torch.cat((v, v.new_zeros(len(v), more, *v.shape[2:])), dim=1) for v in vars(batches).values()]
+    return LocalBatches(*parts)
 
 
 class Workspace:
@@ -199,7 +208,8 @@ def _clipped_updates(
     workspace: Workspace,
 ) -> list[Tensor]:
     """Δ of every (unit, member) pair, one ``[U·N, in + 1, out]`` a layer."""
-    batches = _with_idle_unit(batches)
+    if batches.weights.shape[1] == 1:
+        batches = with_idle_units(batches, 2)  # products of one matrix take another way
     steps, units, rows = batches.weights.shape
     if steps == 0 or units == 0:
         return [
@@ -221,10 +231,13 @@ def _clipped_updates(
     y = _per_pair(batches.targets.masked_fill(padding, 0.0), shape.members)
     weight = _per_pair(batches.weights.unsqueeze(-1), shape.members)
     idle = batches.weights.amax(dim=2, keepdim=True) == 0
-    gradient = _loss_gradient(shape, local.beta_nll, pairs, rows, workspace, device)
     rectified = isinstance(shape, PolicyNetwork)
-    # On a GPU no value may be asked for: the steps may be in the course of being captured.
-    ragged = padding.flatten(1).any(1).tolist() if device.type == "cpu" else [True] * steps
+    gradient: _GaussianGradient | _CategoricalGradient
+    if isinstance(shape, PolicyNetwork) and shape.discrete_actions:
+        gradient = _CategoricalGradient(shape, pairs, rows, workspace, device)
+    else:
+        gradient = _GaussianGradient(shape, local.beta_nll, pairs, rows, workspace, device)
+    ragged = padding.flatten(1).any(1).tolist()
     refill = [j == 0 or ragged[j] or ragged[j - 1] for j in range(steps)]
     for j, (x_j, y_j, weight_j, idle_j) in enumerate(
         zip(x.unbind(), y.unbind(), weight.unbind(), idle.unbind(), strict=True)
@@ -234,13 +247,6 @@ def _clipped_updates(
         _descend(layers, [x_j, *signals], y_j, weight_j, gradient, local, rectified=rectified)
         _clip(layers, idle_j, clip)
     return clip.finish([layer.moved for layer in layers])
-
-
-def _with_idle_unit(batches: LocalBatches) -> LocalBatches:
-    """The same batches; with an idle second unit where there is one: products of one matrix take another way."""
-    if batches.weights.shape[1] != 1:
-        return batches
-    return LocalBatches(*(torch.cat((values, torch.zeros_like(values)), dim=1) for values in vars(batches).values()))
 
 
 def _as_weights(layers: list[Tensor]) -> list[Tensor]:
@@ -253,7 +259,7 @@ def _per_pair(per_unit: Tensor, members: int) -> Tensor:
     return per_unit.unsqueeze(2).expand(-1, -1, members, -1, -1).flatten(1, 2)
 
 
-class _LossGradient:
+class _GaussianGradient:
     """∂/∂(mean, raw, output) of every row's loss (`row_losses`), ``[P, B, 2(S + 1)]``, or one more with a logit.
 
     With v = soft_bounded(raw): ∂/∂mean = (mean - y)e^(-v), ∂/∂v = (1 - (mean - y)²e^(-v))/2; of the cross-entropy
@@ -262,54 +268,58 @@ class _LossGradient:
     With p = 1/(e^-high + e^-raw) = e^high sigmoid(raw - high), v is log(e^low + p): a sigmoid is all that
     e^-v = 1/(e^low + p) and ∂v/∂raw = p e^-v sigmoid(high - raw) need. With β of the β-NLL loss, both gradients of the
     Gaussian are multiplied by e^(βv).
+
+    A policy's mean is tanh(output), with the factor 1 - mean² in its gradient (`policy_row_losses`).
     """
 
     def __init__(
-        self,
-        shape: Architecture,
-        beta_nll: float,
-        pairs: int,
-        rows: int,
-        workspace: Workspace,
-        device: torch.device,
+        self, shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace, device: torch.device
     ) -> None:
-        self._shape, self._beta = shape, beta_nll
-        parts = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(3)]
-        self._share, self._precision, self._miss = parts
-        self._flag = workspace.apart("flag", 0, pairs, rows, 1, device)
+        self._shape = shape
+        self._squashed = isinstance(shape, PolicyNetwork)
+        self._flag = shape.columns > shape.targets
+        self._beta = 0.0 if self._squashed else beta_nll
+        parts = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(4)]
+        self._share, self._precision, self._miss, self._mean = parts
+        self._probability = workspace.apart("flag", 0, pairs, rows, 1, device)
 
     def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
         """Write it into ``gradient``."""
         size, high = self._shape.targets, self._shape.log_variance_high
         mean, raw = output[..., :size], output[..., size : 2 * size]
+        if self._squashed:
+            mean = self._mean.copy_(mean).tanh_()
         share = torch.sub(raw, high, out=self._share).sigmoid_()
         precision = torch.mul(share, math.exp(high), out=self._precision)
         precision.add_(math.exp(self._shape.log_variance_low)).reciprocal_()
         miss = torch.sub(mean, y[..., :size], out=self._miss)
         scaled = torch.mul(miss, precision, out=gradient[..., :size])
         spread = miss.mul_(scaled).sub_(1).mul_(precision)
+        if self._squashed:
+            _tanh_backward_into(scaled, mean, grad_input=scaled)
         _sigmoid_backward_into(spread, share, grad_input=spread)
         torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size : 2 * size])
         if self._beta > 0:
             variance = precision.pow_(-self._beta)
             scaled.mul_(variance)
             gradient[..., size : 2 * size].mul_(variance)
-        if self._shape.learned_termination:
-            probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._flag).sigmoid_()
+        if self._flag:
+            probability = torch.mul(output[..., -1:], TERMINATION_GAIN, out=self._probability).sigmoid_()
             torch.mul(probability.sub_(y[..., -1:]), TERMINATION_GAIN, out=gradient[..., -1:])
         return gradient
 
 
-def _loss_gradient(
-    shape: Network, beta_nll: float, pairs: int, rows: int, workspace: Workspace, device: torch.device
-) -> "_LossGradient | CategoricalGradient | SquashedGaussianGradient":
-    """What makes the gradient of the network's own loss."""
-    if not isinstance(shape, PolicyNetwork):
-        assert isinstance(shape, Architecture)
-        return _LossGradient(shape, beta_nll, pairs, rows, workspace, device)
-    count = 1 if shape.discrete_actions else 4
-    buffers = [workspace.apart("loss", i, pairs, rows, shape.targets, device) for i in range(count)]
-    return CategoricalGradient(buffers[0]) if shape.discrete_actions else SquashedGaussianGradient(shape, buffers)
+class _CategoricalGradient:
+    """∂/∂logits of every row's cross-entropy, ``[P, B, A]``: softmax(logits) - one-hot action."""
+
+    def __init__(self, shape: PolicyNetwork, pairs: int, rows: int, workspace: Workspace, device: torch.device) -> None:
+        self._exponential = workspace.apart("loss", 0, pairs, rows, shape.targets, device)
+
+    def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
+        """Write it into ``gradient``."""
+        exponential = torch.sub(output, output.amax(dim=-1, keepdim=True), out=self._exponential).exp_()
+        torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient)
+        return gradient.sub_(y)
 
 
 def _descend(
@@ -317,7 +327,7 @@ def _descend(
     signals: list[Tensor],
     y: Tensor,
     weight: Tensor,
-    gradient: "_LossGradient | CategoricalGradient | SquashedGaussianGradient",
+    gradient: _GaussianGradient | _CategoricalGradient,
     local: LocalTraining,
     *,
     rectified: bool,

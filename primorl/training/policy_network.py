@@ -12,10 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Weights, negative_log_likelihood, soft_bounded
-
-_sigmoid_backward_into = torch.ops.aten.sigmoid_backward.grad_input
-_tanh_backward_into = torch.ops.aten.tanh_backward.grad_input
 
 
 @dataclass(frozen=True)
@@ -90,6 +88,10 @@ class PolicyNetwork:
         return tuple(weights)
 
 
+Network = Architecture | PolicyNetwork
+"""N equal MLPs side by side that the engine trains: the dynamics ensemble or a cloned policy."""
+
+
 def policy_row_losses(shape: PolicyNetwork, weights: Weights, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """What the policy loses on every row, and what it expects.
 
@@ -114,53 +116,6 @@ def policy_row_losses(shape: PolicyNetwork, weights: Weights, inputs: Tensor, ta
     mean = output[..., : shape.targets].tanh()
     log_variance = soft_bounded(output[..., shape.targets :], shape.log_variance_low, shape.log_variance_high)
     return negative_log_likelihood(mean, log_variance, targets), mean
-
-
-class CategoricalGradient:
-    """∂/∂logits of every row's cross-entropy, ``[P, B, A]``: softmax(logits) - one-hot action.
-
-    Args:
-        buffer: ``[P, B, A]``, a gap behind each pair: an exponential must not run across pairs.
-    """
-
-    def __init__(self, buffer: Tensor) -> None:
-        self._exponential = buffer
-
-    def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
-        """Write it into ``gradient``."""
-        exponential = torch.sub(output, output.amax(dim=-1, keepdim=True), out=self._exponential).exp_()
-        torch.div(exponential, exponential.sum(dim=-1, keepdim=True), out=gradient)
-        return gradient.sub_(y)
-
-
-class SquashedGaussianGradient:
-    """∂/∂(output, raw) of every row's Gaussian loss, ``[P, B, 2 A]``, where the mean is tanh(output).
-
-    As the dynamics' (`primorl.training.local_update`), with d tanh(x)/dx = 1 - tanh²(x).
-
-    Args:
-        shape: sizes of the network.
-        buffers: four, ``[P, B, A]``, a gap behind each pair.
-    """
-
-    def __init__(self, shape: PolicyNetwork, buffers: list[Tensor]) -> None:
-        self._shape = shape
-        self._share, self._precision, self._miss, self._mean = buffers
-
-    def __call__(self, output: Tensor, y: Tensor, gradient: Tensor) -> Tensor:
-        """Write it into ``gradient``."""
-        size, high = self._shape.targets, self._shape.log_variance_high
-        mean = self._mean.copy_(output[..., :size]).tanh_()
-        share = torch.sub(output[..., size:], high, out=self._share).sigmoid_()
-        precision = torch.mul(share, math.exp(high), out=self._precision)
-        precision.add_(math.exp(self._shape.log_variance_low)).reciprocal_()
-        miss = torch.sub(mean, y, out=self._miss)
-        scaled = torch.mul(miss, precision, out=gradient[..., :size])
-        spread = miss.mul_(scaled).sub_(1).mul_(precision)
-        _tanh_backward_into(scaled, mean, grad_input=scaled)
-        _sigmoid_backward_into(spread, share, grad_input=spread)
-        torch.mul(spread, -0.5 * math.exp(high), out=gradient[..., size:])
-        return gradient
 
 
 def constant_policy_loss(shape: PolicyNetwork, targets: Tensor) -> float:

@@ -10,8 +10,7 @@ from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.config import PublicLosses
 from primorl.dynamics.ensemble import Weights, row_losses
 from primorl.dynamics.normaliser import Normaliser
-from primorl.training.networks import Network
-from primorl.training.policy_network import PolicyNetwork, constant_policy_loss, policy_row_losses
+from primorl.training.policy_network import Network, PolicyNetwork, constant_policy_loss, policy_row_losses
 
 _MOST_PUBLIC_ROWS = 16384
 
@@ -71,7 +70,7 @@ class PublicEvaluator:
         """Loss of predicting each target's public mean and variance; the log-variance keeps to the model's bounds."""
         if isinstance(self._architecture, PolicyNetwork):
             return constant_policy_loss(self._architecture, self._targets)
-        return constant_loss(_ensemble(self._architecture), self._targets)
+        return constant_loss(self._architecture, self._targets)
 
 
 def constant_loss(shape: Architecture, targets: Tensor, counted: Tensor | None = None) -> float:
@@ -109,9 +108,4 @@ def losses_of_rows(
     """
     if isinstance(network, PolicyNetwork):
         return policy_row_losses(network, weights, inputs, targets)
-    return row_losses(_ensemble(network), weights, inputs, targets, beta_nll)
-
-
-def _ensemble(network: Network) -> Architecture:
-    assert isinstance(network, Architecture), "there are two kinds of networks"
-    return network
+    return row_losses(network, weights, inputs, targets, beta_nll)

@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     import torch
 
 LEAST_UNITS = 4
-"""Public units that a start needs (`primorl.training.public_start`): some are held out to tell when to stop."""
+"""Public units that a start needs (`primorl.training.pooled`): some are held out to tell when to stop."""
 LEAST_OF_A_DRY_RUN = 2 * LEAST_UNITS
 """Public units that a dry run needs (`primorl.training.dry_run`)."""
 _REFUSE_UNKNOWN_KEYS = {"extra": "forbid"}  # where params.yaml is read
@@ -100,9 +100,7 @@ class Execution:
     Attributes:
         device: where rounds are computed.
         chunk_bytes: bound on one chunk's buffers.
-        read_ahead: whether a thread reads the next chunk while one is trained. Worth it only where a core is free.
     """
 
     device: "torch.device"
     chunk_bytes: int
-    read_ahead: bool = False

@@ -14,8 +14,8 @@ from primorl.dynamics.starts import StartModel
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import query_types
 from primorl.training.cohort import CohortSource
-from primorl.training.networks import Network
 from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, ObservationColumns, normaliser_of_bounds
+from primorl.training.policy_network import Network
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
 from primorl.training.start_query import STARTS, StartQuery
 
@@ -32,7 +32,7 @@ class TrainingSetup:
     """A private training without its data.
 
     The stage, the other processes, the audit and the attacks all train from such an object. It is built from
-    params.yaml, the manifest and the public split (`primorl.setup.training`); no private byte is read for it.
+    params.yaml, the manifest and the public split (`primorl.setup.model_work`); no private byte is read for it.
 
     Attributes:
         plan: sampler, clip, noise, queries and what they cost.

@@ -10,11 +10,17 @@ from torch import Tensor
 
 from primorl.dynamics.ensemble import Weights
 from primorl.project.files import finite
-from primorl.training.engine_version import ENGINE_VERSION
-from primorl.training.networks import Network
+from primorl.training.policy_network import Network
 from primorl.training.public_evaluation import PublicEvaluation
 from primorl.training.settings import ServerTraining
 
+ENGINE_VERSION = 4
+"""Version of the private engine.
+
+Developers raise it when a release could differ in distribution: another way to sample, clip, add noise, train locally,
+or step the server. A faster way to the same sums leaves it alone. Models state the version that made them. A paid model
+is restored whatever the version: an upgrade never charges the same people again by itself.
+"""
 TENSORS = ("weights", "velocity", "average", "best")
 _ANSWERS = "answers."  # before the names of answers, among a checkpoint's tensors
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from primorl.dynamics.ensemble import Weights
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.plan import Plan
 from primorl.training.cohort import CohortSource
-from primorl.training.distributed import DistributedRounds, Group, distributed_totals
+from primorl.training.distributed import DistributedRounds, Group, distributed_total
 from primorl.training.public_evaluation import PublicEvaluation, PublicEvaluator
 from primorl.training.rounds import Rounds
 from primorl.training.setup import TrainingSetup
@@ -58,10 +59,9 @@ def train(
 ) -> Trained:
     """Answer the plan's queries and run its rounds, or those that an interrupted run left.
 
-    A round counts as spent from the moment it is announced to ``save_checkpoint``, before its weights meet any private
-    row. (Rows of its cohort may have been read by then, see `Rounds`; reading releases nothing.) However often a run
-    dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died are not repeated. Noise
-    and cohorts are drawn afresh: there is no generator whose state could be replayed.
+    A round counts as spent from the moment it is announced to ``save_checkpoint``, before any row of its cohort is
+    read. However often a run dies and is resumed, at most ``plan.rounds`` rounds compute on the data. Rounds that died
+    are not repeated. Noise and cohorts are drawn afresh: there is no generator whose state could be replayed.
 
     Args:
         setup: everything but the data.
@@ -82,8 +82,12 @@ def train(
     plan, architecture, device = setup.plan, setup.architecture, setup.execution.device
     _check(setup, source, public, group)
     now = state or TrainingState.begin(setup.first_weights())
-    totals = {name: _total(query.total, source) for name, query in setup.queries().items()} if source else {}
-    now = answer_queries(plan, distributed_totals(group, totals) if group and totals else totals, now, save_checkpoint)
+    totals: dict[str, Callable[[], Tensor]] = {}
+    if source is not None:
+        for number, (name, query) in enumerate(setup.queries().items()):
+            of_own = partial(query.total, source)
+            totals[name] = partial(distributed_total, group, number, of_own) if group else of_own
+    now = answer_queries(plan, totals, now, save_checkpoint)
     now = now.to(device)
     normaliser = setup.make_normaliser(public, now.answers)
     on_device = normaliser.to(device)
@@ -103,7 +107,7 @@ def train(
                     raise ValueError("rounds are left to run, and there are no units to run them on")
                 now = replace(now, started=now.started + 1)
                 save_checkpoint(now)
-                total = rounds.sum(now.weights, last=now.started >= plan.rounds)
+                total = rounds.sum(now.weights)
                 now = now.stepped(plan.release(total), setup.server)
             last = now.started >= plan.rounds
             evaluation = None
@@ -148,10 +152,6 @@ def answer_queries(
     state = replace(state, asked=True, answers=answers)
     save_checkpoint(state)
     return state
-
-
-def _total(total: Callable[[CohortSource], Tensor], source: CohortSource) -> Callable[[], Tensor]:
-    return lambda: total(source)
 
 
 def _check(

@@ -61,6 +61,7 @@ class RowCheck:
         self._trajectories: list[pa.Array] = []
         self._ascending = True  # the trajectory ids so far, whatever their units: then no two are the same
         self._seen = 0  # trajectories of earlier batches
+        self._starts = np.empty(0, dtype=np.int64)  # the first row of each trajectory of the batch
 
     def __call__(self, table: pa.Table) -> None:
         """Check one batch.
@@ -72,27 +73,29 @@ class RowCheck:
         self._columns(table)
         if table.num_rows == 0:
             return
-        starts = trajectory_starts(table)
-        where = _Where(self._origin, starts, self._seen)
-        self._order(where, table, starts)
-        self._seen += len(starts)
+        starts = self._starts = trajectory_starts(table)
+        self._order(table, starts)
         lengths = np.diff(starts, append=table.num_rows)
-        where.refuse(
+        self._refuse(
             whole(table["step"]).to_numpy() != np.arange(table.num_rows) - np.repeat(starts, lengths),
             "step numbers not contiguous from 0",
             "0, 1, 2, … in every trajectory; sort the rows by step",
         )
         if self._horizon is not None and lengths.max() > self._horizon:
-            where.refuse_row(
+            self._refuse_row(
                 int(starts[np.argmax(lengths > self._horizon)]) + self._horizon,
                 "an episode longer than the horizon",
                 f"at most {self._horizon} steps, as `horizon` or the environment declares; correct `horizon`, or split "
                 "the episode",
             )
-        self._numbers(where, table)
-        self._ends(where, table, starts)
-        self._actions(where, table)
-        self._probabilities(where, table)
+        self._numbers(table)
+        self._ends(table, starts)
+        self._actions(table)
+        if self._behaviour_probabilities:
+            probabilities = whole(table[BEHAVIOUR_PROBABILITY]).to_numpy()
+            outside, allowed = unfit_probabilities(probabilities, discrete=self._spaces.discrete_actions)
+            self._refuse(outside, f"a {BEHAVIOUR_PROBABILITY} out of range", allowed)
+        self._seen += len(starts)
 
     def finish(self) -> None:
         """Compare the ids of all trajectories; call it after the last batch.
@@ -115,22 +118,19 @@ class RowCheck:
 
     def _columns(self, table: pa.Table) -> None:
         for column in self._schema:
-            if column.name not in table.column_names:
-                raise PipelineError(f"{self._origin}: column {column.name} missing; allowed is {column.type}")
-            found = table.schema.field(column.name).type
-            if found != column.type:
+            array = table[column.name]
+            if array.type != column.type:
                 raise PipelineError(
-                    f"{self._origin}: column {column.name}: found {found}, allowed {column.type}; "
+                    f"{self._origin}: column {column.name}: found {array.type}, allowed {column.type}; "
                     "check that the dataset belongs to the environment"
                 )
-            array = table[column.name]
             inner = sum(chunk.flatten().null_count for chunk in array.chunks) if column.name in self._vectors else 0
             if array.null_count + inner > 0:
                 raise PipelineError(
                     f"{self._origin}: column {column.name}: found missing values, allowed none; fill or drop them"
                 )
 
-    def _order(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+    def _order(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         """Check ids and their order, of all trajectories of the batch at once."""
         chosen = pa.array(starts)
         units, trajectories = (whole(table[name]).take(chosen) for name in ("unit_id", "trajectory_id"))
@@ -138,17 +138,17 @@ class RowCheck:
             pc.or_(pc.equal(ids, ""), pc.match_substring(ids, "\0")).to_numpy(zero_copy_only=False)
             for ids in (units, trajectories)
         ]
-        where.refuse(
+        self._refuse(
             unusable[0] | unusable[1],
             "an empty unit_id or trajectory_id, or one with a NUL",
             "a name; fill it in",
             starts,
         )
         self._trajectories.append(trajectories)
-        self._number(where, units, starts)
+        self._number(units, starts)
         if self._previous is not None:
             if units[0].as_py() == self._previous[0]:
-                where.refuse_row(
+                self._refuse_row(
                     0,
                     "a unit split over two batches or row groups",
                     "all rows of a unit together; run the stage before again",
@@ -165,42 +165,42 @@ class RowCheck:
         self._ascending = self._ascending and not pc.any(not_later).as_py()
         same = pc.equal(units[later], units[earlier])
         wrong = pc.or_(pc.less(units[later], units[earlier]), pc.and_(same, not_later))
-        where.refuse(
+        self._refuse(
             wrong.to_numpy(zero_copy_only=False),
             "rows out of order or duplicated",
             "every (unit_id, trajectory_id) once and ascending, all its rows together; sort, drop duplicates",
             starts,
         )
 
-    def _number(self, where: "_Where", units: pa.Array, starts: npt.NDArray[np.int64]) -> None:
+    def _number(self, units: pa.Array, starts: npt.NDArray[np.int64]) -> None:
         """Check how many trajectories each unit has, which are all in this batch."""
         most = self._trajectories_per_unit
         if most is not None and len(units) > most:
             # Sorted by unit, so a unit with more than `most` is still the same so many places later.
             beyond = pc.equal(units[most:], units[: len(units) - most]).to_numpy(zero_copy_only=False)
-            where.refuse(
+            self._refuse(
                 beyond,
                 "a person with more trajectories than declared",
                 f"at most {most} of one person, as `trajectories_per_person` says; correct it, or leave the person out",
                 starts[most:],
             )
 
-    def _numbers(self, where: "_Where", table: pa.Table) -> None:
+    def _numbers(self, table: pa.Table) -> None:
         repair = "finite float32 numbers; drop or repair the trajectory"
         for name in self._vectors:
-            where.refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
+            self._refuse(_non_finite(vectors(table[name])), f"a non-finite {name}", repair)
         with np.errstate(over="ignore"):
             change = vectors(table["next_observation"]) - vectors(table["observation"])
-        where.refuse(
+        self._refuse(
             _non_finite(change),
             "a step whose change of observation overflows float32",
             "next_observation - observation within float32; rescale the observations, or drop the trajectory",
         )
-        where.refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
+        self._refuse(~np.isfinite(whole(table["reward"]).to_numpy()), "a non-finite reward", repair)
 
-    def _ends(self, where: "_Where", table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
+    def _ends(self, table: pa.Table, starts: npt.NDArray[np.int64]) -> None:
         if not self._may_terminate:
-            where.refuse(
+            self._refuse(
                 table["terminated"].to_numpy(),
                 "an episode that terminates, while the dataset says `termination: none`",
                 "ends by truncation only; or set the dataset's termination to learned, or to the environment's rule",
@@ -208,21 +208,21 @@ class RowCheck:
         ended = pc.or_(table["terminated"], table["truncated"]).to_numpy()
         last = np.zeros(table.num_rows, dtype=bool)
         last[np.append(starts[1:], table.num_rows) - 1] = True
-        where.refuse(
+        self._refuse(
             ended & ~last,
             "an end (terminated or truncated) before the last step",
             "one end, at the last step; split the trajectory at its ends",
         )
-        where.refuse(
+        self._refuse(
             last & ~ended,
             "end flags missing at the last step",
             "terminated or truncated; mark a cut recording as truncated",
         )
 
-    def _actions(self, where: "_Where", table: pa.Table) -> None:
+    def _actions(self, table: pa.Table) -> None:
         if self._spaces.discrete_actions:
             chosen = whole(table["action"]).to_numpy()
-            where.refuse(
+            self._refuse(
                 (chosen < 0) | (chosen >= self._spaces.action_size),
                 "an action outside the declared space",
                 f"whole numbers from 0 to {self._spaces.action_size - 1}; correct the data or the declared actions",
@@ -238,23 +238,28 @@ class RowCheck:
             repair = "clip the actions as the environment did, or correct `environment`"
             if not self._environment:
                 repair = f"correct options.columns.action.{'high' if above else 'low'} of the entry, or the log"
-            where.refuse(
+            self._refuse(
                 outside.any(axis=1),
                 f"an action outside the declared space ({self._spaces.action_names[dimension]!r})",
                 f"[{low[dimension]:g}, {high[dimension]:g}]; {repair}",
             )
 
-    def _probabilities(self, where: "_Where", table: pa.Table) -> None:
-        if not self._behaviour_probabilities:
-            return
-        outside, allowed = unfit_probabilities(
-            whole(table[BEHAVIOUR_PROBABILITY]).to_numpy(), discrete=self._spaces.discrete_actions
+    def _refuse(self, bad: npt.ArrayLike, found: str, allowed: str, rows: npt.NDArray[np.int64] | None = None) -> None:
+        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""
+        places = np.flatnonzero(bad)
+        if len(places) > 0:
+            self._refuse_row(int(places[0] if rows is None else rows[places[0]]), found, allowed)
+
+    def _refuse_row(self, row: int, found: str, allowed: str) -> None:
+        trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
+        number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
+        raise PipelineError(
+            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: {allowed}"
         )
-        where.refuse(outside, f"a {BEHAVIOUR_PROBABILITY} out of range", allowed)
 
 
 def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> tuple[npt.NDArray[np.bool_], str]:
-    """Which of the logged actions' probabilities [rows] cannot be, and what is allowed, in words.
+    """Find the logged actions' probabilities [rows] that cannot be; say what is allowed.
 
     Args:
         values: the probabilities, densities where actions are continuous.
@@ -267,34 +272,6 @@ def unfit_probabilities(values: npt.NDArray[np.float32], *, discrete: bool) -> t
 
 
 def _non_finite(matrix: npt.NDArray[np.float32]) -> npt.ArrayLike:
-    """Which rows hold a number that is not finite, [rows]; empty where none does, which is much faster to find out."""
+    """Find the rows with a number that is not finite, [rows]; empty where there is none, which is much faster."""
     finite = np.isfinite(matrix)
     return [] if finite.all() else ~finite.all(axis=1)
-
-
-class _Where:
-    """Names the trajectory and step that an error is about, by their position.
-
-    Args:
-        origin: the file or folder that errors name.
-        starts: the first row of each trajectory of the batch.
-        seen: how many trajectories came before the batch.
-    """
-
-    def __init__(self, origin: Path, starts: npt.NDArray[np.int64], seen: int):
-        self._origin = origin
-        self._starts = starts
-        self._seen = seen
-
-    def refuse(self, bad: npt.ArrayLike, found: str, allowed: str, rows: npt.NDArray[np.int64] | None = None) -> None:
-        """Raise the error about the first row that is bad, if any; ``rows`` says which rows the flags are of."""
-        places = np.flatnonzero(bad)
-        if len(places) > 0:
-            self.refuse_row(int(places[0] if rows is None else rows[places[0]]), found, allowed)
-
-    def refuse_row(self, row: int, found: str, allowed: str) -> None:
-        trajectory = int(np.searchsorted(self._starts, row, side="right")) - 1
-        number, step = self._seen + trajectory + 1, row - int(self._starts[trajectory])
-        raise PipelineError(
-            f"{self._origin}: trajectory number {number}, step {step}: found {found}; allowed: {allowed}"
-        )

@@ -7,7 +7,6 @@ into ``consent.arrow`` beside the rows, so that the split can be made, and chang
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,7 @@ _HASH_BITS = 64
 _COLUMN_KEY = b"column"
 
 
-class PublicRule(Protocol):
+class PublicRule:
     """Decides which units are public. A unit's own id or consent decides, never another unit.
 
     Attributes:
@@ -38,20 +37,21 @@ class PublicRule(Protocol):
 
     by: PublicBy
     repair: str
-    may_be_none: bool
+    may_be_none = False
 
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """Whether each of ``units``, ids that are all different, is public."""
+        """Say of each of ``units``, ids that are all different, whether it is public."""
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """Call after the last batch.
+        """Check after the last batch whether what was named fits the data.
 
         Raises:
-            PipelineError: if what was named does not fit the data.
+            PipelineError: if it does not.
         """
 
 
-class HashDraw:
+class HashDraw(PublicRule):
     """A unit is public where a hash of salt and id, uniform in [0, 1), lies below ``public_fraction``.
 
     It depends on nothing but the unit's own id, so no unit's presence moves another whose id stays the same.
@@ -80,11 +80,8 @@ class HashDraw:
         drawn = b"".join([hashed(prefix + unit.encode()).digest()[:size] for unit in units.to_pylist()])
         return np.frombuffer(drawn, ">u8") < np.uint64(self._limit)
 
-    def finish(self) -> None:
-        """Every id may be drawn."""
 
-
-class ConsentList:
+class ConsentList(PublicRule):
     """Units are public whose ids a file names.
 
     Args:
@@ -95,7 +92,6 @@ class ConsentList:
     """
 
     by: PublicBy = "file"
-    may_be_none = False
 
     def __init__(self, file: str):
         self._ids = IdList(file, FOLDER, "params.yaml: partition.public.file")
@@ -109,11 +105,11 @@ class ConsentList:
         return self._ids.contains(units)
 
     def finish(self) -> None:
-        """See `IdList.check_all_met`."""
+        """Refuse an id that no unit has."""
         self._ids.check_all_met()
 
 
-class ConsentColumn:
+class ConsentColumn(PublicRule):
     """Units are public where a column of the log has one of some values.
 
     Args:
@@ -126,7 +122,6 @@ class ConsentColumn:
     """
 
     by: PublicBy = "column"
-    may_be_none = False
 
     def __init__(self, source: Path, column: str, values: Sequence[object]):
         self._source = source
@@ -157,11 +152,7 @@ class ConsentColumn:
         return public
 
     def finish(self) -> None:
-        """Compare the number of units.
-
-        Raises:
-            PipelineError: if the column's values are not those of these rows.
-        """
+        """Refuse a column of other rows, by their number of units."""
         if self._asked != self._units:
             raise PipelineError(
                 f"{self._source / CONSENT_FILE}: found another number of units than in the rows; run `dvc repro "

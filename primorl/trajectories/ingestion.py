@@ -13,7 +13,7 @@ from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.consent import write_consent
 from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
-from primorl.trajectories.identity.withdrawal import Withdrawals
+from primorl.trajectories.identity.id_list import Withdrawals
 from primorl.trajectories.sources import source_of
 from primorl.trajectories.sources.source import ConsentReader
 from primorl.trajectories.storage.parquet import PartWriter

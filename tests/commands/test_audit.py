@@ -42,8 +42,7 @@ def report(name: str) -> dict[str, Any]:
 
 
 def test_mechanism_prints_a_table_or_the_report(run: RememberingRun, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["audit", "mechanism", "--canaries", "64", "--runs", "8"]
-    assert cli.main(words) == 0
+    assert cli.main(["audit", "mechanism", "--canaries", "64", "--runs", "8"]) == 0
     printed = capsys.readouterr().out
     found = report("mechanism")
     assert at_most(found["claimed"]) in printed
@@ -53,8 +52,6 @@ def test_mechanism_prints_a_table_or_the_report(run: RememberingRun, capsys: pyt
     assert "all 4 bounds are below the true ε with 99.99% confidence (Bonferroni: error 2.5e-05 each)" in printed
     assert found["canaries"] == 64 * 8
     assert run.artifacts["mechanism.json"] == Path("reports/audit/mechanism.json").read_bytes()
-    assert cli.main([*words, "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == report("mechanism")
 
 
 def test_one_run_says_what_it_trained_on_and_writes_no_model(
@@ -88,5 +85,5 @@ def test_numbers_out_of_range_are_refused(capsys: pytest.CaptureFixture[str]) ->
     assert cli.main(["audit", "mechanism", "--runs", "0"]) == 2
     error = capsys.readouterr().err
     assert error.startswith("error: ")
-    assert "found '0', allowed are 1 and more" in error
+    assert "found '0', allowed: 1 and more" in error
     assert error.count("\n") == 1

@@ -29,9 +29,9 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def partitioned(public_fraction: float, termination: str = "none") -> None:
-    write_raw(Path("raw"), [episode(4 + i % 3, seed=i, terminated=termination == "learned") for i in range(20)])
-    ingest(Path("raw"), Path("data/trajectories"), "small", entry(termination=termination))
+def partitioned(public_fraction: float) -> None:
+    write_raw(Path("raw"), [episode(4 + i % 3, seed=i) for i in range(20)])
+    ingest(Path("raw"), Path("data/trajectories"), "small", entry(termination="none"))
     partition(Path("data/trajectories"), Path("data/partitions"), public_fraction=public_fraction, salt="salt")
 
 
@@ -58,20 +58,21 @@ def test_it_says_what_is_declared_and_what_the_public_split_holds(
     assert Path("seen.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.parametrize(("termination", "said"), [("none", False), ("learned", True)])
-def test_it_helps_to_tell_terminated_from_truncated(
-    project: Path, capsys: pytest.CaptureFixture[str], termination: str, said: bool
-) -> None:
-    """Only where the model is to learn when episodes end, and more so if all of them terminate."""
-    partitioned(0.4, termination)
-    assert cli.main(["data", "describe"]) == 0
-    text = capsys.readouterr().out
-    assert ("A discharge, a cut or a time limit is truncated" in text) is said
-    assert ("every public trajectory terminates" in text) is said
+def test_nothing_private_is_opened(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the private side gone, and with every other dataset before the split, it says the very same.
 
-
-def test_nothing_private_is_opened(project: Path) -> None:
-    """With the private side gone, and with every other dataset before the split, it says the very same."""
+    Before there is a split it says what to run, and without a public one nothing of any row.
+    """
+    assert cli.main(["data", "describe"]) == 1
+    assert capsys.readouterr().err == "error: data/partitions/manifest.json: not there; run `dvc repro partition`\n"
+    partitioned(0)
+    assert cli.main(["data", "describe", "--figure", "seen.png"]) == 0
+    said = capsys.readouterr().out
+    assert "public split: none, and nothing may be said of the private one" in said
+    assert "no figure" in said
+    assert not Path("seen.png").exists()
+    for folder in ("raw", "data"):
+        shutil.rmtree(folder)
     partitioned(0.4)
     before, rows = describe(Path("data/partitions"))
     assert rows is not None
@@ -82,20 +83,6 @@ def test_nothing_private_is_opened(project: Path) -> None:
     assert after == before
     assert same is not None
     assert np.array_equal(same.observation, rows.observation)
-
-
-def test_without_a_public_split_nothing_is_said_of_any_row(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    partitioned(0)
-    assert cli.main(["data", "describe", "--figure", "seen.png"]) == 0
-    said = capsys.readouterr().out
-    assert "public split: none, and nothing may be said of the private one" in said
-    assert "no figure" in said
-    assert not Path("seen.png").exists()
-
-
-def test_before_the_split_it_says_what_to_run(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["data", "describe"]) == 1
-    assert capsys.readouterr().err == "error: data/partitions/manifest.json: not there; run `dvc repro partition`\n"
 
 
 PIPELINE = """
@@ -199,6 +186,8 @@ def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_
     assert rows["r"][-1] == "0.0%"
     assert ("reward is thrown away" in text) is not terminated
     assert ("keep columns.terminated" in text) is terminated
+    assert ("A discharge, a cut or a time limit is truncated" in text) is terminated
+    assert ("every public trajectory terminates" in text) is terminated
     assert "set columns.terminated: null" not in text
 
 

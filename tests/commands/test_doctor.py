@@ -15,7 +15,6 @@ import torch
 from primorl.commands import doctor
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.project import files
 from primorl.setup.accounts import project_ledger
 from tests.privacy.ledger.ledgers import GAUSSIAN, request, version
 from tests.trajectories.builders import snapshot
@@ -59,14 +58,6 @@ def test_a_fresh_clone_is_healthy_and_stays_as_it_is(project: Path, capsys: pyte
     before = snapshot(project)
     assert to_do(capsys) == []
     assert snapshot(project) == before
-
-
-def test_it_works_outside_of_any_project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "elsewhere").mkdir()
-    monkeypatch.chdir(tmp_path / "elsewhere")
-    wrong = {finding.what: finding.says for finding in doctor.examine(Path.cwd()) if finding.state == "problem"}
-    assert wrong.pop("params.yaml").startswith("not there: this folder is no project")
-    assert wrong.pop("dvc.lock") == "dvc.yaml is not there: this folder is no project"
 
 
 def bad_params(project: Path) -> None:
@@ -171,65 +162,43 @@ def test_what_is_wrong_is_named_with_what_to_do(
     assert not any("PRIVATE" in line for line in lines)
 
 
-def test_a_healthy_ledger_and_outputs_are_counted(project: Path) -> None:
+def test_a_healthy_project_is_counted_and_swept(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without git, runs work, and experiments do not: that is a warning, and no problem."""
     begun()
     (project / "dvc.lock").write_text(LOCK, encoding="utf-8")
     for path in ("data/raw", "models/dynamics"):
         (project / path).mkdir(parents=True)
-    found = {finding.what: finding for finding in doctor.examine(project)}
-    assert all(finding.state != "problem" for finding in found.values())
+    left = Path("data/.raw.new-1234")
+    monkeypatch.setattr(doctor, "sweep_leftovers", lambda root: [left] if root == project else [])
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
+    found = {finding.what: finding for finding in doctor.examine()}
+    assert {what for what, finding in found.items() if finding.state != "ok"} <= {"git", "packages"}
+    assert "install git" in found["git"].says
     assert found["ledger"].says == "complete: 2 records"
     assert found["outputs"].says == "all 2 are there"
-
-
-def test_another_python_first_on_the_path_is_noticed(
-    project: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other/python").symlink_to(sys.executable)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'other'}{os.pathsep}{os.environ['PATH']}")
-    (line,) = to_do(capsys)
-    assert line.startswith("environment")
-    assert f"put {Path(sys.executable).parent} first" in line
-
-
-def test_a_full_disk_is_noticed(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    usage = shutil.disk_usage(project)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
-    (line,) = to_do(capsys)
-    assert "make room for at least 1 GiB" in line
-
-
-def test_it_sweeps_what_a_kill_left(
-    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """By the one function that every stage sweeps with."""
-    left = Path("data/.raw.new-1234")
-    monkeypatch.setattr(files, "sweep_leftovers", lambda root: [left] if root == project else [], raising=False)
-    assert cli.main(["doctor"]) == 0
-    assert f"removed 1: {left}" in capsys.readouterr().out
-
-
-def test_versions_and_device_are_named(project: Path) -> None:
-    found = {finding.what: finding for finding in doctor.examine(project)}
     assert found["environment"].says == sys.prefix
     assert f"torch {torch.__version__}" in found["packages"].says
     assert found["device"].says.startswith("GPU" if torch.cuda.is_available() else "CPU")
-
-
-def test_a_warning_is_no_problem(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without git runs work, and experiments do not."""
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    found = {finding.what: finding for finding in doctor.examine(project)}
-    assert found["git"].state == "warning"
-    assert "install git" in found["git"].says
-    assert cli.main(["doctor"]) == 0
-
-
-def test_what_a_stage_makes_is_closed_to_others(project: Path) -> None:
-    """The twin of the permissions' check: the state of an ordinary run passes it."""
-    begun()
-    found = {finding.what: finding for finding in doctor.examine(project)}
     assert found[".primorl"].says == "only its owner may read it"
+    assert found["left-overs"].says == f"removed 1: {left}"
+
+
+def test_another_python_a_full_disk_and_no_project_are_noticed(
+    project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    usage = shutil.disk_usage(project)
+    with monkeypatch.context() as full:
+        full.setattr(shutil, "disk_usage", lambda path: usage._replace(free=2**20))
+        assert "make room for at least 1 GiB" in to_do(capsys)[0]
+    (project / "other").mkdir()
+    (project / "other/python").symlink_to(sys.executable)
+    monkeypatch.setenv("PATH", f"{project / 'other'}{os.pathsep}{os.environ['PATH']}")
+    (line,) = to_do(capsys)
+    assert line.startswith("environment")
+    assert f"put {Path(sys.executable).parent} first" in line
+    monkeypatch.chdir(project / "other")
+    wrong = {finding.what: finding.says for finding in doctor.examine() if finding.state == "problem"}
+    assert wrong["params.yaml"].startswith("not there: this folder is no project")
+    assert wrong["dvc.lock"] == "dvc.yaml is not there: this folder is no project"

@@ -11,23 +11,29 @@ import pytest
 
 import primorl
 from primorl.commands import main as cli
-from primorl.commands import plan
+from primorl.commands import plan_text
 from primorl.project.errors import PipelineError
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "mlflow", "dvc", "pydantic", "dp_accounting", "pandas", "numpy", "sqlalchemy", "scipy", "pyarrow")
 EVERY = (
     *(("init",), ("check",), ("plan",), ("summary",), ("report",), ("runs",), ("predict",), ("export",)),
-    *(("release",), ("doctor",)),
+    *(("release",), ("doctor",), ("sweep",), ("select",)),
     *(("data",), ("data", "describe"), ("data", "push")),
     *(("ledger",), ("ledger", "show"), ("ledger", "verify"), ("ledger", "export")),
-    *(("audit",), ("audit", "mechanism"), ("audit", "one-run"), ("audit", "membership")),
+    *(("audit",), ("audit", "mechanism"), ("audit", "one-run")),
 )
 
 
-@pytest.mark.parametrize(
-    ("wrong", "says"),
-    [
+def test_an_error_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The message of an unforeseen exception may quote private values: it is shown with --debug only."""
+    raised: list[BaseException] = []
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise raised[-1]
+
+    monkeypatch.setattr(plan_text, "show", fail)
+    for wrong, says in (
         (PipelineError("privacy.delta: too large"), "error: privacy.delta: too large"),
         (FileNotFoundError(2, "No such file or directory", "gone.parquet"), "error: gone.parquet: No such file"),
         (ValueError("PRIVATE-42"), "error: plan: unforeseen ValueError at test_main.py:"),
@@ -35,29 +41,21 @@ EVERY = (
             ModuleNotFoundError("No module named 'dvc'", name="dvc"),
             "error: plan: needs dvc, which is not installed; run `pip install 'primorl[pipeline]'`",
         ),
-    ],
-)
-@pytest.mark.parametrize("debug", [False, True])
-def test_an_error_is_one_line(
-    wrong: Exception, says: str, debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The message of an unforeseen exception may quote private values: it is shown with --debug only."""
-
-    def fail(settings: Any) -> None:
-        raise wrong
-
-    monkeypatch.setattr(plan, "asked_for", fail)
-    assert cli.main(["plan", *(["--debug"] if debug else [])]) == 1
-    shown = capsys.readouterr().err
-    assert shown.startswith(says)
-    assert (len(shown.splitlines()) > 1) is debug
-    assert ("Traceback" in shown) is debug
-    assert debug or "PRIVATE-42" not in shown
+        (KeyboardInterrupt(), "error: interrupted"),
+    ):
+        raised.append(wrong)
+        assert cli.main(["plan"]) == (130 if isinstance(wrong, KeyboardInterrupt) else 1)
+        shown = capsys.readouterr().err
+        assert shown.startswith(says)
+        assert len(shown.splitlines()) == 1
+        assert "PRIVATE-42" not in shown
+    raised.append(ValueError("PRIVATE-42"))
+    assert cli.main(["plan", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
+def test_a_wrong_command_line_is_one_line_too(capsys: pytest.CaptureFixture[str]) -> None:
+    for words, says in (
         ([], "error: Missing command; see `primorl --help`"),
         (["plna"], "error: No such command 'plna'. Did you mean 'plan'?; see `primorl --help`"),
         (["ledger"], "error: Missing command; see `primorl ledger --help`"),
@@ -67,26 +65,13 @@ def test_an_error_is_one_line(
         (["plan", "surplus"], "error: Got unexpected extra argument"),
         (["data", "push"], "error: Missing option '--remote'"),
         (["release"], "error: Missing argument 'DIR'"),
-    ],
-)
-def test_a_wrong_command_line_is_one_line_too(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(words) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(says)
-    assert err.count("\n") == 1
-    assert "--help`" in err
-
-
-def test_an_interrupted_command_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def interrupt(settings: Any) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(plan, "asked_for", interrupt)
-    assert cli.main(["plan"]) == 130
-    assert capsys.readouterr().err == "error: interrupted\n"
+    ):
+        assert cli.main(words) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(says)
+        assert err.count("\n") == 1
+        assert "--help`" in err
 
 
 def test_a_closed_pipe_is_no_error() -> None:
@@ -98,34 +83,26 @@ def test_a_closed_pipe_is_no_error() -> None:
     assert shown.stderr == ""
 
 
-@pytest.mark.parametrize("words", EVERY, ids=" ".join)
-def test_help_of_every_command_has_examples(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main([*words, "--help"]) == 0
-    shown = capsys.readouterr().out
-    examples = shown.partition("Examples:\n")[2]
-    assert re.match(rf"^ +primorl {words[0]}", examples)
-    assert "\b" not in shown
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["--version"]) == 0
-    assert capsys.readouterr().out == f"primorl {primorl.__version__}\n"
-
-
-@pytest.mark.parametrize("words", [(), *EVERY], ids=" ".join)
-def test_help_imports_nothing_heavy(words: tuple[str, ...]) -> None:
-    code = f"import sys, primorl.commands.main as c\nc.main([*{words!r}, '--help'])\n"
-    heavy = [name for name in HEAVY if not words or name != "pydantic"]  # typer reads a subcommand's options with it
-    code += f"print([m for m in {heavy!r} if m in sys.modules])"
+def test_help_has_examples_and_imports_nothing_heavy() -> None:
+    code = f"""
+import sys
+import primorl.commands.main as c
+c.main(["--help"])
+print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules])
+for words in {EVERY!r}:
+    print("RUNS:", *words)
+    c.main([*words, "--help"])
+print("HEAVY", [m for m in {HEAVY!r} if m in sys.modules and m != "pydantic"])  # typer reads options with it
+c.main(["--version"])
+"""
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert shown.splitlines()[-1] == "[]"
-
-
-def test_help_names_every_command() -> None:
-    words = [sys.executable, "-m", "primorl.commands.main", "--help"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
-    for words in EVERY:
-        assert re.search(rf"^  {words[0]} ", done.stdout, re.M)
+    assert [line for line in shown.splitlines() if line.startswith("HEAVY")] == ["HEAVY []"] * 2
+    assert shown.endswith(f"primorl {primorl.__version__}\n")
+    assert "\b" not in shown
+    whole, *helps = shown.split("RUNS: ")
+    for words, text in zip(EVERY, helps, strict=True):
+        assert re.search(rf"^  {words[0]} ", whole, re.M)
+        assert re.match(rf"^ +primorl {words[0]}", text.partition("Examples:\n")[2]), words
 
 
 def test_the_shell_completes_commands_and_options() -> None:
@@ -163,14 +140,7 @@ def test_a_command_finds_the_project_from_a_folder_inside_it(capsys: pytest.Capt
     assert capsys.readouterr().err.startswith("error: metrics/summary.json: not there")
 
 
-def test_paths_stay_relative_to_where_the_user_stands(
-    project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    words = ["plan", "--frontier", "--units", "40", "--rounds", "1", "--target-epsilon", "2", "--figure", "../f.png"]
-    monkeypatch.setattr("primorl.commands.frontier.around", lambda *found: ([1.0], [1]))
-    assert cli.main(words) == 0
-    assert (project / "notes" / "f.png").exists()
-    capsys.readouterr()
+def test_paths_stay_relative_to_where_the_user_stands(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["release", "--check", "../here"]) == 1
     assert capsys.readouterr().err.startswith("error: notes/here: not a folder")
     outside = os.path.relpath(project.parent / "elsewhere")

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-from primorl.commands import frontier
 from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.project.paths import MANIFEST
@@ -119,15 +118,3 @@ def test_settings_that_are_given_are_judged_too(data: Params, capsys: pytest.Cap
     answer = answered(capsys)
     assert (answer["fitted"], answer["can_learn"]) == ({}, "no")
     assert "fitted to public facts" not in said(capsys)
-
-
-def test_the_frontier_marks_what_is_fitted(
-    data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The cohorts in use are those of the fit, and no stand-in that was read before it."""
-    monkeypatch.setattr(frontier, "around", lambda _, probability, rounds: ([probability], [rounds]))
-    params = automatic(data)
-    chosen, _ = fit(params)
-    rows = answered(capsys, "--frontier", "--target-epsilon", "30", "--rounds", "4")
-    (current,) = (row["sampling_probability"] for row in rows if row["current"])
-    assert current == chosen.privacy.sampling_probability != params.privacy.sampling_probability

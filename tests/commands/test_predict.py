@@ -31,27 +31,18 @@ def test_it_writes_actions_and_says_how_many_it_abstained_from(capsys: pytest.Ca
     assert (second, third) == ('"8","1",,,true', '"9","99",,,true')
 
 
-def test_the_policy_may_lie_elsewhere(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_policy_may_lie_elsewhere_and_what_makes_no_sense_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     Path("models/policy").rename("bundle")
-    words = ("predict", "--observations", "in.csv", "--out", "actions.parquet")
-    status, _, err = primorl(capsys, *words)
-    assert status == 1
-    assert err.startswith("error: models/policy/config.json: not there")
-    assert primorl(capsys, *words, "--policy", "bundle")[0] == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "status", "says"),
-    [
-        (("--observations", "none.csv", "--out", "o.csv"), 1, "error: none.csv: not there"),
-        (("--observations", "in.csv", "--out", "o.csv", "--keep", "name"), 1, "error: in.csv: found no column 'name'"),
-        (("--observations", "in.csv"), 2, "error: Missing option '--out'"),
-    ],
-)
-def test_what_makes_no_sense_is_one_line(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], status: int, says: str
-) -> None:
-    found, _, err = primorl(capsys, "predict", *words)
-    assert found == status
-    assert err.startswith(says)
-    assert len(err.splitlines()) == 1
+    words = ("--observations", "in.csv", "--out", "actions.parquet")
+    assert primorl(capsys, "predict", *words, "--policy", "bundle")[0] == 0
+    for wrong, says in (
+        (words, "error: models/policy/config.json: not there"),
+        ((*words, "--policy", "bundle", "--observations", "none.csv"), "error: none.csv: not there"),
+        ((*words, "--policy", "bundle", "--keep", "name"), "error: in.csv: found no column 'name'"),
+        ((*words, "--policy", "bundle", "--step", "t"), "error: --trajectory, --step: found one without the other"),
+        (words[:2], "error: Missing option '--out'"),
+    ):
+        status, _, err = primorl(capsys, "predict", *wrong)
+        assert status != 0
+        assert err.startswith(says)
+        assert len(err.splitlines()) == 1

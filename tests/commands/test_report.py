@@ -60,11 +60,11 @@ def charged(event: Any, identity: str) -> str:
     return charge.id
 
 
-def reported(capsys: pytest.CaptureFixture[str], file: Path = LATEST, *words: str) -> str:
+def reported(capsys: pytest.CaptureFixture[str]) -> str:
     """The page without what Plotly brings along."""
-    status, out, err = primorl(capsys, "report", *words)
-    assert (status, out.strip()) == (0, str(file)), err
-    own = re.sub(r"(?s)<script>.*?</script>", "", file.read_text(encoding="utf-8"))
+    status, out, err = primorl(capsys, "report")
+    assert (status, out.strip()) == (0, str(LATEST)), err
+    own = re.sub(r"(?s)<script>.*?</script>", "", LATEST.read_text(encoding="utf-8"))
     assert "right in at most" in own
     return own
 
@@ -75,13 +75,20 @@ def chance(page: str) -> float:
     return float(found)
 
 
-@pytest.mark.usefixtures("evaluated")
 def test_the_bound_counts_every_charge_on_the_people_of_the_page(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    evaluated: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Other results of other charges are shown there. Twin: before them, the bound is that of the run alone."""
+    """Other results of other charges are shown there; one that is void leaves no bound to the page."""
     before = reported(capsys)
     assert "Other results" not in before
+    assert "`mlflow ui --backend-store-uri sqlite:///mlflow.db` shows MLflow." in before
+    LATEST.unlink()
+    write_settings(evaluated | {"dataset": "ward"})
+    status, _, err = primorl(capsys, "report")
+    assert status == 1
+    assert err.splitlines()[-1].startswith("error: params.yaml: dataset: found 'ward', and metrics/summary.json has")
+    assert not LATEST.exists()
+    write_settings(evaluated)
     charged(Training(0.5, 2.0, 150).event, "other")
     monkeypatch.setenv("DVC_EXP_NAME", "other")
     run(chosen())
@@ -89,69 +96,32 @@ def test_the_bound_counts_every_charge_on_the_people_of_the_page(
     assert "Whoever has the results of all charges on these trajectories in the ledger is right" in after
     assert "the bound at the top of the page counts them all" in after
     assert chance(after) > chance(before)
-
-
-@pytest.mark.usefixtures("evaluated")
-def test_a_result_without_epsilon_leaves_no_bound_to_the_page(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Void, or without a guarantee. Twin: beside another sound result of the same model the page keeps its bound."""
     sound = read_json(Path("models/policy/privacy.json"))
-    monkeypatch.setenv("DVC_EXP_NAME", "sound")
-    run(chosen())
-    assert "Other results" in reported(capsys)
     for name, statement in (("void", sound | {"void": ["noise is seeded"]}), ("sound again", sound)):
         place(statement)
         monkeypatch.setenv("DVC_EXP_NAME", name)
         run(chosen())
-    status, _, _ = primorl(capsys, "report")
+    assert primorl(capsys, "report")[0] == 0
     page = LATEST.read_text(encoding="utf-8")
-    assert status == 0
     assert "No bound holds for the results of all charges" in page
     assert "is right in at most" not in page
 
 
-def test_results_of_another_dataset_are_refused(evaluated: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
-    """Twin: of the dataset that was run, the page is written."""
-    reported(capsys)
-    LATEST.unlink()
-    write_settings(evaluated | {"dataset": "ward"})
-    status, _, err = primorl(capsys, "report")
-    assert status == 1
-    assert err.splitlines()[-1].startswith("error: params.yaml: dataset: found 'ward', and metrics/summary.json has")
-    assert "run `dvc repro`, or change it back" in err
-    assert not LATEST.exists()
-
-
-def test_a_relative_path_starts_where_it_was_typed(
-    evaluated: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.usefixtures("evaluated")
+def test_the_page_names_the_store_without_credentials_and_lies_where_it_was_asked_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Twin: the default starts at the project."""
+    """A relative path starts where it was typed, the default in the project."""
+    write_settings(settings(uri="http://ana:p@ss@127.0.0.1:9"))
     inside = Path("notes/board").resolve()
     inside.mkdir(parents=True)
     Path("dvc.yaml").touch()
     monkeypatch.chdir(inside)
+    assert primorl(capsys, "report", "--out", "board.txt")[2].startswith("error: --out: found ")
     assert primorl(capsys, "report", "--out", "board.html")[0] == 0
+    page = Path("board.html").read_text(encoding="utf-8")
+    assert "MLflow&#39;s store is 127.0.0.1." in page
+    assert "p@ss" not in page
     assert primorl(capsys, "report")[0] == 0
     assert [file.name for file in inside.iterdir()] == ["board.html"]
     assert (inside.parents[1] / LATEST).exists()
-
-
-@pytest.mark.parametrize(
-    ("uri", "footer"),
-    [
-        ("http://ana:p@ss@127.0.0.1:9", "MLflow&#39;s store is 127.0.0.1."),
-        ("sqlite:///other.db", "`mlflow ui --backend-store-uri sqlite:///other.db` shows MLflow."),
-        (None, "`mlflow ui --backend-store-uri sqlite:///mlflow.db` shows MLflow."),
-    ],
-)
-@pytest.mark.usefixtures("evaluated")
-def test_the_footer_names_the_store_without_credentials(
-    uri: str | None, footer: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_settings(settings(uri=uri))  # type: ignore[arg-type]
-    page = reported(capsys)
-    assert footer in page
-    assert "ss@" not in page
-    Path("Makefile").touch()
-    assert ("`make ui` shows MLflow." in reported(capsys)) == (uri is None or uri.startswith("sqlite"))

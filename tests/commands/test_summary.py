@@ -68,7 +68,7 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
         Path("models", f"{folder}.safetensors").write_bytes(content)
     digests = {f"{name}_sha256": hashlib.sha256(name.encode()).hexdigest() for name in ("model", "policy")}
     write_json(Path("metrics/summary.json"), SUMMARY | digests)
-    (healthy,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
+    (healthy,) = (finding for finding in examine() if finding.what == "summary")
     assert cli.main(["summary"]) == 0
     assert healthy.state == "ok"
     assert capsys.readouterr().err == ""
@@ -79,26 +79,21 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
     assert json.loads(out)["model_sha256"] == digests["model_sha256"]
     said = "another models/dynamics is there now, models/policy is gone; run `dvc repro evaluate`"
     assert err == f"warning: metrics/summary.json: these results are of an earlier run: {said}\n"
-    (stale,) = (finding for finding in examine(Path.cwd()) if finding.what == "summary")
+    (stale,) = (finding for finding in examine() if finding.what == "summary")
     assert stale.state == "problem"
     assert said in stale.says
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
+def test_a_missing_or_foreign_summary_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    for content, says in (
         (None, "metrics/summary.json: not there; run `dvc repro evaluate`"),
         ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 5; run `dvc repro evaluate`"),
         (SUMMARY | {"seconds": 3}, "metrics/summary.json: not as declared: seconds ("),
-    ],
-)
-def test_a_missing_or_foreign_summary_is_one_line(
-    content: dict[str, Any] | None, says: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    if content is not None:
-        write_json(Path("metrics/summary.json"), content)
-    assert cli.main(["summary"]) == 1
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith(f"error: {says}")
-    assert err.count("\n") == 1
+    ):
+        if content is not None:
+            write_json(Path("metrics/summary.json"), content)
+        assert cli.main(["summary"]) == 1
+        out, err = capsys.readouterr()
+        assert out == ""
+        assert err.startswith(f"error: {says}")
+        assert err.count("\n") == 1

@@ -32,29 +32,12 @@ def refusal(project: Path) -> str:
     return str(refused.value).replace(f"{project}/", "")
 
 
-def test_the_project_as_it_is_passes(project: Path) -> None:
-    assert check_project(project).dataset == "pendulum-replay"
-
-
 @pytest.mark.parametrize("name", ["nope", "defaults", "../x", "a/b", "[a]", "3", "''"])
 def test_an_unknown_dataset_gets_the_list_of_names(project: Path, name: str) -> None:
     edit(project, "dataset: pendulum-replay", f"dataset: {name}")
     message = refusal(project)
     assert message.startswith("params.yaml: dataset: found ")
     assert message.endswith("allowed are the files in datasets/: " + ", ".join(params.names(ROOT / "datasets")))
-
-
-def test_a_project_without_datasets_is_told_so(project: Path) -> None:
-    shutil.rmtree(project / "datasets")
-    assert refusal(project).endswith("found 'pendulum-replay'; datasets/ has no file")
-
-
-def test_a_block_that_is_missing_is_named(project: Path) -> None:
-    """DVC would remove the outputs of the stages that list it, then fail."""
-    edit(project, "evaluation:\n  episodes: auto", "evaluations:\n  episodes: auto")
-    message = refusal(project)
-    assert "evaluations: unknown key" in message
-    assert "evaluation: missing" in message
 
 
 @pytest.mark.parametrize("key", ["bounds", "options", "horizon", "ingestion", "score", "suggested"])
@@ -80,12 +63,6 @@ def test_alias_bombs_are_refused_in_every_file(project: Path, file: str) -> None
     with (project / file).open("a", encoding="utf-8") as out:
         out.write("\n".join(["", *lines, ""]))
     assert "aliases written out" in refusal(project)
-
-
-def test_a_file_that_cannot_be_read_is_named(project: Path) -> None:
-    (project / "params.yaml").unlink()
-    (project / "params.yaml").mkdir()
-    assert refusal(project).startswith("params.yaml: ")
 
 
 @pytest.mark.parametrize("reserved", ["chosen", "origins"])

@@ -1,5 +1,4 @@
 import copy
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path
@@ -11,16 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from primorl.config import params
-from primorl.config.datasets import Score
 from primorl.project.errors import PipelineError
 from tests.projects import ROOT, project_settings, write_settings
 
 RAW = project_settings()
 RAW["privacy"] |= {"target_epsilon": 1.0, "noise_multiplier": None}
 FILE = "datasets/pendulum-replay.yaml: "
-ONE_OF_EACH_SOURCE = {"replay": "pendulum-replay", "d4rl": "halfcheetah-medium-expert"} | {
-    name: name for name in ("icu-sepsis", "propofol")
-}
 MISSING = object()
 
 
@@ -56,15 +51,8 @@ def leaves(block: dict[str, Any], prefix: str = "") -> list[str]:
     ]
 
 
-OWN = [key for key in leaves(RAW) if not key.startswith("chosen.")]
+OWN = [key for key in leaves(RAW) if not key.startswith("chosen.") and key != "online.guarantee"]  # of older files
 LISTED = [key for key in leaves(RAW) if key.startswith("chosen.") and key.count(".") == 1]
-
-
-def test_the_projects_own_files_are_right_and_frozen() -> None:
-    checked = params.load(ROOT / "params.yaml")
-    assert checked.chosen.environment == "Pendulum-v1"
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        checked.seed = 1  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", params.names(ROOT / "datasets"))
@@ -72,10 +60,6 @@ def test_every_dataset_can_be_chosen(name: str) -> None:
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8")) | {"dataset": name}
     checked = params.parse(raw, ROOT / "params.yaml").fitted({"policy.starts": "public"})
     assert params.from_plain(params.plain(checked)) == checked
-
-
-def test_params_yaml_fits_on_two_screens() -> None:
-    assert len((ROOT / "params.yaml").read_text(encoding="utf-8").splitlines()) <= 140
 
 
 @pytest.mark.parametrize("key", OWN)
@@ -86,11 +70,6 @@ def test_no_key_has_a_second_default_in_code(key: str) -> None:
 @pytest.mark.parametrize("key", LISTED)
 def test_keys_that_dvc_follows_have_no_default(key: str) -> None:
     assert refusal(changed(key, MISSING)) == f"{FILE}{key.removeprefix('chosen.')}: missing"
-
-
-@pytest.mark.parametrize("key", leaves(RAW))
-def test_a_block_in_place_of_a_value_is_refused_by_name(key: str) -> None:
-    assert key.removeprefix("chosen.") in refusal(changed(key, {"nested": 1}))
 
 
 @pytest.mark.parametrize("block", ["", *(key for key, value in RAW.items() if isinstance(value, dict))])
@@ -242,11 +221,6 @@ def test_what_no_machine_could_train_is_refused_when_it_is_read(key: str, value:
     assert len(message) < 250
 
 
-@pytest.mark.parametrize("key", ["partition.salt", "dynamics.variant", "chosen.source", "seed", "chosen.termination"])
-def test_a_long_text_is_not_echoed_whole(key: str) -> None:
-    assert len(refusal(changed(key, "x" * 5_000_000))) < 400
-
-
 def test_a_long_key_and_many_wrong_values_are_not_echoed_whole() -> None:
     assert len(refusal(changed("policy", {"x" * 5_000_000: 1} | RAW["policy"]))) < 400
     message = refusal(changed("policy.seeds", [-1] * 1000))
@@ -265,22 +239,6 @@ def test_every_number_has_bounds(key: str) -> None:
             assert key.removeprefix("chosen.") in refusal(changed(key, far))
 
 
-def test_every_wrong_key_is_named_at_once() -> None:
-    raw = changed("privacy.delta", 2)
-    raw["policy"]["horizon"] = 0
-    raw["chosen"]["options"]["episodes"] = 0
-    assert refusal(raw) == (
-        "privacy.delta: found 2; allowed is less than 1; policy.horizon: found 0; allowed is greater than 0; "
-        f"{FILE}options.episodes: found 0; allowed is greater than 0"
-    )
-
-
-@pytest.mark.parametrize("raw", [None, [], "text", 3])
-def test_a_file_that_is_no_block_of_keys_is_refused(raw: object) -> None:
-    with pytest.raises(PipelineError, match=r"params.yaml: a block of keys is needed$"):
-        params.parse(raw)
-
-
 ANYTHING = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text("abc ", max_size=5) | st.lists(st.integers())
 )
@@ -296,14 +254,6 @@ def test_any_value_is_taken_or_refused_in_one_line_that_names_a_key_of_the_file(
         assert "\n" not in message
         assert key.removeprefix("chosen.").partition(".")[0] in message
         assert "pydantic" not in message
-
-
-@given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6), st.floats(1e-3, 1e3), st.floats(0, 1, allow_subnormal=False))
-def test_scores_are_linear_between_low_and_high(low: float, width: float, scale: float, share: float) -> None:
-    score = Score(low=low, high=low + width, scale=scale)
-    assert score.of(low) == 0
-    assert score.of(score.high) == pytest.approx(scale)
-    assert score.of(low + share * (score.high - low)) == pytest.approx(share * scale, abs=1e-3 * scale)
 
 
 def stage(cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -353,14 +303,6 @@ def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypat
         params.from_plain(minari)
     for fine in ("inside/x", "/absolute/../x", "a/../b"):
         params.from_plain(copy.deepcopy(RAW) | {"ledger": {"url": f"sqlite:///{fine}"}})
-
-
-@pytest.mark.parametrize("source", ["replay", "d4rl", "icu-sepsis", "propofol"])
-def test_a_source_without_owners_has_no_other_unit_than_the_trajectory(source: str) -> None:
-    """The statement would speak of persons while trajectories are sampled, clipped and counted."""
-    name = ONE_OF_EACH_SOURCE[source]
-    found = refusal(changed("chosen.unit", "person", project_settings(name)))
-    assert found.startswith(f"datasets/{name}.yaml: unit: found 'person'; allowed is 'trajectory'")
 
 
 def test_commands_that_only_read_need_no_valid_run(tmp_path: Path) -> None:

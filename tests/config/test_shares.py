@@ -2,12 +2,10 @@
 
 from typing import Any
 
-import pytest
 import yaml
 
 from primorl.config import params, shares
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
 
@@ -35,12 +33,6 @@ def test_without_an_environment_the_clone_and_two_questions_get_their_shares(tmp
     assert found.origins[shares.ESTIMATORS] == "datasets/defaults.yaml"
 
 
-def test_with_an_environment_nothing_is_asked(tmp_path: Any) -> None:
-    found = parsed("Pendulum-v1", {"target_epsilon": 0.5}, tmp_path)
-    assert found.evaluation.private.estimators == {}
-    assert found.behaviour.target_epsilon is None
-
-
 def test_with_a_noise_multiplier_the_model_s_statement_says_what_a_share_is(tmp_path: Any) -> None:
     found = parsed(None, {"target_epsilon": None, "noise_multiplier": 4.0}, tmp_path)
     assert found.evaluation.private.estimators == {}
@@ -54,8 +46,3 @@ def test_who_says_otherwise_is_heard(tmp_path: Any) -> None:
     found = parsed(None, {"target_epsilon": 0.5}, tmp_path, **said)
     assert found.evaluation.private.estimators == {"behaviour": 0.07}
     assert found.behaviour.target_epsilon is None
-
-
-def test_only_these_keys_can_be_a_share(tmp_path: Any) -> None:
-    with pytest.raises(PipelineError, match=r"suggested\.policy\.epochs"):
-        parsed(None, {}, tmp_path, policy={"starts": "public", "epochs": "share"})

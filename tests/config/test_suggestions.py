@@ -15,7 +15,6 @@ from primorl.project.errors import PipelineError
 from tests.projects import ROOT
 
 AUTO: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-NAMES = params.names(ROOT / "datasets")
 
 
 @pytest.fixture
@@ -60,14 +59,6 @@ def refusal(raw: dict[str, Any]) -> str:
     return str(refused.value)
 
 
-def test_the_default_settings_are_those_that_the_figures_were_made_with(project: Path) -> None:
-    checked = params.parse(AUTO)
-    privacy = checked.privacy
-    assert (privacy.target_epsilon, privacy.noise_multiplier, checked.partition.public_fraction) == (0.5, None, 0.02)
-    assert (checked.policy.hidden, checked.evaluation.episodes) == ((64, 64), 100)
-    assert checked.unfitted == FITTED.keys()
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -92,29 +83,6 @@ def test_a_dataset_brings_the_settings_that_it_was_measured_with(
         for key in own
     ]
     assert expected == (*found, checked.policy.hidden, checked.evaluation.episodes)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_explicit_target_wins_on_every_dataset(project: Path, name: str) -> None:
-    """A dataset's settings used to win silently: ``-S privacy.target_epsilon=0.3`` printed and charged ε 2."""
-    raw = with_keys(dataset=name, privacy__target_epsilon=0.3)
-    for suggested in (None, {"privacy": {"target_epsilon": 2.0}}, {"privacy": {"noise_multiplier": 4.0}}):
-        if suggested is not None:
-            suggest(name, suggested | {"policy": {"starts": "public"}})
-        privacy = params.parse(raw).privacy
-        assert (privacy.target_epsilon, privacy.noise_multiplier) == (0.3, None)
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("before", ["auto", 0.7, None])
-def test_the_advice_of_a_refused_budget_can_be_pasted_on_every_dataset(project: Path, name: str, before: Any) -> None:
-    """`-S privacy.target_epsilon=null -S privacy.noise_multiplier=4.6`, whatever stood there and is suggested."""
-    for suggested in ({"target_epsilon": 2.0}, {"noise_multiplier": 9.0}):
-        suggest(name, {"privacy": suggested, "policy": {"starts": "public"}})
-        raw = with_keys(dataset=name, privacy__target_epsilon=before)
-        raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 4.6}
-        privacy = params.parse(raw).privacy
-        assert (privacy.target_epsilon, privacy.noise_multiplier) == (None, 4.6)
 
 
 @pytest.mark.parametrize(
@@ -168,13 +136,6 @@ def test_consent_takes_the_place_of_a_draw(project: Path) -> None:
     assert (drawn.public_fraction, drawn.public) == (0.1, None)
 
 
-def test_null_holds_where_it_means_something_and_asks_for_a_suggestion_elsewhere(project: Path) -> None:
-    suggest("pendulum-replay", {"dynamics": {"max_transitions_per_unit": 7}, "privacy": {"rounds": 9}})
-    checked = params.parse(with_keys(dynamics__max_transitions_per_unit=None, privacy__rounds=None))
-    assert (checked.dynamics.max_transitions_per_unit, checked.privacy.rounds) == (None, 9)
-    assert params.parse(AUTO).dynamics.max_transitions_per_unit == 7
-
-
 def test_what_was_taken_from_where_is_known(project: Path) -> None:
     checked = params.parse(with_keys(dataset="csv-log", policy__penalty=0.9))
     assert checked.origins["policy.penalty"] == "params.yaml"
@@ -196,13 +157,6 @@ def test_what_was_taken_from_where_is_known(project: Path) -> None:
     assert re.search(r"datasets/defaults.yaml: \d+ values$", line)
 
 
-def test_a_file_that_decides_everything_takes_nothing(project: Path) -> None:
-    decided = {key: value for key, value in params.plain(params.parse(AUTO)).items() if key != "chosen"}
-    checked = params.parse(decided)
-    assert (checked.suggested(), checked.suggestions_line()) == ({}, None)
-    assert checked == params.parse(AUTO)
-
-
 def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project: Path) -> None:
     suggest("pendulum-replay", {"privacy": {"rounds": 9}})
     checked = params.parse(with_keys(dynamics__hidden=[7]))
@@ -213,12 +167,6 @@ def test_only_what_nobody_gives_is_fitted_and_a_fit_touches_nothing_else(project
     assert {"dynamics.learning_rate", "privacy.clipping_norm"} == checked.unfitted - fitted.unfitted
     for key in ("privacy.rounds", "dynamics.hidden", "dynamics.batch_size"):
         assert checked.fitted({key: 3}) == checked
-
-
-def test_another_datasets_suggestions_change_nothing(project: Path) -> None:
-    before = params.parse(AUTO)
-    suggest("csv-log", {"dynamics": {"hidden": [7]}, "policy": {"starts": "public", "epochs": 3}})
-    assert params.parse(AUTO) == before
 
 
 def test_what_nobody_says_is_one_error_that_names_both_places(project: Path) -> None:

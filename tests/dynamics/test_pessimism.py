@@ -1,136 +1,114 @@
 """The pessimistic MDP: u as the paper defines it, random members, bounded states and rewards."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
-from primorl.dynamics.pessimism import PessimisticModel, max_aleatoric, max_pairwise_difference
+from primorl.dynamics.ends import without_head
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.pessimism import PessimisticModel, Step, max_aleatoric, max_pairwise_difference
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
-
-CPU = torch.device("cpu")
-MEMBERS, BATCH, TARGETS = 4, 5, 3
+from tests.dynamics.models import CPU, box, ends_where_positive, plain_maps
 
 
-@pytest.fixture
-def predictions() -> tuple[Tensor, Tensor]:
+def test_uncertainties_by_hand() -> None:
+    """max_{i,j} ‖μ_i - μ_j‖₂ and max_i ‖diag(σ_i²)‖_F, by plain loops."""
     generator = torch.Generator().manual_seed(0)
-    return (
-        torch.randn(MEMBERS, BATCH, TARGETS, generator=generator),
-        torch.rand(MEMBERS, BATCH, TARGETS, generator=generator),
-    )
-
-
-def test_max_pairwise_difference_by_hand(predictions: tuple[Tensor, Tensor]) -> None:
-    """max_{i,j} ‖μ_i - μ_j‖₂, by plain loops."""
-    mean, std = predictions
-    for b, ours in enumerate(max_pairwise_difference(mean, std)):
-        by_hand = max(
-            float((mean[i, b] - mean[j, b]).square().sum().sqrt()) for i in range(MEMBERS) for j in range(MEMBERS)
-        )
-        assert float(ours) == pytest.approx(by_hand)
-
-
-def test_max_aleatoric_by_hand(predictions: tuple[Tensor, Tensor]) -> None:
-    """max_i ‖Σ_i‖_F with Σ_i = diag(σ²), by plain loops."""
-    mean, std = predictions
-    for b, ours in enumerate(max_aleatoric(mean, std)):
-        by_hand = max(float(torch.linalg.matrix_norm(torch.diag(std[i, b] ** 2))) for i in range(MEMBERS))
-        assert float(ours) == pytest.approx(by_hand)
+    mean, std = torch.randn(4, 5, 3, generator=generator), torch.rand(4, 5, 3, generator=generator)
+    gaps, spreads = max_pairwise_difference(mean, std), max_aleatoric(mean, std)
+    for b in range(5):
+        gap = max(float((mean[i, b] - mean[j, b]).norm()) for i in range(4) for j in range(4))
+        spread = max(float(torch.linalg.matrix_norm(torch.diag(std[i, b] ** 2))) for i in range(4))
+        assert (float(gaps[b]), float(spreads[b])) == (pytest.approx(gap), pytest.approx(spread))
 
 
 class Announcing(GaussianEnsemble):
     """Member i predicts a change of 10·i in every state, a reward of i and an end with probability i/2, surely."""
 
+    std = 0.0
+
     def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
         member = torch.arange(3.0).view(3, 1, 1)
         mean = torch.cat((10 * member.expand(3, len(observation), 3), member.expand(3, len(observation), 1)), dim=-1)
         ends = member.squeeze(-1).expand(3, len(observation)) / 2 if self.architecture.learned_termination else None
-        return mean, torch.zeros_like(mean), ends
+        return mean, torch.full_like(mean, self.std), ends
 
 
-def model(
-    reward_high: float = 100.0, limit: float = 1000.0, penalty: float = 0.0, termination: str = "none"
-) -> PessimisticModel:
+class Unsure(Announcing):
+    std = 50.0
+
+
+def steps(
+    count: int,
+    kind: type[GaussianEnsemble] = Announcing,
+    *,
+    reward_high: float = 100.0,
+    limit: float = 1000.0,
+    penalty: float = 0.0,
+    termination: str = "none",
+    generators: SeedGenerators | None = None,
+) -> Step:
+    """One step of ``count`` rollouts from zeros."""
     shape = Architecture(3, 1, 3, (8,), -10.0, 0.5, termination == "learned")
-    normaliser = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    box = torch.full((3,), limit)
-    bounds = Bounds(-box, box, torch.tensor([-1.0]), torch.tensor([1.0]), -1.0, reward_high)
-    ensemble = Announcing(shape, shape.initial_weights(0), normaliser, bounds, termination)
-    return PessimisticModel(ensemble, uncertainty="max_pairwise_difference", penalty=penalty)
+    maps, bounds = plain_maps(4, 4), box(limit, 3, (-1.0, reward_high))
+    model = PessimisticModel(
+        kind(shape, shape.initial_weights(0), maps, bounds, termination),
+        uncertainty="max_pairwise_difference",
+        penalty=penalty,
+    )
+    return model.step(torch.zeros(count, 3), torch.zeros(count, 1), generators or SeedGenerators.of([0], CPU))
 
 
 def test_every_row_follows_one_member_drawn_anew() -> None:
     """State and reward come from the same member, and all members come up, equally often."""
-    step = model().step(torch.zeros(3000, 3), torch.zeros(3000, 1), SeedGenerators.of([0], CPU))
+    step = steps(3000)
     assert torch.equal(step.next_observation, 10 * step.reward.unsqueeze(1).expand(-1, 3))
     counts = step.reward.long().bincount(minlength=3)
     assert torch.all((counts - 1000).abs() < 150)
 
 
+def test_states_are_drawn_within_bounds_and_rewards_are_what_the_member_expects() -> None:
+    """A drawn reward that is held within its bounds would be worth less, or more, than the member says."""
+    step = steps(300, Unsure)
+    assert set(step.reward.tolist()) == {0.0, 1.0, 2.0}
+    assert step.next_observation.std() > 40
+    assert set(steps(64, limit=7.0).next_observation.flatten().tolist()) == {0.0, 7.0}
+
+
 def test_the_penalty_is_taken_off_after_the_bounds() -> None:
     """r̃ = clamp(r̂) - λu, u = ‖μ_2 - μ_0‖ = √(3·20² + 2²)."""
     doubt = (3 * 20**2 + 4) ** 0.5
-    step = model(reward_high=0.5, penalty=2.0).step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
+    step = steps(64, reward_high=0.5, penalty=2.0)
     torch.testing.assert_close(step.uncertainty, torch.full((64,), doubt))
     assert set(step.reward.add(2 * doubt).mul(10).round().long().tolist()) == {0, 5}
 
 
-def test_the_reward_is_the_one_that_the_drawn_member_expects() -> None:
-    """A drawn reward that is held within its bounds would be worth less, or more, than the member says."""
-
-    class Unsure(Announcing):
-        def predict(self, observation: Tensor, action: Tensor) -> tuple[Tensor, Tensor, Tensor | None]:
-            mean, _, ends = super().predict(observation, action)
-            return mean, torch.full_like(mean, 50.0), ends
-
-    sure = model()._ensemble
-    unsure = PessimisticModel(Unsure(**vars(sure)), uncertainty="max_aleatoric", penalty=0.0)
-    step = unsure.step(torch.zeros(300, 3), torch.zeros(300, 1), SeedGenerators.of([0], CPU))
-    assert set(step.reward.tolist()) == {0.0, 1.0, 2.0}
-    assert step.next_observation.std() > 40, "states are drawn"
-
-
-def test_states_stay_within_bounds() -> None:
-    step = model(limit=7.0).step(torch.zeros(64, 3), torch.zeros(64, 1), SeedGenerators.of([0], CPU))
-    assert set(step.next_observation.flatten().tolist()) == {0.0, 7.0}
-
-
 def test_a_prediction_that_is_not_a_number_does_not_spread() -> None:
     shape = Architecture(3, 1, 3, (8,), -10.0, 0.5)
-    normaliser = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
-    box = torch.ones(3)
-    bounds = Bounds(-box, box, torch.tensor([-1.0]), torch.tensor([1.0]), -1.0, 1.0)
     weights = tuple(torch.full_like(w, torch.nan) for w in shape.initial_weights(0))
-    broken = PessimisticModel(
-        GaussianEnsemble(shape, weights, normaliser, bounds), uncertainty="max_aleatoric", penalty=0.0
-    )
-    step = broken.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), SeedGenerators.of([0], CPU))
+    broken = GaussianEnsemble(shape, weights, plain_maps(4, 4), box(1.0, 3, (-1.0, 1.0)))
+    model = PessimisticModel(broken, uncertainty="max_aleatoric", penalty=0.0)
+    step = model.step(torch.full((4, 3), 0.25), torch.zeros(4, 1), SeedGenerators.of([0], CPU))
     assert torch.equal(step.next_observation, torch.full((4, 3), 0.25))
 
 
 def test_a_learned_termination_is_that_of_the_member_that_gives_the_state() -> None:
     """Member 0 never ends an episode, member 2 always does, member 1 every other time; over all, their mean."""
-    step = model(termination="learned").step(torch.zeros(3000, 3), torch.zeros(3000, 1), SeedGenerators.of([0], CPU))
+    step = steps(3000, termination="learned")
     assert step.terminated is not None
-    member = step.reward.long()
-    shares = [step.terminated[member == i].float().mean().item() for i in range(3)]
-    assert shares[0] == 0.0
-    assert shares[1] == pytest.approx(0.5, abs=0.06)
-    assert shares[2] == 1.0
-    assert step.terminated.float().mean().item() == pytest.approx(0.5, abs=0.04)
+    shares = [step.terminated[step.reward == i].float().mean().item() for i in range(3)]
+    assert shares == [0.0, pytest.approx(0.5, abs=0.06), 1.0]
 
 
 def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds narrower than the range where the task goes on must not make a rollout immortal."""
-    far = Rule(3, lambda observation, action, following: following[:, 0] > 15)
-    monkeypatch.setitem(RULES, "far", far)
-    step = model(limit=7.0, termination="far").step(
-        torch.zeros(300, 3), torch.zeros(300, 1), SeedGenerators.of([0], CPU)
-    )
+    monkeypatch.setitem(RULES, "far", Rule(3, lambda observation, action, following: following[:, 0] > 15))
+    step = steps(300, limit=7.0, termination="far")
     assert step.terminated is not None
     assert torch.equal(step.terminated, step.reward == 2)
     assert step.next_observation.max() == 7
@@ -139,7 +117,51 @@ def test_a_rule_ends_rollouts_and_sees_the_state_before_the_bounds(monkeypatch: 
 def test_without_a_termination_nothing_more_is_drawn() -> None:
     """The same seed gives the same rollouts as before there were terminations."""
     generator, again = (torch.Generator().manual_seed(0) for _ in range(2))
-    assert model().step(torch.zeros(5, 3), torch.zeros(5, 1), SeedGenerators([generator])).terminated is None
+    assert steps(5, generators=SeedGenerators([generator])).terminated is None
     torch.randint(3, (5,), generator=again)
     torch.randn(5, 4, generator=again)
     assert torch.equal(generator.get_state(), again.get_state())
+
+
+def test_the_penalty_without_a_unit_follows_the_rewards_scale() -> None:
+    """u does not change when all targets are measured in other units, and λu does with the reward's."""
+    model = without_head(ends_where_positive(3.0))
+    model = replace(model, bounds=replace(model.bounds, reward_low=-1e6, reward_high=1e6))
+    larger = replace(model, normaliser=replace(model.normaliser, target_scale=torch.tensor([7.0, 100.0])))
+    inputs = torch.randn(64, 2, generator=torch.Generator().manual_seed(0))
+    found = []
+    for one in (model, larger):
+        free, paid = (
+            PessimisticModel(one, uncertainty="standardised_difference", penalty=penalty).step(
+                inputs[:, :1], inputs[:, 1:], SeedGenerators.of([0], CPU)
+            )
+            for penalty in (0.0, 2.0)
+        )
+        mean = one.predict(inputs[:, :1], inputs[:, 1:])[0] / one.normaliser.target_scale
+        torch.testing.assert_close(paid.uncertainty, (mean - mean.mean(0)).square().sum(-1).sqrt().amax(0))
+        found.append((free.reward - paid.reward, paid.uncertainty))
+    torch.testing.assert_close(found[0][1], found[1][1])
+    torch.testing.assert_close(found[0][0], 2 * found[0][1])
+    torch.testing.assert_close(found[1][0], 200 * found[0][1], rtol=1e-3, atol=1e-3)
+
+
+DRAWS: dict[str, Callable[[SeedGenerators, int], Tensor]] = {
+    "randn": lambda generators, rows: generators.randn(rows, 3),
+    "rand": lambda generators, rows: generators.rand(rows),
+    "randint": lambda generators, rows: generators.randint(1000, rows, 2),
+    "exponential": lambda generators, rows: generators.exponential(rows, 3),
+}
+
+
+@pytest.mark.parametrize("kind", DRAWS)
+def test_a_seed_gets_what_it_gets_alone_whoever_is_beside_it(kind: str) -> None:
+    """The twin: with one generator for all, what the second seed gets depends on the first."""
+    draw = DRAWS[kind]
+    together = SeedGenerators.of([7, 8, 9], CPU)
+    generators = [SeedGenerators.of([seed], CPU) for seed in (7, 8, 9)]
+    for _ in range(2):
+        parts = draw(together, 12).chunk(3)
+        assert all(torch.equal(part, draw(alone, 4)) for part, alone in zip(parts, generators, strict=True))
+        assert not torch.equal(parts[0], parts[1])
+    shared = SeedGenerators([torch.Generator().manual_seed(8)] * 2)
+    assert not torch.equal(draw(shared, 8).chunk(2)[1], draw(SeedGenerators.of([8], CPU), 4))

@@ -110,56 +110,44 @@ def test_a_unit_more_moves_the_sum_by_at_most_the_sensitivity(value: float) -> N
         assert float(moved.norm()) == query.moments(COLUMNS).sensitivity, "the corner of the box, and a category"
 
 
-def test_one_unit_of_states_without_categories() -> None:
-    plain = ObservationColumns(2, (), discrete_actions=False)
+def test_one_unit_without_categories_and_categories_alone() -> None:
     bounds = Bounds(torch.zeros(2), torch.ones(2), torch.zeros(1), torch.ones(1), 0.0, 1.0)
-    source = Ragged([torch.full((1, 3), 0.25)], [torch.zeros(1, 4)])
-    query = StartQuery(plain, bounds)
-    states = query.model(query.total(source).double() / ONE).sample(10, torch.Generator().manual_seed(0))
+    query = StartQuery(ObservationColumns(2, (), discrete_actions=False), bounds)
+    total = query.total(Ragged([torch.full((1, 3), 0.25)], [torch.zeros(1, 4)]))
+    states = drawn(query.model(total.double() / ONE), 10)
     torch.testing.assert_close(states, torch.full((10, 2), 0.25), atol=2e-3, rtol=0)
 
-
-def test_all_categories_and_nothing_else() -> None:
     only = ObservationColumns(3, ((0, 3),), discrete_actions=True)
     bounds = Bounds(torch.zeros(3), torch.ones(3), torch.zeros(1), torch.ones(1), 0.0, 1.0, True)
-    source = Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8)
     query = StartQuery(only, bounds)
     assert query.moments(only).sensitivity == 1
-    states = query.model(query.total(source).double() / ONE / 8).sample(1000, torch.Generator().manual_seed(0))
+    total = query.total(Ragged([torch.eye(4)[[i % 2]] for i in range(8)], [torch.zeros(1, 5)] * 8))
+    states = drawn(query.model(total.double() / ONE / 8), 1000)
     assert states.mean(0).tolist() == pytest.approx([0.5, 0.5, 0], abs=0.05)
 
 
-def test_it_comes_back_from_its_file(tmp_path: Path) -> None:
-    model = model_of(units(50))
+def test_it_comes_back_from_its_file_and_a_broken_one_is_one_clear_error(tmp_path: Path) -> None:
+    model, file = model_of(units(50)), tmp_path / FILE
     model.save(tmp_path)
     again = StartModel.load(tmp_path, CPU)
     assert all(torch.equal(a, b) for a, b in zip(vars(model).values(), vars(again).values(), strict=True))
-    first = (tmp_path / FILE).read_bytes()
-    again.save(tmp_path)
-    assert (tmp_path / FILE).read_bytes() == first
-
-
-@pytest.mark.parametrize("damage", ["missing", "pickle", "more", "less", "shape", "nan", "probabilities", "kind"])
-def test_a_broken_file_is_one_clear_error(tmp_path: Path, damage: str) -> None:
-    model_of(units(50)).save(tmp_path)
-    file = tmp_path / FILE
-    tensors = load_file(file)
-    changes = {
-        "more": {"first_state": torch.zeros(5)},
-        "shape": {"mean": torch.zeros(4)},
-        "nan": {"mean": torch.full((5,), torch.nan)},
-        "probabilities": {"probabilities": torch.ones(5)},
-        "kind": {"mean": torch.zeros(5, dtype=torch.float64)},
-    }
-    if damage == "missing":
-        file.unlink()
-    elif damage == "pickle":
-        file.write_bytes(b"\x80\x04K\x01.")
-    elif damage == "less":
-        save_file({name: value for name, value in tensors.items() if name != "factor"}, file)
-    else:
-        save_file(tensors | changes[damage], file)
-    says = "set privacy.statistics.starts: true" if damage == "missing" else "not a model of first states"
-    with pytest.raises(PipelineError, match=rf"{FILE}.*{says}") as refused:
+    whole = load_file(file)
+    for change in (
+        {"first_state": torch.zeros(5)},
+        {"mean": torch.zeros(4)},
+        {"mean": torch.full((5,), torch.nan)},
+        {"probabilities": torch.ones(5)},
+        {"mean": torch.zeros(5, dtype=torch.float64)},
+        None,
+    ):
+        less = {name: value for name, value in whole.items() if name != "factor"}
+        save_file(whole | change if change else less, file)
+        with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
+            StartModel.load(tmp_path, CPU)
+    file.write_bytes(b"\x80\x04K\x01.")
+    with pytest.raises(PipelineError, match=rf"{FILE}.*not a model of first states"):
+        StartModel.load(tmp_path, CPU)
+    file.unlink()
+    with pytest.raises(PipelineError, match=r"set privacy.statistics.starts: true") as refused:
         StartModel.load(tmp_path, CPU)
     assert "\n" not in str(refused.value)

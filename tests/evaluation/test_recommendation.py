@@ -52,78 +52,59 @@ ANSWERS = PrivateEvaluation(
 )
 
 
-def test_a_gain_beyond_the_error_is_worth_a_trial() -> None:
-    """The least that a member says, not the mean of what they say."""
-    found = recommend(TODAY, CLONE, believed=True)
-    assert (found.answer, found.policy, found.gain, found.misfit) == ("trial", "models/policy", 6.0, 0.0)
-    assert "-80 [-84, -76]" in found.reason
-    assert recommend(TODAY, replace(CLONE, gains=(0.9, 40.0)), believed=True).answer == "keep", "two errors are 1"
-    loses = recommend(TODAY, replace(CLONE, gains=(-2.0, 40.0)), believed=True)
-    assert "the policy loses 2 against a clone of today's practice" in loses.reason
-
-
-def test_a_gain_must_beat_the_people_s_own_return_too() -> None:
-    """A clone worse than the people would make any policy look good."""
-    found = recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), believed=True)
-    assert (found.answer, found.gain) == ("keep", 0.5)
-
-
-def test_a_gain_where_the_model_is_less_sure_is_doubted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin is the rule that does not look at where the policy goes; a surer model earns nothing."""
-    doubted = replace(CLONE, doubt=2.0)
-    assert recommend(TODAY, doubted, believed=True).margin == pytest.approx(7.0)
-    assert recommend(TODAY, doubted, believed=True).answer == "keep"
-    assert recommend(TODAY, replace(CLONE, doubt=-9.0), believed=True).margin == pytest.approx(1.0)
-    monkeypatch.setattr(recommendation, "DOUBT_SHARE", 0.0)
-    assert recommend(TODAY, doubted, believed=True).answer == "trial"
-
-
-def test_a_clone_that_loses_is_not_released() -> None:
-    """As it is released it may be worth less than the actions that it draws."""
-    poor = replace(CLONE, gains=(0.5, 0.5), released=(-90.0, -90.0))
-    found = recommend(TODAY, poor, believed=True)
-    assert found.answer == "more_data"
-    assert "-90 for the clone as it would be released" in found.reason
-
-
 def far(distance: float) -> Clone:
+    """The model's value of today's practice lies so far above the people's own."""
     return replace(CLONE, as_drawn=(TODAY.high + distance,))
 
 
-def test_a_gain_that_the_model_s_misfit_explains_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The misfit counts against it, on either side; the twin is the rule that ignores it."""
-    for clone in (far(20.0), replace(CLONE, as_drawn=(TODAY.low - 20.0,))):
-        found = recommend(TODAY, clone, believed=True)
-        assert (found.answer, found.policy) == ("keep", "models/behaviour")
-        assert found.misfit == pytest.approx(20.0)
-        assert found.margin == pytest.approx(21.0)
-    monkeypatch.setattr(recommendation, "MISFIT_SHARE", 0.0)
-    assert recommend(TODAY, far(20.0), believed=True).answer == "trial"
+@pytest.mark.parametrize(
+    ("clone", "answer", "says"),
+    [
+        (CLONE, "trial", "-80 [-84, -76]"),
+        (replace(CLONE, gains=(0.9, 40.0)), "keep", "gains 0.9 over a clone of today's practice"),  # two errors are 1
+        (replace(CLONE, gains=(-2.0, 40.0)), "keep", "the policy loses 2 against a clone of today's practice"),
+        # A clone worse than the people would make any policy look good.
+        (replace(CLONE, policy=(-75.5, -60.0)), "keep", "gains 0.5 over the upper end of what people get today"),
+        (replace(CLONE, doubt=2.0), "keep", "asks for a gain above 7"),
+        (far(20.0), "keep", "asks for a gain above 21"),
+        (replace(CLONE, as_drawn=(TODAY.low - 20.0,)), "keep", "asks for a gain above 21"),
+        # As it is released a clone may be worth less than the actions that it draws.
+        (
+            replace(CLONE, gains=(0.5, 0.5), released=(-90.0, -90.0)),
+            "more_data",
+            "-90 for the clone as it would be released",
+        ),
+        (far(60.0), "more_data", "too far away"),
+        (replace(far(20.0), learned=False), "more_data", "no better than a constant"),
+        (None, "more_data", "No clone"),
+    ],
+)
+def test_a_gain_must_be_larger_than_what_is_known_to_be_wrong(clone: Clone | None, answer: str, says: str) -> None:
+    found = recommend(TODAY, clone, believed=True)
+    folder = {"trial": "models/policy", "keep": "models/behaviour", "more_data": None}
+    assert (found.answer, found.policy) == (answer, folder[answer])
+    assert says in found.reason
+    assert recommend(None, clone, believed=True).answer == "more_data"
 
 
-def test_a_wide_interval_of_today_s_return_is_no_misfit() -> None:
+def test_the_rule_is_what_doubts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The twins do not look at where the policy goes, or at the misfit. A surer model earns nothing."""
+    assert recommend(TODAY, CLONE, believed=True).gain == 6.0, "the least that a member says"
+    assert recommend(TODAY, replace(CLONE, doubt=-9.0), believed=True).margin == pytest.approx(1.0)
     assert recommend(replace(TODAY, low=-110.0, high=-50.0), far(20.0), believed=True).misfit == 0.0
+    for constant, clone in (("DOUBT_SHARE", replace(CLONE, doubt=2.0)), ("MISFIT_SHARE", far(20.0))):
+        monkeypatch.setattr(recommendation, constant, 0.0)
+        assert recommend(TODAY, clone, believed=True).answer == "trial"
 
 
 def test_a_model_that_is_not_to_be_believed_recommends_no_policy() -> None:
-    """What speaks for the clone is then the public actions alone."""
+    """The public actions alone speak for the clone then."""
     found = recommend(TODAY, CLONE, believed=False)
     assert (found.answer, found.policy) == ("keep", "models/behaviour")
     assert "not to believe the model" in found.reason
     for learned in (False, None):
         found = recommend(TODAY, replace(CLONE, learned=learned), believed=False)
         assert (found.answer, found.policy) == ("more_data", None)
-
-
-@pytest.mark.parametrize(
-    ("clone", "says"),
-    [(far(60.0), "too far away"), (replace(far(20.0), learned=False), "no better than a constant"), (None, "No clone")],
-)
-def test_what_cannot_be_believed_needs_more_data(clone: Clone | None, says: str) -> None:
-    found = recommend(TODAY, clone, believed=True)
-    assert (found.answer, found.policy) == ("more_data", None)
-    assert says in found.reason
-    assert recommend(None, CLONE, believed=True).answer == "more_data"
 
 
 def test_the_answers_are_read_as_they_are() -> None:
@@ -146,11 +127,3 @@ def test_a_trial_says_where_random_actions_are_worth_more_in_the_model() -> None
 
     assert "random actions are worth more, -60 against -70" in reason(-60.0)
     assert "random" not in reason(-90.0)
-
-
-def test_the_reason_names_what_the_policy_is_compared_with() -> None:
-    """A wide interval of today's return is not a loss against today's practice."""
-    assert (
-        "over the upper end of what people get today"
-        in recommend(TODAY, replace(CLONE, policy=(-75.5, -60.0)), believed=True).reason
-    )

@@ -1,5 +1,7 @@
+"""Returns in the environment are those of the obvious loop, and what does not fit is refused."""
+
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import gymnasium
@@ -25,55 +27,12 @@ def one_by_one(environment: str, policy: DeterministicPolicy, episodes: int, see
             observation, _ = env.reset(seed=start)
             ended = False
             while not ended:
-                everyone = torch.as_tensor(observation).expand(policy.policies, 1, -1)
-                observation, reward, terminated, truncated, _ = env.step(policy.act(everyone)[p, 0].numpy())
+                action = policy.act(torch.as_tensor(observation).expand(policy.policies, 1, -1))[p, 0].numpy()
+                chosen = int(action.argmax()) if policy.discrete_actions else action
+                observation, reward, terminated, truncated, _ = env.step(chosen)
                 totals[p, e] += float(reward)
                 ended = terminated or truncated
     return totals
-
-
-def test_time_limited_episodes_equal_the_obvious_loop() -> None:
-    policy = random_policy(2, 3, 2.0)
-    found = episode_returns("Pendulum-v1", policy, 3, seed=11)
-    assert found.shape == (2, 3)
-    np.testing.assert_allclose(found, one_by_one("Pendulum-v1", policy, 3, seed=11), rtol=1e-3)
-
-
-@pytest.mark.parametrize(
-    "at_once", [1, 6, 7, 256]
-)  # less than one episode of each policy; all of one; uneven; everything
-def test_episodes_that_end_early_count_once_however_they_are_batched(
-    countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
-    policy = random_policy(3, 2, 1.0)
-    found = episode_returns(countdown, policy, 10, seed=4)
-    np.testing.assert_allclose(found, one_by_one(countdown, policy, 10, seed=4), rtol=1e-5)
-    assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
-
-
-def test_policies_meet_the_same_starts_and_episodes_meet_different_ones() -> None:
-    alike = DeterministicPolicy.stacked([random_policy(1, 3, 2.0)] * 2)
-    found = episode_returns("Pendulum-v1", alike, 4, seed=0)
-    np.testing.assert_allclose(found[0], found[1], rtol=1e-6)
-    assert len(np.unique(found[0])) == 4
-
-
-def test_the_seed_fixes_the_starts_and_more_episodes_keep_the_first(countdown: str) -> None:
-    policy = random_policy(1, 2, 1.0)
-    few, many = (episode_returns(countdown, policy, episodes, seed=1) for episodes in (5, 40))
-    np.testing.assert_array_equal(few, many[:, :5])
-    assert not np.array_equal(many, episode_returns(countdown, policy, 40, seed=2))
-
-
-def test_an_unknown_environment_is_named() -> None:
-    with pytest.raises(PipelineError, match=r"environment 'Pendulums-v1': Gymnasium cannot build it"):
-        episode_returns("Pendulums-v1", random_policy(1, 3, 2.0), 2, seed=0)
-
-
-def test_a_policy_for_other_spaces_is_refused(countdown: str) -> None:
-    with pytest.raises(PipelineError, match=r"shape \(2,\) and actions of shape \(1,\), the .* shape \(3,\)"):
-        episode_returns(countdown, random_policy(1, 3, 2.0), 2, seed=0)
 
 
 def discrete_policy(policies: int, observation_size: int, actions: int) -> DeterministicPolicy:
@@ -91,69 +50,79 @@ def discrete_policy(policies: int, observation_size: int, actions: int) -> Deter
     )
 
 
-def test_discrete_actions_are_the_environments_own_numbers() -> None:
-    """CartPole, one policy and one episode at a time, by the obvious loop."""
-    policy = discrete_policy(3, 4, 2)
-    found = episode_returns("CartPole-v1", policy, 4, seed=5)
-    env = gymnasium.make("CartPole-v1")
-    for p in range(3):
-        for e, start in enumerate(np.random.SeedSequence(5).generate_state(4).tolist()):
-            observation, _ = env.reset(seed=start)
-            total, ended = 0.0, False
-            while not ended:
-                onehot = policy.act(torch.as_tensor(observation).expand(3, 1, -1))[p, 0]
-                observation, reward, terminated, truncated, _ = env.step(int(onehot.argmax()))
-                total, ended = total + float(reward), terminated or truncated
-            assert found[p, e] == total
+@pytest.mark.parametrize(
+    ("environment", "policy", "tolerance"),
+    [("Pendulum-v1", random_policy(2, 3, 2.0), 1e-3), ("CartPole-v1", discrete_policy(3, 4, 2), 0.0)],
+)
+def test_returns_equal_the_obvious_loop(environment: str, policy: DeterministicPolicy, tolerance: float) -> None:
+    found = episode_returns(environment, policy, 4, seed=5)
+    np.testing.assert_allclose(found, one_by_one(environment, policy, 4, seed=5), rtol=tolerance)
     assert len(np.unique(found)) > 2
+    alike = DeterministicPolicy.stacked([policy.one(0)] * 2)
+    same = episode_returns(environment, alike, 4, seed=0)
+    np.testing.assert_allclose(same[0], same[1], rtol=1e-6)  # policies meet the same starts
+
+
+@pytest.mark.parametrize("at_once", [1, 7, 256])  # less than one episode of each policy; uneven; everything
+def test_episodes_that_end_early_count_once_however_they_are_batched(
+    countdown: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(returns, "_ENVIRONMENTS_AT_ONCE", at_once)
+    policy = random_policy(3, 2, 1.0)
+    found = episode_returns(countdown, policy, 10, seed=4)
+    np.testing.assert_allclose(found, one_by_one(countdown, policy, 10, seed=4), rtol=1e-5)
+    assert len(np.unique(np.round(found[0]))) > 2  # episodes of several lengths took part
+    np.testing.assert_array_equal(episode_returns(countdown, policy, 5, seed=4), found[:, :5])
+    assert not np.array_equal(found, episode_returns(countdown, policy, 10, seed=2))
 
 
 @pytest.mark.parametrize(
     ("environment", "policy", "says"),
     [
+        ("Pendulums-v1", random_policy(1, 3, 2.0), r"environment 'Pendulums-v1': Gymnasium cannot build it"),
+        ("Pendulum-v1", random_policy(1, 2, 2.0), r"shape \(3,\) and actions of shape \(1,\), the .* shape \(2,\)"),
         ("CartPole-v1", random_policy(1, 4, 1.0), r"2 discrete actions, the policy .* actions of shape \(1,\)"),
         ("CartPole-v1", discrete_policy(1, 4, 3), "2 discrete actions, the policy .* 3 discrete actions"),
         ("Pendulum-v1", discrete_policy(1, 3, 2), r"actions of shape \(1,\), the policy .* 2 discrete actions"),
     ],
 )
-def test_a_policy_for_other_actions_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
+def test_a_policy_of_another_environment_is_refused(environment: str, policy: DeterministicPolicy, says: str) -> None:
     with pytest.raises(PipelineError, match=says):
         episode_returns(environment, policy, 2, seed=0)
 
 
 class Endless(Countdown):
-    """Nothing ends it."""
-
     def step(self, action: Vector) -> tuple[Vector, float, bool, bool, dict[str, Any]]:
         self.time += 1
         return self._observation(), 1.0, False, False, {}
 
 
+class Parts(Countdown):
+    """A dict observation, which is flattened in the order of the space's keys."""
+
+    observation_space = Dict(b=Box(-np.inf, np.inf, (1,), np.float32), a=Discrete(3))  # type: ignore[assignment]
+
+    def _observation(self) -> dict[str, Any]:  # type: ignore[override]
+        return {"a": 1, "b": np.array([self.time], dtype=np.float32)}
+
+
 @pytest.fixture
-def endless() -> Iterator[str]:
-    gymnasium.register("Endless-v0", Endless)
-    yield "Endless-v0"
-    del gymnasium.registry["Endless-v0"]
+def registered() -> Iterator[Callable[..., str]]:
+    def register(kind: type, **settings: Any) -> str:
+        gymnasium.register("Odd-v0", kind, **settings)
+        return "Odd-v0"
+
+    yield register
+    del gymnasium.registry["Odd-v0"]
 
 
-def test_an_environment_without_an_end_takes_the_datasets_horizon_or_is_refused(endless: str) -> None:
-    policy = random_policy(1, 2, 1.0)
+def test_an_environment_without_an_end_takes_the_datasets_horizon_or_is_refused(registered: Callable[..., str]) -> None:
+    endless, policy = registered(Endless), random_policy(1, 2, 1.0)
     assert episode_returns(endless, policy, 3, seed=0, limit=17).tolist() == [[17.0] * 3]
-    with pytest.raises(PipelineError, match=r"'Endless-v0': its episodes have no step limit.*horizon"):
+    with pytest.raises(PipelineError, match=r"'Odd-v0': its episodes have no step limit.*horizon"):
         episode_returns(endless, policy, 3, seed=0)
 
 
-def test_a_dict_observation_is_flattened_as_the_data_were() -> None:
-    """In the order of the space's keys, like everywhere."""
-
-    class Parts(Countdown):
-        observation_space = Dict(b=Box(-np.inf, np.inf, (1,), np.float32), a=Discrete(3))  # type: ignore[assignment]
-
-        def _observation(self) -> dict[str, Any]:  # type: ignore[override]
-            return {"a": 1, "b": np.array([self.time], dtype=np.float32)}
-
-    gymnasium.register("Parts-v0", Parts, max_episode_steps=5)
-    try:
-        assert episode_returns("Parts-v0", random_policy(1, 4, 1.0), 2, seed=0).shape == (1, 2)
-    finally:
-        del gymnasium.registry["Parts-v0"]
+def test_a_dict_observation_is_flattened_as_the_data_were(registered: Callable[..., str]) -> None:
+    parts = registered(Parts, max_episode_steps=5)
+    assert episode_returns(parts, random_policy(1, 4, 1.0), 2, seed=0).shape == (1, 2)

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.model_value import Clone, ModelBased
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.results import GAIN
 from primorl.evaluation.survival import PublicTrajectories, public_return_bounds
-from tests.evaluation.private.conftest import Chain, model, problem
+from tests.evaluation.private.conftest import model, payers, problem
 
 MODEL = model([0.5, 0.9], [1.0, 1.0])
 HALVES = torch.tensor([1.0, 0.5, 0.25, 0.125, 0.0], dtype=torch.float64)
@@ -29,17 +28,6 @@ def trajectories(
         torch.tensor(weight or [1.0] * count, dtype=torch.float64),
         torch.zeros(count, max(lengths), dtype=torch.float64),
     )
-
-
-class Cut(Chain):
-    """A chain whose trajectories are cut after ``lengths[u]`` steps: one a unit."""
-
-    def __init__(self, lengths: Tensor, pay: float) -> None:
-        super().__init__(len(lengths), pay, noise=0.0)
-        self.own = lengths
-
-    def lengths(self, units: Tensor) -> Tensor:
-        return self.own[units]
 
 
 def geometric(units: int, horizon: int = 5) -> Tensor:
@@ -68,10 +56,10 @@ def test_terminations_are_no_cut() -> None:
 
 
 def test_public_trajectories_are_read_as_they_are() -> None:
-    found = PublicTrajectories.of(Chain(3, 1.0, length=4))  # of 1, 2 and 3 trajectories
+    found = PublicTrajectories.of(payers(3, 1.0, length=4))  # of 1, 2 and 3 trajectories
     assert found.length.tolist() == [4] * 6
     torch.testing.assert_close(found.weight.sum(), torch.tensor(3.0, dtype=torch.float64))
-    rows = Episodes.read(Chain(3, 1.0, length=4), torch.arange(3))
+    rows = payers(3, 1.0, length=4).episodes()
     torch.testing.assert_close(found.reward.sum(), rows.reward.where(rows.own, 0.0).sum())
 
 
@@ -90,7 +78,8 @@ def test_rollouts_weigh_steps_as_recordings_have_them() -> None:
 
 def test_corrections_by_cut_recordings_find_the_value_of_cut_recordings() -> None:
     """Q̂ and the rows' own continuation agree: the temporal differences of rows that are cut have mean zero."""
-    asked, rows = ended(), Episodes.read(Cut(geometric(20_000), 0.5), torch.arange(20_000))
+    cut = replace(payers(20_000, 0.5, noise=0.0), rows=geometric(20_000))  # one trajectory a unit
+    asked, rows = ended(), cut.episodes()
     public = ModelQ(asked, 8, 64)
     fitted = public.fit()
     starts = public.at_starts(fitted)

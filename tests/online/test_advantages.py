@@ -2,8 +2,7 @@
 
 import torch
 
-from primorl.online.advantages import generalised_advantages, normalised, own_baseline, returns_to_go
-from primorl.online.returns import own_mean
+from primorl.online.advantages import generalised_advantages, normalised, own_baseline, own_mean, returns_to_go
 from primorl.online.trajectories import Trajectories
 from tests.online.cohorts import USERS, met, network
 

@@ -52,7 +52,7 @@ def test_all_users_at_once_are_one_after_the_other(bound: float) -> None:
     values = begun(UPDATE, SHAPE) | {RELEASED: torch.zeros(SHAPE.parameters)}
     advantages = normalised(torch.randn(USERS, data.steps, generator=torch.Generator().manual_seed(0)), data.valid)
 
-    found = UPDATE.local_updates(SHAPE, values, data, advantages, UPDATE._schedule(data.steps, 3), bound)
+    found = UPDATE.local_updates(SHAPE, values, data, advantages, UPDATE.schedule(data.steps, 3), bound)
 
     torch.testing.assert_close(found, reference(UPDATE, SHAPE, values, data, advantages, bound), atol=2e-5, rtol=1e-3)
     assert torch.linalg.vector_norm(found, dim=1).max() > (0.04 if bound < 1 else 0.1)

@@ -6,15 +6,15 @@ from torch import Tensor
 
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort, online_plan
-from primorl.online.natural_gradient import (
+from primorl.online.policy_optimisation import (
+    FromReturns,
     NaturalGradientByChoice,
     NaturalGradientByDescent,
     NaturalGradientByStatistics,
+    Rebel,
     predictions,
     step_scores,
 )
-from primorl.online.rebel import Rebel
-from primorl.online.returns import FromReturns
 from primorl.online.trajectories import Trajectories
 from tests.online.cohorts import USERS, begun, met, network, recorded
 

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import math
 import shutil
-from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,21 +18,15 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.epsilon import spent, training_event
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.setup import clone_work, cloning
-from primorl.setup.accounts import project_ledger
-from primorl.setup.losses import losses
-from primorl.setup.next_charges import check_all_fits
+from primorl.setup import clone_work
 from primorl.setup.partitions import Partitions
-from primorl.setup.planning import make_plan
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.cloning import CloningSetup
-from primorl.training.engine_version import ENGINE_VERSION
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.settings import LEAST_UNITS
-from tests.pipeline.test_train_model_resumption import KilledError, dying
+from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
-from tests.trajectories.builders import INFO, episode, snapshot
+from tests.pipeline.training_project import charged, watch_private, with_changes
+from tests.trajectories.builders import INFO, snapshot
 
 FOLDER = Path("models/behaviour")
 EPSILON, DELTA = 2.0, 1e-3
@@ -46,7 +39,7 @@ def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
     monkeypatch.setattr(clone_work, "ROUNDS", 4)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
-    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(pooled, "_POOLED", dataclasses.replace(pooled._POOLED, max_epochs=3))
     return with_changes(data, behaviour={"target_epsilon": EPSILON})
 
 
@@ -116,23 +109,17 @@ def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Param
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
-@pytest.mark.parametrize("constant", ["ROUNDS", "LOCAL"])
-def test_a_version_with_other_constants_charges_nobody_again(
-    asked: Params, monkeypatch: pytest.MonkeyPatch, constant: str
-) -> None:
+def test_a_version_with_other_constants_charges_nobody_again(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """It refuses to go on with another plan, too. Twin: another ε, δ, network or draw is other work."""
     partitions = Partitions.open(Path("data/partitions"))
 
     def prepared(params: Params) -> tuple[str, str]:
-        setup = cloning.cloning_setup(params, partitions.manifest, partitions.public)
-        return cloning.CLONING.identity(params, partitions), setup.digest
+        setup = clone_work.cloning_setup(params, partitions.manifest, partitions.public)
+        return clone_work.CLONING.identity(params, partitions), setup.digest
 
     identity, digest = prepared(asked)
-    local = dataclasses.replace(cloning.LOCAL, learning_rate=0.9)
-    other = {"ROUNDS": 5, "LOCAL": local, "LOCAL_FROM_PUBLIC": local}
     with monkeypatch.context() as patched:
-        for name in (name for name in other if name.startswith(constant)):
-            patched.setattr(clone_work if name == "ROUNDS" else cloning, name, other[name])
+        patched.setattr(clone_work, "ROUNDS", 5)
         assert prepared(asked)[0] == identity
         assert prepared(asked)[1] != digest
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 1.0)
@@ -147,55 +134,12 @@ def test_a_version_with_other_constants_charges_nobody_again(
     assert len({identity, *found}) == 6
 
 
-def test_a_killed_clone_is_taken_up_and_costs_nothing_more(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, 3)
-        with pytest.raises(KilledError):
-            cloned(asked)
-    assert [charge.state for charge in charged(asked)] == ["reserved"]
-    assert not FOLDER.exists()
-    cloned(asked)
-    assert [charge.state for charge in charged(asked)] == ["committed"]
-    assert BehaviourConfig.read(FOLDER).rounds == 3, "the round that died is spent"
-
-
-def test_model_and_clone_are_two_charges_of_the_same_people(asked: Params) -> None:
-    trained(asked)
-    cloned(asked)
-    assert [charge.stage for charge in charged(asked)] == ["train_model", "clone_behaviour"]
-    both = statement()["spent_on_dataset"]
-    assert both["charges"] == 2
-    assert both["epsilon"] > max(charge.epsilon for charge in charged(asked) if charge.epsilon is not None)
-
-
 def test_a_budget_that_the_clone_exceeds_refuses_it(asked: Params) -> None:
     tight = with_changes(asked, privacy={"budget": {"epsilon": 1.0, "delta": DELTA}})
     with pytest.raises(PipelineError, match=r"with clone_behaviour it would be .*behaviour\.target_epsilon"):
         cloned(tight)
     assert not charged(asked)
     assert not FOLDER.exists()
-
-
-def test_a_lost_ledger_is_noticed_by_the_clone(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the folder, and by ``dvc.lock`` where DVC took the folder away; the twin is the ledger itself."""
-    cloned(asked)
-    (charge,) = charged(asked)
-    assert [loss.charge for loss in losses(None)] == [charge.id]
-    with closing(project_ledger(asked)) as ledger:
-        assert not losses(ledger)
-    recorded = (FOLDER / "privacy.json").read_text(encoding="utf-8")
-    shutil.rmtree(FOLDER)
-    monkeypatch.setattr(
-        "primorl.setup.losses.recorded_file", lambda output, name=None: recorded if output == FOLDER else None
-    )
-    assert [(loss.charge, loss.file) for loss in losses(None)] == [(charge.id, f"dvc.lock ({FOLDER}/privacy.json)")]
-
-
-@pytest.mark.parametrize("variant", ["no_privacy", "no_clip"])
-def test_variants_without_a_guarantee_say_so(asked: Params, variant: str) -> None:
-    cloned(with_changes(asked, dynamics={"variant": variant}))
-    assert statement()["private"] is False
-    assert [charge.epsilon for charge in charged(asked)] == [None]
 
 
 def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,16 +168,16 @@ def test_a_clone_costs_what_was_asked_for() -> None:
 @pytest.mark.parametrize(("units", "expected"), [(100_000, 0.2), (3_000, 0.1059), (300, 0.01059)])
 def test_the_clip_shrinks_where_noise_would_carry_the_weights_away(units: int, expected: float) -> None:
     """By d = 2,457, T = 40, β = 0.9 and z = 13.55: the walk z C √(dT) / (qK (1 - β)) is 5 at most."""
-    norm = cloning.clipping_norm(2457, units, 13.55)
+    norm = clone_work.clipping_norm(2457, units, 13.55)
     walk = 13.55 * norm * math.sqrt(2457 * 40) / (0.3 * units) / (1 - 0.9)
     assert walk <= 5.001
     assert norm == expected
-    assert cloning.clipping_norm(2457, units, 0.0) == 0.2
+    assert clone_work.clipping_norm(2457, units, 0.0) == 0.2
 
 
 def setup_of(params: Params) -> tuple[CloningSetup, Partitions]:
     partitions = Partitions.open(Path("data/partitions"))
-    return cloning.cloning_setup(params, partitions.manifest, partitions.public), partitions
+    return clone_work.cloning_setup(params, partitions.manifest, partitions.public), partitions
 
 
 def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
@@ -243,49 +187,8 @@ def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked:
     judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
     losses = judge.compare(setup.initial_weights(), setup.first_weights())
     assert losses.final < losses.initial - 0.01
-    assert setup.local == cloning.LOCAL_FROM_PUBLIC
-    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
-
-
-@pytest.mark.parametrize(("public", "normaliser"), [(LEAST_UNITS - 1, "public"), (LEAST_UNITS, "bounds")])
-def test_rounds_begin_with_random_weights_where_no_start_can_be_made(
-    asked: Params, public: int, normaliser: str
-) -> None:
-    """Of too few public units, or without a normaliser of theirs."""
-    shutil.rmtree("data/partitions")
-    write_partitions([episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(public)])
-    setup, partitions = setup_of(
-        with_changes(
-            asked, privacy={"statistics": {"normaliser": normaliser, "starts": False, "noise_multiplier": 14.0}}
-        )
-    )
-    assert setup.start is None
-    assert setup.local == cloning.LOCAL
-    assert setup.plan.clip == cloning.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA).clip
-
-
-def test_a_network_as_it_always_was_stays_out_of_the_identity(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """So what was paid for before there was a choice is restored; the twin: another network is part of it."""
-    seen: list[dict[str, Any]] = []
-    dumps = json.dumps
-
-    def spying(content: Any, **options: Any) -> str:
-        seen.append(content)
-        return dumps(content, **options)
-
-    partitions = Partitions.open(Path("data/partitions"))
-    with monkeypatch.context() as patched:
-        patched.setattr(json, "dumps", spying)
-        cloning.CLONING.identity(asked, partitions)
-        cloning.CLONING.identity(with_changes(asked, behaviour={"hidden": [8]}), partitions)
-    first, second = ({"network"} & set(content) for content in seen if "stage" in content)
-    assert (first, second) == (set(), {"network"})
-
-
-@pytest.mark.parametrize("bounds", [(-5.0, 1000.0), (-200.0, -150.0), (1.0, -1.0)])
-def test_bounds_of_a_spread_that_no_clone_can_have_are_refused(asked: Params, bounds: tuple[float, float]) -> None:
-    with pytest.raises(PipelineError, match=r"behaviour\.log_variance_bounds"):
-        with_changes(asked, behaviour={"log_variance_bounds": list(bounds)})
+    assert setup.local == clone_work.LOCAL_FROM_PUBLIC
+    assert setup.plan.clip == clone_work.clone_plan(setup.architecture, partitions.manifest, 1.0, DELTA, walk=0.3).clip
 
 
 def test_a_network_whose_noise_leaves_no_clip_is_refused_before_the_charge(
@@ -304,19 +207,3 @@ def test_a_spread_of_discrete_actions_is_refused(asked: Params) -> None:
     clone_work.check_actions(asked, manifest)
     with pytest.raises(PipelineError, match=r"log_variance_bounds: found \[-5.0, -4.0\], .* discrete"):
         clone_work.check_actions(with_changes(asked, behaviour={"log_variance_bounds": [-5.0, -4.0]}), manifest)
-
-
-def test_a_clone_that_cannot_be_made_is_refused_before_the_model_is_charged(
-    asked: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: the same data without a clone."""
-
-    def refuse(*_: object) -> None:
-        raise PipelineError("no clone of these actions")
-
-    monkeypatch.setattr(clone_work, "check_actions", refuse)
-    partitions = Partitions.open(Path("data/partitions"))
-    with pytest.raises(PipelineError, match="no clone of these actions"):
-        check_all_fits(asked, make_plan(asked, partitions.manifest), partitions)
-    without = dataclasses.replace(asked, behaviour=dataclasses.replace(asked.behaviour, target_epsilon=None))
-    check_all_fits(without, make_plan(without, partitions.manifest), partitions)

@@ -16,16 +16,15 @@ from primorl.config.params import Params
 from primorl.dynamics.config import Variant
 from primorl.evaluation import episode
 from primorl.evaluation.returns import episode_returns
-from primorl.evaluation.table import text
-from primorl.evaluation.wording import account
+from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy, save
 from primorl.privacy.statement import ProfilePoint
 from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.paths import MANIFEST, PRIVATE_EVALUATION
-from primorl.setup.behaviour_files import write_nothing
 from primorl.setup.evaluation_files import nothing_asked
+from primorl.setup.model_files import write_nothing
 from primorl.tracking import RUN_TAGS, stage_run
 from primorl.tracking.registry import CHAMPION, LATEST
 from primorl.trajectories.storage.manifest import Manifest
@@ -37,7 +36,6 @@ from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
 PUBLIC = table(episodes(3), names=["p0", "p1", "p2"])
 
@@ -57,7 +55,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     write_json(Path("models/dynamics/privacy.json"), STATEMENT)
     write_nothing(Path("models/behaviour"))
     write_partitions(table(episodes(9)), PUBLIC)
-    nothing_asked(chosen(), Manifest.load(Path("data/partitions/manifest.json"))).write(PRIVATE_EVALUATION)
+    nothing_asked(chosen()).write(PRIVATE_EVALUATION)
     return tmp_path
 
 
@@ -142,32 +140,24 @@ def test_a_statement_of_another_model_or_without_its_clone_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    "edit",
-    [
-        {"unit": "hospital"},
-        {"units": 9999},
-        {"public_units": 7},
-        {"dataset_fingerprint": "ab" * 32},
-        {"public_assumptions": []},
-        {"attacks": []},
-        {"epsilon": 3.0},
-    ],
-    ids=lambda edit: next(iter(edit)),
-)
-def test_a_statement_that_says_something_else_than_its_model_s_is_refused(edit: dict[str, Any]) -> None:
-    """Twin: as the model's, it is taken; and what the model admits must be admitted of the policy."""
-    run(chosen())
-    write_json(Path("models/policy/privacy.json"), STATEMENT | edit)
-    with pytest.raises(PipelineError, match=f"{next(iter(edit))}: not that of models/dynamics/privacy.json"):
-        run(chosen())
-    write_json(Path("models/policy/privacy.json"), STATEMENT)
-    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
-        write_json(Path("models/dynamics/privacy.json"), STATEMENT | admitted)
-        with pytest.raises(PipelineError, match=r"not that of models/dynamics/privacy\.json"):
+def test_a_statement_that_says_something_else_than_its_model_s_is_refused() -> None:
+    """What the model admits must be admitted of the policy, too."""
+    policy, model = Path("models/policy/privacy.json"), Path("models/dynamics/privacy.json")
+    edits: list[dict[str, Any]] = [
+        *({"unit": "hospital"}, {"units": 9999}, {"public_units": 7}, {"dataset_fingerprint": "ab" * 32}),
+        *({"public_assumptions": []}, {"attacks": []}, {"epsilon": 3.0}),
+    ]
+    for edit in edits:
+        write_json(policy, STATEMENT | edit)
+        with pytest.raises(PipelineError, match=f"{next(iter(edit))}: not that of {model}"):
             run(chosen())
-    Path("models/dynamics/privacy.json").unlink()
-    with pytest.raises(PipelineError, match=r"models/dynamics/privacy\.json: "):
+    write_json(policy, STATEMENT)
+    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
+        write_json(model, STATEMENT | admitted)
+        with pytest.raises(PipelineError, match=f"not that of {model}"):
+            run(chosen())
+    model.unlink()
+    with pytest.raises(PipelineError, match=f"{model}: "):
         run(chosen())
 
 
@@ -214,20 +204,6 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "public_return_mean": pytest.approx(PUBLIC["reward"].to_numpy().sum() / 3),
         "public_trajectories": 3,
     }
-
-
-@pytest.mark.usefixtures("project")
-def test_the_curve_has_a_row_an_epoch_and_the_figure_is_a_picture() -> None:
-    run(chosen())
-    rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
-    assert [row["epoch"] for row in rows] == ["1", "2", "3"]
-    assert {row["normalized_score"] for row in rows} == {""}
-    for row, policy, count in zip(rows, EPOCHS, (2, 2, 5), strict=True):  # the last epoch's is the final policy
-        expected = episode_returns("Pendulum-v1", policy, count, seed=9).mean()
-        assert float(row["return_mean"]) == pytest.approx(expected, rel=1e-3)
-        assert float(row["return_low"]) < float(row["return_mean"]) < float(row["return_high"])
-    assert Path("plots/return.png").read_bytes().startswith(b"\x89PNG")
-    assert read_json(Path("metrics/summary.json"))["normalized_score"] is None
 
 
 def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
@@ -382,46 +358,6 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
-@pytest.mark.usefixtures("project")
-def test_a_list_of_one_seed_has_the_interval_of_its_episodes() -> None:
-    run(chosen())
-    plain = read_json(Path("metrics/summary.json"))
-    place_seeds({4: EPOCHS})
-    run(chosen())
-    listed = read_json(Path("metrics/summary.json"))
-    assert listed["seeds"] == [4]
-    assert {key: listed[key] for key in ("return_mean", "return_ci95")} == {
-        key: plain[key] for key in ("return_mean", "return_ci95")
-    }
-    assert not {"seeds", "by_seed"} & set(plain)
-
-
-@pytest.mark.usefixtures("project")
-def test_a_seed_without_its_policy_is_named() -> None:
-    place_seeds(SEEDS)
-    shutil.rmtree("models/policy/seeds/7")
-    with pytest.raises(PipelineError, match=r"seeds/7/config\.json"):
-        run(chosen())
-
-
-@pytest.mark.usefixtures("project")
-def test_a_void_statement_is_called_void() -> None:
-    for folder in ("policy", "dynamics"):
-        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
-    run(chosen())
-    assert "ε = 1.19, δ = 1e-05 per trajectory — VOID: noise is seeded" in text(read_json(Path("metrics/summary.json")))
-
-
-@pytest.mark.usefixtures("project")
-def test_a_failure_leaves_the_last_good_results() -> None:
-    run(chosen())
-    before = {file: file.read_bytes() for file in (evaluate.SUMMARY, evaluate.CURVES, evaluate.FIGURE)}
-    Path("models/policy/policy.safetensors").write_bytes(b"broken")
-    with pytest.raises(PipelineError, match=r"policy\.safetensors"):
-        run(chosen())
-    assert {file: file.read_bytes() for file in before} == before
-
-
 def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) -> None:
     manifest = Path("data/partitions/manifest.json")
     write_json(manifest, read_json(manifest) | {"horizon": 7})
@@ -430,47 +366,7 @@ def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) ->
     assert read_json(Path("metrics/summary.json"))["return_mean"] == pytest.approx(expected, rel=1e-3)
 
 
-def test_the_summary_fits_on_a_screen() -> None:
-    lines = text(
-        STATEMENT
-        | {
-            "dataset": "pendulum-replay",
-            "env_id": "Pendulum-v1",
-            "variant": "private",
-            "seed": 0,
-            "return_mean": -151.23,
-            "return_ci95": [-170.0, -130.0],
-            "normalized_score": 899.2,
-            "episodes": 100,
-            "seconds": {"collect": 60.2, "evaluate": 4.0},
-        }
-    ).splitlines()
-    assert lines == [
-        "dataset  pendulum-replay (Pendulum-v1), 2970 private units",
-        "variant  private, seed 0",
-        "privacy  of the policy: ε = 1.19, δ = 1e-05 per trajectory",
-        "spent    in all: ε = 2.5, δ = 1e-05 in 3 charges when the model was made "
-        "(ε = 2.25 if all settings were fixed beforehand)",
-        "return   -151.2  95% interval [-170, -130], 100 episodes",
-        "score    899.2",
-        "time     64 s: collect 60, evaluate 4",
-    ]
-
-
-def test_the_account_is_rounded_up_and_says_when_nothing_is_guaranteed_any_more() -> None:
-    spent = {"epsilon": 1.2301, "epsilon_fixed": 1.2301, "delta": 1e-5, "charges": 1}
-    assert account({"spent_on_dataset": spent}) == "ε = 1.24, δ = 1e-05 in 1 charge when the model was made"
-    unlimited = {"spent_on_dataset": spent | {"epsilon": None, "charges": 2}}
-    assert account(unlimited) == "no guarantee left: a run without one is among 2 charges"
-
-
 def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
     """A private policy must not be reported as another variant's, nor the other way round."""
     with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
         evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]
-
-
-def test_a_statement_without_its_keys_is_refused(project: Path) -> None:
-    write_json(Path("models/policy/privacy.json"), {"format": 3, "private": True})
-    with pytest.raises(PipelineError, match=r"privacy.json: not as declared: accountant .missing."):
-        evaluate.body(chosen(), FakeRun())  # type: ignore[arg-type]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from primorl.evaluation.private.results import Answer, PrivateEvaluation
-from primorl.evaluation.table import text
+from primorl.evaluation.wording import text
 from primorl.privacy.statement import SpentOnDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import file_sha256, read_json
@@ -88,12 +88,3 @@ def test_answers_about_another_model_or_policy_are_refused(answers: PrivateEvalu
         run(chosen())
     assert "\n" not in str(refused.value)
     assert not Path("metrics/summary.json").exists()
-
-
-@pytest.mark.usefixtures("project")
-def test_where_nothing_was_asked_the_statement_s_account_stands() -> None:
-    """The twin: no key of an evaluation, and the account of the model."""
-    run(chosen())
-    summary = read_json(Path("metrics/summary.json"))
-    assert not {"private_evaluation", "model_verdict"} & set(summary)
-    assert summary["spent_on_dataset"] == STATEMENT["spent_on_dataset"]

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from matplotlib.axes import Axes
-from mlflow.tracking import MlflowClient
 
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
-from primorl.evaluation.table import text
+from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError
@@ -25,7 +23,7 @@ from primorl.project.paths import PUBLIC as PUBLIC_FOLDER
 from primorl.setup.evaluation_problem import evaluation_problem
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
-from tests.pipeline.test_evaluate import EPOCHS, PUBLIC, SEEDS, chosen, place_seeds, project, run
+from tests.pipeline.test_evaluate import EPOCHS, PUBLIC, chosen, project, run
 from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
@@ -125,43 +123,6 @@ def test_rollouts_end_as_those_did_that_the_policy_was_trained_on(project: Path)
     torch.testing.assert_close(problem.survival, longer)
 
 
-def test_without_a_simulator_several_seeds_have_a_value_each(unsimulated: Params) -> None:
-    """Their mean, and the range over members and seeds."""
-    place_seeds(SEEDS)
-    run(unsimulated)
-    summary = read_json(Path("metrics/summary.json"))
-    (first,), (second,) = (in_the_model(epochs[-1], 5) for epochs in SEEDS.values())
-    values = [own["model_value"] for own in summary["by_seed"]]
-    assert values[0] == pytest.approx(float(first.mean()))
-    assert summary["model_value"] == pytest.approx(sum(values) / 2)
-    assert values[1] == pytest.approx(float(second.mean()))
-    ranges = [own["model_value_range"] for own in summary["by_seed"]]
-    assert summary["model_value_range"] == [min(low for low, _ in ranges), max(high for _, high in ranges)]
-    assert summary["return_mean"] is None
-
-
-def test_mlflow_gets_a_value_and_no_return(unsimulated: Params, project: Path) -> None:
-    run(unsimulated)
-    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("pendulum-replay")
-    assert experiment is not None
-    for logged in store.search_runs([experiment.experiment_id]):
-        assert not {"return_mean", "normalized_score"} & set(logged.data.metrics)
-    (pipeline,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
-    assert {"model_value", "model_low", "model_high", "epsilon"} <= set(pipeline.data.metrics)
-    assert "not measured" in pipeline.data.tags["model_value_note"]
-
-
-def test_the_figure_says_that_nothing_was_measured(unsimulated: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the axis itself: a figure travels without its caption."""
-    labels: list[str] = []
-    plain = Axes.set_ylabel
-    monkeypatch.setattr(Axes, "set_ylabel", lambda self, label: (labels.append(label), plain(self, label)))
-    run(unsimulated)
-    run(chosen())
-    assert labels == ["value in the released model (not measured)", "return in Pendulum-v1"]
-
-
 def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimulated: Params) -> None:
     shutil.rmtree("data/partitions")
     write_partitions(table(episodes(9)), PUBLIC.slice(0, 0))
@@ -172,11 +133,3 @@ def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimul
     StartModel(low, high, torch.zeros(3), torch.eye(3) * 0.1, block, torch.zeros(3)).save(Path("models/dynamics"))
     run(unsimulated)
     assert read_json(Path("metrics/summary.json"))["model_value"] < 0
-
-
-def test_without_a_simulator_somebody_must_say_how_long_an_episode_is(unsimulated: Params) -> None:
-    manifest = Path("data/partitions/manifest.json")
-    write_json(manifest, read_json(manifest) | {"horizon": None})
-    with pytest.raises(PipelineError, match=r"datasets/small.yaml: horizon: found null, and there is no environment"):
-        run(unsimulated)
-    assert not Path("metrics/summary.json").exists()

@@ -19,11 +19,11 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
 from primorl.setup import private_evaluation
-from primorl.setup.behaviour_files import write_nothing
+from primorl.setup.model_files import write_nothing
 from primorl.trajectories.storage.store import UnitStore
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.tiny_policy import RememberingRun, write_model
-from tests.pipeline.training_project import charged, trained, watch_private, with_changes
+from tests.pipeline.training_project import charged, watch_private, with_changes
 from tests.statements import NOT_PRIVATE, PRIVATE
 
 FILE, FIGURE = Path("metrics/private_evaluation.json"), Path("plots/private_evaluation.png")
@@ -105,12 +105,6 @@ def test_what_was_paid_for_is_restored_and_an_added_estimator_alone_is_charged(
     assert of_behaviour == [answer for answer in first.estimates if answer.estimator == "behaviour"]
 
 
-def test_another_draw_is_paid_for(ready: Params) -> None:
-    first, second = evaluated(ready), evaluated(asking(ready, BOTH, draw=1))
-    assert len(charged(ready)) == 4
-    assert first.estimates != second.estimates
-
-
 def test_a_budget_that_does_not_allow_all_allows_nothing(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of the two would fit alone. Neither is charged, and no private row is read."""
     watch_private(monkeypatch, lambda: pytest.fail("the private partition was opened"))
@@ -172,11 +166,6 @@ def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> 
     assert len(charged(ready)) == 2
 
 
-def test_answers_about_a_model_without_a_guarantee_say_so(ready: Params) -> None:
-    write_json(Path("models/dynamics/privacy.json"), NOT_PRIVATE | {"charge": None, "spent_on_dataset": None})
-    assert all("model" in each.void[-1] for each in evaluated(ready).statements.values())
-
-
 def test_answers_about_a_clone_without_a_guarantee_say_so(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twin: an answer that is not about the clone does not."""
     monkeypatch.setattr(Behaviour, "about", ("clone",))
@@ -204,21 +193,3 @@ def test_weights_are_those_of_the_clone_that_is_here(ready: Params, monkeypatch:
     assert subject.clone_charge == "0" * 16
     weighed: Any = SimpleNamespace(about=("clone",))
     assert private_evaluation._about(weighed, problem, subject).startswith(hashlib.sha256(b"clone").hexdigest())
-
-
-def test_another_policy_of_the_same_settings_is_not_answered_by_an_old_answer(
-    ready: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Behaviour, "about", ("policy",))
-    evaluated(ready)
-    write_policy(1)
-    with pytest.raises(PipelineError, match=r"another policy.*evaluation\.private\.draw"):
-        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
-    assert len(charged(ready)) == 2
-    evaluated(asking(ready, BOTH, draw=1))
-
-
-def test_an_estimator_that_does_not_fit_the_data_is_refused_before_the_model_is_paid_for(data: Params) -> None:
-    with pytest.raises(PipelineError, match=r"evaluation\.private\.estimators\.importance: needs discrete actions"):
-        trained(asking(data, {"importance": 1.0}))
-    assert charged(data) == []

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import h5py
 import pytest
 
 from pipeline import ingest
@@ -43,29 +42,6 @@ def command(folder: Path, before: Callable[[], None] | None = None) -> "subproce
         check=False,
         preexec_fn=before,
     )
-
-
-def test_the_command_reports_bad_data_in_one_line(small: Params, tmp_path: Path) -> None:
-    """The person who runs `dvc repro` sees which episode to mend, and keeps the last good data."""
-    path = write_raw(Path("data/raw"), episodes(6))
-    ingest.body(small, FakeRun())
-    before = snapshot(Path("data"))
-    with h5py.File(path, "a") as file:
-        file["episode_4/actions"][1] = 1234.5
-    spoiled = snapshot(Path("data/raw"))
-    done = command(tmp_path)
-    assert done.returncode != 0
-    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1
-    assert "main_data.hdf5: trajectory number 5, step 1: found an action outside the declared space" in errors[0]
-    assert "allowed: [-2, 2]" in errors[0]
-    assert "1234" not in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr
-    after = snapshot(Path("data"))
-    assert {name: after[name] for name in after if not name.startswith("raw")} == {
-        name: before[name] for name in before if not name.startswith("raw")
-    }
-    assert snapshot(Path("data/raw")) == spoiled
 
 
 def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(small: Params, tmp_path: Path) -> None:

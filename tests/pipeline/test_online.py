@@ -228,25 +228,6 @@ def test_without_privacy_the_ledger_says_so(asked: Params) -> None:
     assert "Nothing: the user's data" in (FOLDER / "card.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("algorithm", ["dppg", "dp-npg"])
-def test_the_papers_way_is_void_and_counts_as_no_protection(asked: Params, algorithm: str) -> None:
-    """Noise is added, yet what leaves is not made of releases alone: nothing may be promised, and nothing resumed."""
-    few = changed(asked, guarantee="paper", algorithm=algorithm, learning_rate=0.01, users=6)
-    run = learned(few)
-    own = statement()
-    assert own.private
-    assert not own.sound
-    assert len(own.void) == 1
-    summary = OnlineSummary.read(Path("metrics/online.json"))
-    assert (summary.private, summary.epsilon) == (False, None)
-    assert run.logged["void"] == own.void[0]
-    assert "epsilon_user" not in run.logged
-    (charge,) = charged(few)
-    assert charge.event == {"type": "NonPrivateDpEvent"}
-    assert "Do not rely on it" in (FOLDER / "card.md").read_text(encoding="utf-8")
-    assert not list(Path(".primorl").glob("checkpoints/*.safetensors"))
-
-
 def test_users_need_an_environment(asked: Params) -> None:
     raw = params_module.plain(asked)
     raw["chosen"]["environment"] = None

@@ -62,20 +62,6 @@ def test_the_baseline_is_trained_and_marked_as_not_private(small: Params) -> Non
     assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
 
 
-def test_several_seeds_are_one_charge(small: Params) -> None:
-    """They read the same rows for one result that promises nothing."""
-    write_model(UNCHARGED, variant="mopo")
-    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
-    run = trained(tiny(small, variant="mopo", seeds=[1, 2]))
-    assert list(run.inner) == ["seed 1", "seed 2"]
-    first, second = (DeterministicPolicy.load(folder) for folder in (OUTPUT, OUTPUT / "seeds" / "2"))
-    assert not torch.equal(first.layers[0], second.layers[0])
-    for folder in (OUTPUT, OUTPUT / "seeds" / "2"):
-        assert json.loads((folder / "privacy.json").read_text(encoding="utf-8"))["private"] is False
-    with closing(project_ledger(small)) as ledger:
-        assert len(ledger.charges()) == 1
-
-
 def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> None:
     write_model(UNCHARGED, variant="mopo")
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from pipeline import optimize_policy
-from primorl.config.params import Params, from_plain, plain
+from primorl.config.params import Params
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.termination import RULES, Rule
 from primorl.policy.exported import DeterministicPolicy, seed_folders
 from primorl.policy.replay import ReplayColumns
 from primorl.policy.sac import DiscreteSac
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
+from primorl.project.files import read_json
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition
 from tests.statements import NOT_PRIVATE, PRIVATE
@@ -111,25 +111,6 @@ def test_a_seed_gives_the_policy_that_it_gives_alone(small: Params) -> None:
     assert not torch.allclose(together[0], together[1], atol=0.01)
 
 
-def test_no_list_of_seeds_is_the_pipelines_own_and_writes_what_it_always_did(small: Params) -> None:
-    write_model(PRIVATE)
-    run = trained(tiny(small))
-    one = vector(DeterministicPolicy.load(OUTPUT))
-    assert run.inner == {}
-    assert "seeds" not in read_json(OUTPUT / "config.json")
-    trained(tiny(small, seeds=[small.seed]))
-    assert torch.equal(vector(DeterministicPolicy.load(OUTPUT)), one)
-
-
-def test_two_runs_give_the_same_bytes(small: Params) -> None:
-    """DVC's cache and every comparison rest on it."""
-    write_model(PRIVATE)
-    trained(tiny(small))
-    first = snapshot(OUTPUT)
-    trained(tiny(small))
-    assert snapshot(OUTPUT) == first
-
-
 def test_variant_mopo_only_points_to_its_policy(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is trained here, and the statement is the one that promises nothing."""
     write_model(NOT_PRIVATE, variant="mopo")
@@ -152,12 +133,6 @@ def test_a_model_of_another_variant_is_refused(small: Params) -> None:
     assert not OUTPUT.exists()
 
 
-def test_a_statement_without_its_numbers_is_refused(small: Params) -> None:
-    write_model({key: value for key, value in PRIVATE.items() if key != "delta"})
-    with pytest.raises(PipelineError, match=r"privacy.json: not as declared: delta .missing.; run `dvc checkout`"):
-        trained(tiny(small))
-
-
 def test_a_failure_leaves_the_last_good_policy(small: Params) -> None:
     write_model(PRIVATE, action_high=float("inf"))
     OUTPUT.mkdir(parents=True)
@@ -165,37 +140,6 @@ def test_a_failure_leaves_the_last_good_policy(small: Params) -> None:
     with pytest.raises(PipelineError, match="actions without finite bounds"):
         trained(tiny(small))
     assert snapshot(OUTPUT) == {"config.json": b"{}"}
-
-
-def test_resets_are_the_environments_own_and_follow_the_seed() -> None:
-    """Many different ones, with Pendulum's bounds on where an episode may begin."""
-    first = optimize_policy.reset_states("Pendulum-v1", 100, seed=3)
-    assert (first.shape, first.dtype) == ((128, 3), torch.float32)
-    assert torch.equal(optimize_policy.reset_states("Pendulum-v1", 100, seed=3), first)
-    assert not torch.equal(optimize_policy.reset_states("Pendulum-v1", 100, seed=4), first)
-    assert len(first.unique(dim=0)) == 128
-    torch.testing.assert_close(first[:, :2].square().sum(1), torch.ones(128))
-    assert first[:, 2].abs().max() <= 1
-
-
-def test_an_unknown_environment_is_named() -> None:
-    with pytest.raises(PipelineError, match="environment 'Nowhere-v0'"):
-        optimize_policy.reset_states("Nowhere-v0", 10, seed=0)
-
-
-def unsimulated(params: Params) -> Params:
-    raw = plain(params)
-    raw["chosen"]["environment"] = None
-    return from_plain(raw)
-
-
-def test_without_an_environment_public_states_do(small: Params) -> None:
-    write_model(PRIVATE)
-    config = Path("models/dynamics/config.json")
-    write_json(config, read_json(config) | {"environment": None})
-    write_partition(Path("data/partitions/public"), table(episodes(5)))
-    trained(unsimulated(tiny(small, starts="public")))
-    assert read_json(OUTPUT / "config.json")["environment"] is None
 
 
 def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
@@ -222,10 +166,3 @@ def test_models_whose_episodes_end_are_trained_in(
     write_partition(Path("data/partitions/public"), table(episodes(5)))
     trained(tiny(small))
     assert DeterministicPolicy.load(OUTPUT).policies == 1
-
-
-def test_start_states_of_another_size_are_refused(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_model(PRIVATE)
-    monkeypatch.setattr(optimize_policy, "reset_states", lambda *_: torch.zeros(4, 2))
-    with pytest.raises(PipelineError, match="found observations of size 3, the start states"):
-        trained(tiny(small))

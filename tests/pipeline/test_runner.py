@@ -83,11 +83,6 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     assert any(path.parent.name == "checkpoints" for path in asked)
 
 
-def test_outside_a_dvc_project_a_stage_runs_as_well(project: Params) -> None:
-    Path("dvc.yaml").unlink()
-    assert ran() == (0, ["pendulum-replay"])
-
-
 def test_a_stage_that_fails_says_how_to_get_lost_outputs_back(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,10 +9,8 @@ import pytest
 from pipeline import collect, ingest, partition
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.project.errors import PipelineError
 from tests.pipeline.fakes import FakeRun
 from tests.projects import project_settings, write_settings
-from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.d4rl_builders import columns, write
 from tests.trajectories.sources.minari_builders import create, mixed_episode
 
@@ -65,28 +63,3 @@ def test_a_file_in_d4rls_layout_that_was_made_here(small: Params) -> None:
     )
     assert manifest["private_units"] + manifest["public_units"] == 5
     assert manifest["spaces"]["action_high"] == [2.0]
-
-
-@pytest.mark.parametrize(
-    ("like", "options", "message"),
-    [
-        (
-            "hopper-medium",
-            {"root": "minari", "remote": False, "parts": [{"id": "ward/none-v0", "filter": None}]},
-            "no Minari dataset 'ward/none-v0'",
-        ),
-        (
-            "halfcheetah-medium-expert",
-            {"file": "logs/none.hdf5", "name": None, "remote": False},
-            "options.file: .*none.hdf5 is not there",
-        ),
-    ],
-)
-def test_data_that_cannot_be_had_leave_what_an_earlier_collect_brought(
-    small: Params, like: str, options: dict[str, Any], message: str
-) -> None:
-    Path("data/raw").mkdir(parents=True)
-    Path("data/raw/earlier").write_bytes(b"good")
-    with pytest.raises(PipelineError, match=message):
-        collect.body(chosen("other", like, options=options), FakeRun())
-    assert snapshot(Path("data")) == {"raw/earlier": b"good"}

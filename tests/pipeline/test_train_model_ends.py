@@ -56,24 +56,13 @@ def test_terminations_that_nobody_declared_are_refused_before_anything_is_charge
     assert charged(small) == []
 
 
-def test_without_an_environment_somebody_must_say_how_long_an_episode_is_before_anything_is_charged(
-    small: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=None, horizon=None))
-    some_episodes(terminated=True)
-    with pytest.raises(PipelineError, match=r"horizon: found null, .* known beforehand, not counted in the data$"):
-        trained(with_changes(small))
-    assert charged(small) == []
-
-
-@pytest.mark.parametrize("variant", ["private", "mopo"])
 def test_a_learned_termination_is_part_of_the_model_and_of_what_is_stated(
-    small: Params, monkeypatch: pytest.MonkeyPatch, variant: str
+    small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its weights are among those that are clipped, noised and counted; its error is looked at like the others."""
     declare(monkeypatch, "learned")
     some_episodes(terminated=True)
-    run = trained(with_changes(small, dynamics={"variant": variant}))
+    run = trained(with_changes(small))
     ensemble = GaussianEnsemble.load(OUTPUT, torch.device("cpu"))
     assert (ensemble.termination, ensemble.architecture.learned_termination) == ("learned", True)
     assert ensemble.weights[-1].shape == (3, 1, 9)
@@ -96,15 +85,6 @@ def test_a_declared_rule_is_stated_among_what_was_taken_as_public(
     assert "public_error.termination" not in run.steps
 
 
-def test_episodes_that_never_terminate_need_no_choice(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    declare(monkeypatch, "none")
-    some_episodes(terminated=False)
-    trained(with_changes(small))
-    assert statement()["termination"] == "none"
-    assert "that no episode terminates" in statement()["public_assumptions"]
-    assert not any("when an episode ends" in said for said in statement()["public_assumptions"])
-
-
 SPACES_OF_IT = "observation and action sizes, the environment and its declared spaces"
 COLUMNS_OF_IT = "observation and action sizes, the declared columns, categories and bounds"
 LIMIT_OF_IT = "episodes of at most 200 steps, as declared or by the environment"
@@ -115,7 +95,6 @@ LIMIT_OF_IT = "episodes of at most 200 steps, as declared or by the environment"
     [
         ("Pendulum-v1", 200, [SPACES_OF_IT, LIMIT_OF_IT], [COLUMNS_OF_IT]),
         (None, 48, [COLUMNS_OF_IT, "episodes of at most 48 steps, as declared"], [SPACES_OF_IT]),
-        ("Pendulum-v1", None, [SPACES_OF_IT], [COLUMNS_OF_IT, "episodes of"]),
     ],
 )
 def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces(

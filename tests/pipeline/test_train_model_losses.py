@@ -1,8 +1,6 @@
 """What was lost or exchanged stops `train_model` before it charges, and the advice of each refusal works."""
 
-import json
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +11,6 @@ from primorl.commands import main as cli
 from primorl.config.params import Params
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
-from primorl.project.files import write_json
-from primorl.setup import accounts
 from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes
 from tests.trajectories.builders import episodes, write_raw
@@ -72,36 +68,6 @@ def test_partitions_of_another_secret_are_refused_before_a_charge(
     assert len(charged(whole)) == 1
 
 
-def test_the_check_value_is_of_the_secret_alone(whole: Params) -> None:
-    """It is in a file that may leave: other data give the same value, another secret gives another one."""
-    before = json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"]
-    shutil.rmtree("data")
-    write_raw(Path("data/raw"), episodes(9))
-    remake(whole)
-    assert json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"] == before
-    Path(".primorl/secret").write_bytes(b"n" * 32)
-    remake(whole)
-    assert json.loads(MANIFEST.read_text(encoding="utf-8"))["secret_check"] != before
-    assert before not in Path(".primorl/secret").read_bytes().hex()
-
-
-def without_check(public: bool) -> None:
-    """As an older version wrote it."""
-    content = json.loads(MANIFEST.read_text(encoding="utf-8"))
-    del content["secret_check"]
-    write_json(MANIFEST, content)
-
-
-def test_an_old_manifest_is_checked_by_its_public_units(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    without_check(public=True)
-    secret = Path(".primorl/secret").read_bytes()
-    Path(".primorl/secret").write_bytes(b"n" * 32)
-    assert REMAKE in nothing_happens(monkeypatch, whole, "public_units.bin: not of the units in data/partitions/public")
-    Path(".primorl/secret").write_bytes(secret)
-    trained(whole)
-    assert len(charged(whole)) == 1
-
-
 def swapped() -> None:
     """Each digest is still one, and their number is right."""
     content = bytearray(PUBLIC_UNITS.read_bytes())
@@ -114,13 +80,10 @@ def emptied() -> None:
     PUBLIC_UNITS.write_bytes(b"\0" * len(PUBLIC_UNITS.read_bytes()))
 
 
-@pytest.mark.parametrize("damage", [swapped, emptied])
-def test_public_units_are_verified_by_content(
-    whole: Params, monkeypatch: pytest.MonkeyPatch, damage: Callable[[], None]
-) -> None:
+def test_public_units_are_verified_by_content(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Before, their number alone was checked, and the run was charged and published whom it liked."""
     sound = PUBLIC_UNITS.read_bytes()
-    damage()
+    PUBLIC_UNITS.write_bytes(b"\0" * len(sound))  # as many as there are, of nobody
     said = nothing_happens(monkeypatch, whole, "public_units.bin: not of the units in data/partitions/public")
     assert REMAKE in said
     remake(whole)
@@ -151,23 +114,3 @@ def test_a_deleted_state_folder_charges_nobody_until_it_is_repaired(
     trained(again)
     assert charged(again)[0].id == charge.id
     assert len(charged(again)) == 2
-
-
-def test_a_ledger_without_its_head_charges_nobody(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, the next charge wrote a new head, over whatever had been cut off."""
-    trained(whole)
-    Path(".primorl/ledger.head").unlink()
-    nothing_happens(monkeypatch, replace(whole, seed=1), r"ledger\.head: not there, .* `primorl ledger repair`")
-    assert not Path(".primorl/ledger.head").exists()
-    assert cli.main(["ledger", "repair"]) == 0
-    trained(replace(whole, seed=1))
-    assert len(charged(whole)) == 2
-
-
-def test_a_whole_project_is_refused_nothing(whole: Params) -> None:
-    """The twin: the same way of asking, with nothing lost."""
-    accounts.project_ledger(whole).close()
-    trained(whole)
-    accounts.project_ledger(whole).close()
-    trained(replace(whole, seed=1))
-    assert len(charged(whole)) == 2

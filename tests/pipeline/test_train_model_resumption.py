@@ -10,7 +10,6 @@ from primorl.config.params import Params
 from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
-from primorl.project.files import locked
 from tests.pipeline.training_project import (
     OUTPUT,
     charged,
@@ -38,13 +37,6 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
         return release(self, total)
 
     monkeypatch.setattr(Plan, "release", once)
-
-
-def kill_in_round(data: Params, monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, at)
-        with pytest.raises(KilledError):
-            trained(data)
 
 
 def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,51 +89,6 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monk
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
-def test_a_finished_model_whose_checkpoint_is_gone_is_not_paid_for_again(data: Params) -> None:
-    """Asked for in so many words (another draw) it is."""
-    trained(data)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    file.rename("kept")
-    with pytest.raises(PipelineError, match=rf"{file.name}: not there, and charge .* privacy.draw") as refused:
-        trained(data)
-    assert "\n" not in str(refused.value)
-    assert len(charged(data)) == 1
-    Path("kept").rename(file)
-    trained(data)
-    assert len(charged(data)) == 1
-    trained(with_changes(data, privacy={"draw": 1}))
-    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
-
-
-def test_a_run_that_another_process_works_on_is_left_to_it(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        dying(patched, 2)
-        with pytest.raises(KilledError):
-            trained(data)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    with locked(file.with_suffix(".lock")), pytest.raises(PipelineError, match="another process works on charge"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved"]
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
-
-
-def test_a_copy_of_a_checkpoint_is_gone_on_with_once(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on two machines with one ledger, or from a backup: the second copy is refused, and nothing is paid."""
-    kill_in_round(data, monkeypatch, 2)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    copy = file.read_bytes()
-    kill_in_round(data, monkeypatch, 1)  # taken up once, and dead again
-    newest = file.read_bytes()
-    file.write_bytes(copy)
-    with pytest.raises(PipelineError, match=rf"{file.name}: an old copy, and charge .* privacy.draw"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["reserved"]
-    file.write_bytes(newest)
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
-
-
 def test_a_checkpoint_from_a_backup_runs_no_round_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody resumed in between: the ledger's count of the rounds tells that it is old."""
     copies = []
@@ -170,14 +117,3 @@ def test_a_checkpoint_from_a_backup_runs_no_round_twice(data: Params, monkeypatc
     trained(data)
     assert [charge.state for charge in charged(data)] == ["committed"]
     assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
-
-
-def test_an_old_checkpoint_of_a_finished_charge_is_not_run_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    kill_in_round(data, monkeypatch, 2)
-    (file,) = Path(".primorl/checkpoints").glob("*.safetensors")
-    copy = file.read_bytes()
-    trained(data)
-    file.write_bytes(copy)
-    with pytest.raises(PipelineError, match="has paid for exactly this result"):
-        trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]

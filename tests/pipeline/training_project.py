@@ -13,7 +13,7 @@ from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.privacy.ledger.ledger import Charge
 from primorl.setup.accounts import project_ledger
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.storage.parquet import PartReader
 from tests.pipeline import tiny_policy
 from tests.pipeline.tiny_policy import RememberingRun

@@ -33,42 +33,31 @@ def test_the_ring_keeps_the_newest_rows_and_nothing_else(case: tuple[int, list[i
         assert len(buffer) == len(expected)
 
 
-def test_a_write_that_would_lose_new_rows_is_refused() -> None:
-    buffer = ReplayBuffer(4, 1, CPU)
-    with pytest.raises(ValueError, match="found 5 rows at once, the buffer holds 4"):
-        buffer.extend(numbered(1, 5))
-
-
-def test_batches_are_drawn_from_all_the_rows_held_and_from_no_others() -> None:
-    """Rows that were never written (zeros) must not be sampled."""
-    buffer = ReplayBuffer(1000, 1, CPU)
-    buffer.extend(numbered(1, 20))
-    batches = list(buffer.batches(50, 16, SeedGenerators.of([0], CPU)))
-    assert [tuple(rows.shape) for rows in batches] == [(1, 16, 1)] * 50
-    assert set(torch.cat(batches).flatten().tolist()) == {float(i) for i in range(1, 21)}
-
-
-def test_each_seed_draws_from_its_own_rows_what_it_draws_alone() -> None:
-    """Two rings side by side, wrapped: no row of one ends up in the other's batches."""
-    both, first = ReplayBuffer(6, 1, CPU, seeds=2), ReplayBuffer(6, 1, CPU)
-    for begin in (1, 5):
-        rows = numbered(begin, 4)
+def test_each_seed_draws_from_all_of_its_own_rows_what_it_draws_alone() -> None:
+    """Two rings side by side, wrapped; rows that were never written (zeros) are not drawn. One ring serves several."""
+    both, first = ReplayBuffer(600, 1, CPU, seeds=2), ReplayBuffer(600, 1, CPU)
+    for begin, count in ((1, 400), (401, 400)):
+        rows = numbered(begin, count)
         both.extend(torch.cat((rows, -rows)))
         first.extend(rows)
-    together = torch.stack(list(both.batches(40, 8, SeedGenerators.of([3, 4], CPU))))
-    alone = torch.stack(list(first.batches(40, 8, SeedGenerators.of([3], CPU))))
+    together = torch.stack(list(both.batches(200, 32, SeedGenerators.of([3, 4], CPU))))
+    alone = torch.stack(list(first.batches(200, 32, SeedGenerators.of([3], CPU))))
     assert torch.equal(together[:, :1], alone)
-    assert set(together[:, 1].flatten().tolist()) == {float(-i) for i in range(3, 9)}
+    assert set(together[:, 1].flatten().tolist()) == {float(-i) for i in range(201, 801)}
     assert not torch.equal(together[:, 1], -together[:, 0])
+    few = ReplayBuffer(1000, 1, CPU)
+    few.extend(numbered(1, 20))
+    (drawn,) = few.batches(1, 500, SeedGenerators.of([0, 1], CPU))
+    assert drawn.shape == (2, 500, 1)
+    assert set(drawn.flatten().tolist()) == {float(i) for i in range(1, 21)}
+    assert not torch.equal(drawn[0], drawn[1])
 
 
-def test_one_ring_can_serve_several_seeds() -> None:
-    """Each draws for itself."""
-    buffer = ReplayBuffer(20, 1, CPU)
-    buffer.extend(numbered(1, 20))
-    (rows,) = buffer.batches(1, 64, SeedGenerators.of([0, 1], CPU))
-    assert rows.shape == (2, 64, 1)
-    assert not torch.equal(rows[0], rows[1])
+def test_what_cannot_be_held_is_refused() -> None:
+    with pytest.raises(ValueError, match="found 5 rows at once, the buffer holds 4"):
+        ReplayBuffer(4, 1, CPU).extend(numbered(1, 5))
+    with pytest.raises(PipelineError, match="actions without finite bounds"):
+        Scaling.of(Pendulum(action_high=torch.tensor([torch.inf])), 1.0)  # type: ignore[arg-type]
 
 
 def test_a_row_holds_the_transition_on_sacs_scales() -> None:
@@ -111,8 +100,3 @@ def test_environment_actions_never_leave_the_bounds(boxes: list[tuple[float, flo
     )
     assert bool(((action >= low) & (action <= high)).all())
     torch.testing.assert_close(action[-2:], torch.stack((high, low)))
-
-
-def test_unbounded_actions_are_refused() -> None:
-    with pytest.raises(PipelineError, match="actions without finite bounds"):
-        Scaling.of(Pendulum(action_high=torch.tensor([torch.inf])), 1.0)

@@ -1,53 +1,116 @@
-"""What DVC is asked for is what it would do."""
+"""What DVC is asked for, and what a stage leaves behind under real DVC when it fails or its dataset is swapped."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from primorl.project import restoration
 from primorl.project.dvc import Status, changed_stages, run_dvc
 from primorl.project.errors import PipelineError
+from primorl.project.restoration import hint, missing_outputs, restore_outputs
 
-_STAGES = """\
-stages:
-  first:
-    cmd: cp params.yaml one.txt
-    params:
-    - a
-    outs:
-    - one.txt
-  second:
-    cmd: cp one.txt two.txt
-    deps:
-    - one.txt
-    outs:
-    - two.txt
+STAGE = """
+import sys, time
+from pathlib import Path
+from primorl.project.restoration import restore_outputs
+word = Path("params.yaml").read_text().split()[-1]
+print("RUNS", word)
+if word == "bad":
+    restore_outputs("make")
+    sys.exit(1)
+folder = Path("made/folder")
+(folder / "deep").mkdir(parents=True)
+(folder / "deep" / "file").write_text(f"{word} {time.time_ns()}")
+Path("made/single").write_text(word)
 """
+PIPELINE = """
+stages:
+  make:
+    cmd: python stage.py
+    deps: [stage.py]
+    params: [word]
+    outs: [made/folder, made/single]
+  second:
+    cmd: cp made/single two.txt
+    deps: [made/single]
+    outs: [two.txt]
+"""
+FILE = Path("made/folder/deep/file")
 
 
-def test_changed_stages_are_those_whose_inputs_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
+    monkeypatch.delenv("DVC_ROOT", raising=False)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    return tmp_path
+
+
+def set_word(word: str) -> None:
+    Path("params.yaml").write_text(f"word: {word}\n")
+
+
+def repro(word: str) -> "subprocess.CompletedProcess[str]":
+    set_word(word)
+    return run_dvc(Path(), "repro")
+
+
+def test_a_project_is_asked_and_restored(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One project for all of it, as each start of DVC takes a second."""
     assert changed_stages() == set(), "no DVC project"
-    assert run_dvc(tmp_path, "init", "--no-scm").returncode == 0
-    Path("dvc.yaml").write_text(_STAGES, encoding="utf-8")
-    Path("params.yaml").write_text("a: 1\nb: 1\n", encoding="utf-8")
-    assert changed_stages() == {"first", "second"}
-    assert run_dvc(tmp_path, "repro").returncode == 0
+    assert run_dvc(project, "init", "--no-scm", "--quiet").returncode == 0
+    Path("stage.py").write_text(STAGE)
+    Path("dvc.yaml").write_text(PIPELINE)
+    assert repro("one").returncode == 0
+    one = FILE.read_text()
     assert changed_stages() == set()
-    Path("params.yaml").write_text("a: 1\nb: 2\n", encoding="utf-8")
-    assert changed_stages() == set(), "no stage follows b"
-    Path("params.yaml").write_text("a: 2\nb: 2\n", encoding="utf-8")
-    assert changed_stages() == {"first"}
-    Path("dvc.yaml").write_text("stages: [", encoding="utf-8")
+    set_word("two")
+    assert changed_stages() == {"make"}
+    repro("two")
+    two = FILE.read_text()
+    assert (one[:4], two[:4]) == ("one ", "two ")
+    assert repro("bad").returncode != 0
+    assert (FILE.read_text(), Path("made/single").read_text()) == (two, "two"), (
+        "a failed stage puts back what there was"
+    )
+    assert "RUNS" not in repro("one").stdout, "a swap back computes nothing"
+    assert (FILE.read_text(), Path("made/single").read_text()) == (one, "one")
+
+    monkeypatch.setattr(restoration, "_cache", lambda: project / ".dvc/cache")  # to ask DVC takes a second each time
+    assert (missing_outputs(), hint(), restore_outputs("make"), restore_outputs("other")) == ([], None, [], [])
+    shutil.rmtree("made/folder")
+    Path("made/single").write_text("edited")
+    assert missing_outputs() == ["made/folder"]
+    assert hint() == "missing: made/folder; `dvc checkout` brings back what dvc.lock lists"
+    assert hint("make") is None, "DVC is running that stage now, and has deleted its outputs itself"
+    assert restore_outputs("make") == ["made/folder"]
+    assert (FILE.read_text(), Path("made/single").read_text()) == (one, "edited")
+    shutil.rmtree("made/folder")
+    for file in Path(".dvc/cache/files/md5").rglob("*"):
+        if file.is_file() and file.read_bytes() == one.encode():
+            file.unlink()
+    assert restore_outputs("make") == [], "half of an output is worse than none"
+    shutil.rmtree(".dvc/cache")
+    assert (missing_outputs(), hint()) == (["made/folder"], None), "no advice that would not help"
+    Path("dvc.yaml").write_text("stages: [")
     with pytest.raises(PipelineError, match="`dvc status` fails: "):
         changed_stages()
 
 
-def test_a_status_that_nobody_waits_for_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("DVC_ROOT", str(tmp_path))
-    (tmp_path / ".dvc").mkdir()
-    Path("dvc.yaml").write_text(_STAGES, encoding="utf-8")
+def test_a_broken_lock_file_is_dvcs_to_report(project: Path) -> None:
+    for lock in ("", "stages: 3", "stages: {make: 3}", "[", "stages: {make: {outs: [3]}}"):
+        Path("dvc.lock").write_text(lock)
+        assert (missing_outputs(), hint(), restore_outputs("make")) == ([], None, [])
+
+
+def test_a_status_that_nobody_waits_for_ends(project: Path) -> None:
+    Path(".dvc").mkdir()
+    Path("dvc.yaml").write_text(PIPELINE)
     with Status() as status:
         assert status._process is not None
         assert status._process.poll() is None

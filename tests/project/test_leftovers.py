@@ -3,11 +3,9 @@
 import fcntl
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,18 +17,18 @@ from primorl.project.files import check_writable, locked, sweep_leftovers
 ROOT = Path(__file__).resolve().parents[2]
 
 WRITER = """
-import os, signal, sys, time
+import sys, time
 from contextlib import ExitStack
 from pathlib import Path
 from primorl.project.files import replaced_directory, replaced_file, scratch_directory
 with ExitStack() as open_outputs:
-    for target in sys.argv[2:]:
+    for target in sys.argv[1:]:
         make = replaced_file if "." in Path(target).name else replaced_directory
         fresh = open_outputs.enter_context(make(Path(target)))
         (fresh if fresh.is_file() else fresh / "rows").write_text("private")
     (open_outputs.enter_context(scratch_directory(Path("data/raw"))) / "rows").write_text("private")
     print("written", flush=True)
-    os.kill(os.getpid(), signal.SIGKILL) if sys.argv[1] == "dies" else time.sleep(600)
+    time.sleep(600)
 """
 TARGETS = [
     "data/raw",
@@ -54,66 +52,43 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def writer(how: str) -> "subprocess.Popen[str]":
-    """A process that is writing every output; it has been killed, or lives on."""
-    command = [sys.executable, "-c", WRITER, how, *TARGETS]
+def writer() -> "subprocess.Popen[str]":
+    """Start a process that is writing every output."""
+    command = [sys.executable, "-c", WRITER, *TARGETS]
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     assert process.stdout.readline() == "written\n"
-    if how == "dies":
-        assert process.wait() == -signal.SIGKILL
     return process
-
-
-@pytest.fixture
-def living(project: Path) -> Iterator[None]:
-    process = writer("lives")
-    yield
-    process.kill()
-    process.communicate()
 
 
 def temporary(root: Path) -> list[str]:
     return sorted(path.name for path in root.rglob(".*.new-*"))
 
 
-def test_what_a_killed_process_left_is_swept_from_every_folder(project: Path) -> None:
-    writer("dies").communicate()
+def test_what_a_killed_process_left_is_swept_and_what_others_write_stays(project: Path) -> None:
+    """What a living process or another machine writes stays."""
+    process = writer()
+    try:
+        before = temporary(project)
+        assert len(before) == len(TARGETS) + 1
+        assert sweep_leftovers(project) == []
+        assert temporary(project) == before
+    finally:
+        process.kill()
+        process.communicate()
     (project / "data/raw").mkdir()
-    assert len(temporary(project)) == len(TARGETS) + 1
-    swept = sweep_leftovers(project)
-    assert len(swept) == len(TARGETS) + 1
-    assert temporary(project) == []
+    other = project / "data" / ".raw.new-0badcafe-1-x"
+    other.mkdir()
+    assert len(sweep_leftovers(project)) == len(TARGETS) + 1
+    assert temporary(project) == [other.name]
     assert [path for path in project.rglob("*") if path.is_file()] == []
     assert (project / "data/raw").is_dir()
-    assert sweep_leftovers(project) == []
-
-
-@pytest.mark.usefixtures("living")
-def test_what_a_living_process_writes_stays(project: Path) -> None:
-    """The twin of the test above."""
-    before = temporary(project)
-    assert len(before) == len(TARGETS) + 1
-    assert sweep_leftovers(project) == []
-    assert temporary(project) == before
-
-
-def test_what_another_machine_writes_stays(project: Path) -> None:
-    other = project / "data" / ".raw.new-0badcafe-1-x"
-    other.mkdir(parents=True)
-    assert sweep_leftovers(project) == []
-    assert other.is_dir()
-
-
-def test_an_output_that_was_being_exchanged_is_put_back(project: Path) -> None:
-    """Killed between the two moves: the folder beside is the last good output, not a leftover."""
-    dead = subprocess.Popen(["true"])
-    dead.wait()
-    previous = project / "data" / f".raw.new-{files.HOST}-{dead.pid}-old-x"
-    previous.mkdir(parents=True)
+    previous = project / "data" / f".raw.new-{files.HOST}-{process.pid}-old-x"
+    previous.mkdir()
     (previous / "file").write_text("good")
-    assert sweep_leftovers(project) == []
+    (project / "data/raw").rmdir()
+    assert sweep_leftovers(project) == [], "killed between the two moves: the last good output is put back"
     assert (project / "data/raw/file").read_text() == "good"
 
 
@@ -156,11 +131,6 @@ def test_a_lock_on_a_file_that_was_deleted_is_taken_again(project: Path, monkeyp
         assert (first, second) == (True, False)
 
 
-def test_outputs_that_can_be_written_pass(project: Path) -> None:
-    check_writable([Path("models/dynamics"), project / "deep/er/file"], bytes_needed=1)
-    assert list(project.iterdir()) == [], "nothing is left behind"
-
-
 def test_a_folder_that_refuses_files_is_one_line(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever owns the machine may write everywhere, so the refusal is planted where permissions do not bind."""
     models = project / "models"
@@ -184,6 +154,7 @@ def test_a_folder_that_refuses_files_is_one_line(project: Path, monkeypatch: pyt
 def test_a_disk_without_the_space_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(project)._replace(free=3 << 20)
     monkeypatch.setattr(files.shutil, "disk_usage", lambda folder: usage)
-    check_writable([project / "x"], bytes_needed=3 << 20)
+    check_writable([Path("models/dynamics"), project / "deep/er/file"], bytes_needed=3 << 20)
+    assert list(project.iterdir()) == [], "nothing is left behind"
     with pytest.raises(PipelineError, match="found 3 MB free, this stage needs 4 MB"):
         check_writable([project / "x"], bytes_needed=(3 << 20) + 1)

@@ -44,15 +44,11 @@ def test_it_comes_back_as_it_was_with_its_format_first(file: Path) -> None:
     ("changes", "says"),
     [
         ({"format": 4}, r"whole.json: found format 4, this version reads 3; do this"),
-        ({"format": "3"}, r"found format an unknown one, this version reads 3"),
         ({"count": 0}, r"not as declared: count \(input should be greater than or equal to 1\); do this"),
-        ({"count": True}, r"not as declared: count"),
         ({"count": "2"}, r"not as declared: count"),
         ({"count": 2.5}, r"not as declared: count"),
-        ({"share": "x"}, r"not as declared: share"),
         ({"parts": [{"name": "a", "age": 3}]}, r"parts\.0\.age \(unknown key\)"),
         ({"parts": [{"name": "two\nlines"}]}, r"parts\.0\.name"),
-        ({"parts": [{"name": ""}]}, r"parts\.0\.name"),
         ({"digest": "A" * 64}, r"not as declared: digest"),
         ({"cohort": 3}, r"not as declared: cohort \(unknown key\)"),
         ({"\x1b[2Jok": 3}, r"not as declared: \?\[2Jok"),
@@ -66,16 +62,10 @@ def test_what_is_not_declared_is_refused_in_one_line(file: Path, changes: dict[s
     assert str(file) in str(refused.value)
 
 
-@pytest.mark.parametrize(
-    "text", ['{"count": 1, "count": 2}', '{"share": NaN}', '{"share": 1e999}', "[]", "{", "[" * 9999]
-)
-def test_what_is_not_strict_json_is_refused(file: Path, text: str) -> None:
-    file.write_text(text, encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"whole.json: (not JSON|found a JSON list)"):
-        read_record(file, Whole)
-
-
 def test_missing_keys_files_and_bytes_are_named(file: Path) -> None:
+    file.write_text('{"count": 2}', encoding="utf-8")
+    with pytest.raises(PipelineError, match="found format 1, this version reads 3"):
+        read_record(file, Whole)
     file.write_text('{"format": 3}', encoding="utf-8")
     with pytest.raises(PipelineError, match=r"count \(missing\), parts \(missing\), share \(missing\)"):
         read_record(file, Whole)
@@ -84,12 +74,6 @@ def test_missing_keys_files_and_bytes_are_named(file: Path) -> None:
         read_record(file, Whole)
     file.unlink()
     with pytest.raises(PipelineError, match=r"whole.json: not there; run"):
-        read_record(file, Whole)
-
-
-def test_a_file_without_a_version_is_format_1(file: Path) -> None:
-    file.write_text('{"count": 2}', encoding="utf-8")
-    with pytest.raises(PipelineError, match="found format 1, this version reads 3"):
         read_record(file, Whole)
 
 

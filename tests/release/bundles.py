@@ -1,19 +1,31 @@
-"""Making bundles and changing files for the tests of a release."""
+"""Making bundles, and changing single things in them as a forger would, for the tests of a release."""
 
+import copy
+import json
+import shutil
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from primorl.config import params
-from primorl.project.files import read_json, write_json
+from primorl.evaluation.private.results import PrivateEvaluation
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json, write_json
 from primorl.project.records import to_json
 from primorl.release import bundle
-from primorl.release.contents import FILES, MANIFEST
-from primorl.release.making import release
+from primorl.release.build import release
+from primorl.release.card import render
+from primorl.release.contents import ANSWERS, EVALUATION, FILES, LEDGER, MANIFEST, MODEL, POLICY, manifest_of
 
-TEXTS = sorted((FILES | {MANIFEST}) - {"dynamics/model.safetensors", "policy/policy.safetensors"})
+TEXTS = sorted((FILES | {MANIFEST}) - {MODEL[0], POLICY[0]})
+Change = Callable[[Path], object]
+Edit = tuple[str, Change]
+# Lists of like numbers: of each, every fifth entry is edited, and in the model's statement only.
+_CURVES = ("profile", "attacks", "groups")
 
 
 def made(target: str = "out", *, void_ok: bool = False) -> Path:
@@ -35,6 +47,181 @@ def edit_tensors(path: Path, extra: dict[str, torch.Tensor], metadata: dict[str,
     save_file(load_file(path) | extra, path, metadata=metadata)
 
 
+def keys(name: str, **changes: Any) -> Change:
+    """Other values of keys in a file of a bundle."""
+    return lambda folder: edit(folder / name, **changes)
+
+
+def inside_of(name: str, change: Callable[[dict[str, Any]], object]) -> Change:
+    """A change of the content of a file of a bundle."""
+
+    def forge(folder: Path) -> None:
+        content = read_json(folder / name)
+        change(content)
+        write_json(folder / name, content)
+
+    return forge
+
+
 def relist(folder: Path) -> None:
     """What a forger does last."""
-    write_json(folder / MANIFEST, to_json(bundle.manifest_of(folder)))
+    write_json(folder / MANIFEST, to_json(manifest_of(folder)))
+
+
+def renew_cards(folder: Path) -> None:
+    """Cards and manifest, with the ledger's digests left as they are."""
+    for name, text in render(folder).items():
+        (folder / name).write_text(text, encoding="utf-8")
+    relist(folder)
+
+
+def renew_everything(folder: Path) -> None:
+    """All that needs no secret: both statements alike, digests along the chain, both cards, the manifest."""
+    shutil.copyfile(folder / MODEL[2], folder / POLICY[2])
+    digests = {"model_sha256": file_sha256(folder / MODEL[0]), "policy_sha256": file_sha256(folder / POLICY[0])}
+    for name in (POLICY[1], EVALUATION, *([ANSWERS] if (folder / ANSWERS).exists() else [])):
+        edit(folder / name, **digests)
+    ledger = read_json(folder / LEDGER)
+    for record in ledger["records"]:
+        if record["stage"].startswith("evaluate_private"):
+            record["made"] = PrivateEvaluation.read(folder / ANSWERS).made(record["stage"].partition(": ")[2])
+        elif "made" in record:
+            record["made"] = {name: file_sha256(folder / "dynamics" / name) for name in record["made"]}
+    write_json(folder / LEDGER, ledger)
+    renew_cards(folder)
+
+
+def refusal(folder: Path, renew: Change = relist) -> str | None:
+    """What the check says of a bundle, in one line; None: it is sound."""
+    said = None
+    try:
+        renew(folder)
+        bundle.check(folder, void_ok=False)
+    except PipelineError as refused:
+        said = str(refused)
+    assert "\n" not in (said or "")
+    return said
+
+
+def each_refused(original: Path, tmp_path: Path, table: Iterable[tuple[Change, str]], renew: Change = relist) -> None:
+    """Each change alone, of a fresh copy, is refused in one line with these words."""
+    for number, (change, says) in enumerate(table):
+        folder = shutil.copytree(original, tmp_path / f"forged{number}")
+        change(folder)
+        reason = refusal(folder, renew)
+        assert says in (reason or "accepted"), f"{says!r}: {reason}"
+        shutil.rmtree(folder)
+
+
+def accepted(original: Path, tmp_path: Path, edits: Iterable[Edit], renew: Change) -> list[str]:
+    """Names of the edits that the check lets through."""
+    found = []
+    for name, change in edits:
+        folder = shutil.copytree(original, tmp_path / "edited")
+        change(folder)
+        if refusal(folder, renew) is None:
+            found.append(name)
+        shutil.rmtree(folder)
+    return found
+
+
+def refused_at_home(says: str) -> None:
+    """`release` refuses in one line and leaves nothing behind."""
+    before = set(Path().iterdir())
+    with pytest.raises(PipelineError) as wrong:
+        made()
+    assert says in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+    assert set(Path().iterdir()) == before
+
+
+def impossible_tensors(original: Path) -> Iterator[Edit]:
+    """Numbers that no training finds, in every tensor."""
+    for file in (MODEL[0], POLICY[0]):
+        for name in load_file(original / file):
+            for what, number in (("NaN", torch.nan), ("infinity", torch.inf), ("overflow", 3e38)):
+                yield f"{file}: {name}: {what}", in_tensor(file, name, lambda tensor, to=number: tensor.fill_(to))
+            if name.endswith("scale"):
+                yield f"{file}: {name}: zero", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].zero_())
+                yield f"{file}: {name}: negative", in_tensor(file, name, lambda tensor: tensor.neg_())
+            if name.endswith("_low"):
+                yield f"{file}: {name}: swapped", exchange(file, name, name.replace("_low", "_high"))
+    config = read_json(original / MODEL[1])
+    for key in ("reward", "log_variance"):
+        low, high = f"{key}_low", f"{key}_high"
+        yield f"{key}: swapped", keys(MODEL[1], **{low: config[high], high: config[low]})
+
+
+def moved_tensors(original: Path) -> Iterator[Edit]:
+    """One number of every tensor, a little."""
+    for file in (MODEL[0], POLICY[0]):
+        for name in load_file(original / file):
+            yield f"{file}: {name}", in_tensor(file, name, lambda tensor: tensor.view(-1)[0].add_(0.25))
+
+
+def in_tensor(file: str, name: str, change: Callable[[torch.Tensor], Any]) -> Change:
+    def forge(folder: Path) -> None:
+        tensors = load_file(folder / file)
+        change(tensors[name])
+        save_file(tensors, folder / file)
+
+    return forge
+
+
+def exchange(file: str, one: str, other: str) -> Change:
+    def forge(folder: Path) -> None:
+        tensors = load_file(folder / file)
+        save_file(tensors | {one: tensors[other].clone(), other: tensors[one].clone()}, folder / file)
+
+    return forge
+
+
+def changed_leaves(folder: Path, names: Iterable[str]) -> Iterator[Edit]:
+    """Every leaf of these files, another value of its type."""
+    for name in names:
+        for path, value in leaves(read_json(folder / name)):
+            if path[0] not in _CURVES or len(path) == 1 or (path[1] % 5 == 0 and name != POLICY[2]):
+                yield f"{name}: {path[0]}: {path[1:]}", setting(name, path, another(value))
+
+
+def removed_keys(folder: Path, names: Iterable[str]) -> Iterator[Edit]:
+    """Every key of these files, missing."""
+    for name in names:
+        for key in read_json(folder / name):
+            yield f"{name}: {key}: removed", setting(name, (key,), None, remove=True)
+
+
+def setting(name: str, path: tuple[Any, ...], value: Any, remove: bool = False) -> Change:
+    def forge(folder: Path) -> None:
+        content = copy.deepcopy(read_json(folder / name))
+        inner: Any = content
+        for key in path[:-1]:
+            inner = inner[key]
+        if remove:
+            del inner[path[-1]]
+        else:
+            inner[path[-1]] = value
+        (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+    return forge
+
+
+def another(value: Any) -> Any:
+    """A value of the same type, near by where it is a number; a guess where there is none."""
+    if value is None or isinstance(value, bool):
+        return not value
+    if isinstance(value, int):
+        return value + 1
+    if isinstance(value, float):
+        return value * 1.001 if value else 0.001
+    if isinstance(value, str):
+        return ("0" if value[0] != "0" else "1") + value[1:]
+    return [*value, "x"] if isinstance(value, list) else {**value, "x": "x"}
+
+
+def leaves(content: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    if isinstance(content, dict | list) and content:
+        for key, value in content.items() if isinstance(content, dict) else enumerate(content):
+            yield from leaves(value, (*path, key))
+    else:
+        yield path, content

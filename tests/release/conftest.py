@@ -10,7 +10,7 @@ from dp_accounting import dp_event
 from primorl.config import params
 from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.ledger import Request, Version
-from primorl.release.making import release
+from primorl.release.build import release
 from primorl.setup.accounts import project_ledger
 from tests.release.bundles import made
 from tests.release.released_project import EPISODES, inside, run_stages, tiny_params

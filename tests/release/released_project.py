@@ -17,7 +17,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.project.files import write_json
 from primorl.setup import planning
 from primorl.setup.model_files import write_model
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode, write_raw

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from primorl.release.card import Card, is_inert
-from primorl.release.card_content import make_card
+from primorl.release.card import columns, model_card, practice
+from primorl.release.document import Document, Section, is_inert
 
 STATEMENT: dict[str, Any] = {
     "private": True,
@@ -70,10 +70,31 @@ LEDGER: dict[str, Any] = {
         RECORD | {"day": "2026-11-23", "epsilon": 0.25, "state": "aborted", "same_version": False},
     ],
 }
-NAMED = {"observation_names": ["age"], "action_names": ["dose"]}
 EVIL = (
     '<script>alert(1)</script>"><img src=x onerror=alert(1)> `x` [a](javascript:alert(1)) | ε, exactly | 0.1 | \n# *b*'
 )
+
+
+STATED = {"owner": "Ward 3", "purpose": "research", "contact": "x@hospital.example", "licence": "none"}
+PUBLIC = {"public_return_mean": -700.5, "public_return_ci95": [-800.0, -601.0], "public_trajectories": 1053}
+IN_MODEL = {
+    **dict.fromkeys(("env_id", "return_mean", "return_ci95", "normalized_score", "episodes")),
+    "model_value": -3.14159,
+    "model_value_range": [-4.0, -2.5],
+    "model_value_members": 3,
+    "model_value_rollouts": 100,
+    "model_value_horizon": 48,
+    "model_value_note": "a guess",
+}
+TODAY: dict[str, Any] = {
+    "estimator": "behaviour",
+    "of": "behaviour",
+    "what": "mean return",
+    "value": -3.5,
+    "ci95": [-4.0, -3.0],
+    "epsilon": 0.2,
+    "delta": 1e-5,
+}
 
 
 def card(
@@ -81,19 +102,25 @@ def card(
     policy: dict[str, Any] | None = None,
     summary: dict[str, Any] | None = None,
     ledger: dict[str, Any] | None = None,
-) -> Card:
-    return make_card(
+    **others: Any,
+) -> Document:
+    return model_card(
         STATEMENT | (statement or {}),
         MODEL,
         POLICY | (policy or {}),
         SUMMARY | (summary or {}),
         LEDGER | (ledger or {}),
+        **others,
     )
 
 
-def points(made: Card, heading: str) -> str:
-    (section,) = [section for section in made.sections if section.heading.startswith(heading)]
+def text(section: Section) -> str:
     return "\n".join((*section.points, *(f"{name}: {value}" for name, value in section.rows)))
+
+
+def points(made: Document, heading: str) -> str:
+    (section,) = [section for section in made.sections if section.heading.startswith(heading)]
+    return text(section)
 
 
 def test_it_puts_the_statement_into_plain_words() -> None:
@@ -111,38 +138,41 @@ def test_it_puts_the_statement_into_plain_words() -> None:
     assert "any one private trajectory was in the data" in points(made, "What is protected")
     assert points(made, "What was taken as public") == "the number of private units, 2952"
     assert points(made, "What is void") == "Nothing."
-    assert "Mean return in Pendulum-v1: -141.8, 95% interval -159.7 to -123.8, over 100 episodes." in points(
-        made, "How"
-    )
+    measured = points(made, "How well")
+    assert "Mean return in Pendulum-v1: -141.8, 95% interval -159.7 to -123.8, over 100 episodes." in measured
+    assert "trained alike" not in measured
+    several = points(card(summary={"seeds": [4, 7]}), "How well")
+    assert "the first of 2 trained alike with different seeds, and not chosen as the best" in several
 
 
-def test_of_several_seeds_it_speaks_of_the_policy_that_leaves() -> None:
-    """It was not picked for its return."""
-    made = card(summary={"seeds": [4, 7]})
-    assert "the first of 2 trained alike with different seeds, and not chosen as the best" in points(made, "How")
-    assert "trained alike" not in points(card(), "How")
-
-
-def test_it_names_columns_and_actions_where_the_data_do() -> None:
-    named = card(policy={"observation_names": ["age", "meal=snack", "dose"], "action_names": ["insulin"]})
-    assert "The measurements, in this order: age, meal=snack, dose." in points(named, "What this is")
-    assert "The control values, in this order: insulin." in points(named, "What this is")
+def test_it_names_columns_and_unprotected_units_where_the_files_do() -> None:
+    """Twins: of generated names and of what the statement does not say there is nothing."""
+    named = {"observation_names": ["age", "meal=snack"], "action_names": ["insulin"]}
+    what = points(card(policy=named), "What this is")
+    assert "The measurements, in this order: age, meal=snack." in what
+    assert "The control values, in this order: insulin." in what
     discrete = card(policy={"discrete_actions": True, "action_size": 2, "action_names": ["wait", "treat"]})
     assert "The actions, numbered from 0: wait, treat." in points(discrete, "What this is")
-    generated = {"observation_names": [f"observation_{i}" for i in range(3)], "action_names": ["action_0"]}
+    generated = {"observation_names": ["observation_0", "1"], "action_names": ["action_0"]}
     for unnamed in (card(), card(policy=generated)):
         assert "in this order" not in points(unnamed, "What this is")
-
-
-def test_it_says_how_many_units_are_not_protected() -> None:
-    """Those that were declared public; never guessed where the statement does not say."""
-    heading = "What is protected"
-    some = points(card({"public_units": 1048}), heading)
-    assert "Not protected: 1,048 trajectories that are declared public, beside the private ones." in some
-    one = points(card({"public_units": 1, "unit": "patient"}), heading)
-    assert "Not protected: 1 patient that is declared public, beside the private ones." in one
-    assert "Declared public: no trajectory." in points(card({"public_units": 0}), heading)
-    assert "public" not in points(card(), heading)
+        assert all(section.heading != "Columns" for section in unnamed.sections)
+    ranges = {"observation_low": [2.0, 0.0], "observation_high": [25.0, 1.0]}
+    assert "age: observed, 2 to 25\nmeal=snack: observed, 0 to 1\ninsulin: set by the policy" in points(
+        card(policy=named | ranges), "Columns"
+    )
+    long = columns({"discrete_actions": True, "observation_names": [f"x{i}" for i in range(99)]})
+    assert (len(long), long[-1][0]) == (61, "and 39 more")
+    for more, said in (
+        ({"public_units": 1048}, "Not protected: 1,048 trajectories that are declared public, beside the private"),
+        (
+            {"public_units": 1, "unit": "patient"},
+            "Not protected: 1 patient that is declared public, beside",
+        ),
+        ({"public_units": 0}, "Declared public: no trajectory."),
+    ):
+        assert said in points(card(more), "What is protected")
+    assert "public" not in points(card(), "What is protected")
 
 
 def test_it_says_what_all_runs_spent_together() -> None:
@@ -154,17 +184,14 @@ def test_it_says_what_all_runs_spent_together() -> None:
         "1 × train_model: ε = 0.25, δ = 1e-05 each; failed, counted all the same, on another version that shares data "
         "with this one; 2026-11-23"
     )
-    unbounded = points(card(ledger={"epsilon": None}), "What was spent")
-    assert "one without a guarantee or without a declared bound among them" in unbounded
-    assert "would promise nothing" in unbounded
+    assert "would promise nothing" in points(card(ledger={"epsilon": None}), "What was spent")
 
 
 def test_no_card_confuses_the_profile_with_one_point_of_it() -> None:
     """ε and δ alone say neither how odds change nor how often a bound fails, and k units have no guarantee of kε."""
     for made in (card(), card({"groups": [], "attacks": [], "profile": []}), card({"epsilon": 22.3})):
-        text = made.markdown()
         for false in ("odds", "may fail", "probability of about", "e^ε"):
-            assert false not in text
+            assert false not in made.markdown()
     assert "by how much is not stated" in points(card({"groups": []}), "What an attack")
     assert "next to no protection" in points(card({"epsilon": 22.3}), "What an attack")
 
@@ -184,10 +211,8 @@ def test_the_drawn_curve_is_never_below_the_profile() -> None:
 
 def test_what_is_void_or_unprotected_looks_so() -> None:
     """No green, no bars, no bound: the reasons instead."""
-    for made in (
-        card({"void": ["noise is seeded"]}),
-        card({"private": False, "epsilon": None, "epsilon_rdp": None, "clipping_norm": None, "void": ["no noise"]}),
-    ):
+    bare = {"private": False, "epsilon": None, "epsilon_rdp": None, "clipping_norm": None, "void": ["no noise"]}
+    for made in (card({"void": ["noise is seeded"]}), card(bare)):
         assert not made.sound
         assert '<header class="void">' in made.html()
         assert 'class="bar"' not in made.html()
@@ -197,10 +222,78 @@ def test_what_is_void_or_unprotected_looks_so() -> None:
     assert '<header class="sound">' in card().html()
 
 
-def test_both_forms_state_the_exact_epsilon() -> None:
-    for made in (card(), card(policy={"variant": EVIL}, summary={"dataset": EVIL})):
-        assert "| ε, exactly | 0.49983 |" in made.markdown().splitlines()
-        assert "<tr><th>ε, exactly</th><td>0.49983</td></tr>" in made.html()
+def test_without_a_simulator_nothing_is_called_measured() -> None:
+    """What the model says of a policy is no measurement, and the card says so where the return would stand."""
+    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=IN_MODEL)
+    value = points(made, "How well it performs")
+    assert value.startswith("This was not measured")
+    for said in ("-3.142", "-4 to -2.5", "That is a guess."):
+        assert said in value
+    assert "95%" not in value
+    assert "answers with one of 4 actions" in points(made, "What this is")
+    for false in ("None", "it was measured"):
+        assert false not in made.markdown()
+
+
+def test_what_people_declared_is_said_as_theirs_and_the_rest_is_not_stated() -> None:
+    heading = "Who answers"
+    said = points(card(declared=STATED), heading)
+    for expected in ("owner: Ward 3", "purpose: research", "contact: x@hospital.example", "licence of the data: none"):
+        assert expected in said
+    assert "no program checks it" in said
+    assert "not stated" not in said
+    for declared in (None, {}, {"owner": "Ward 3"}):
+        missing = points(card(declared=declared, summary={"dataset": "visits"}), heading)
+        assert missing.count(": not stated") == 4 - len(declared or {})
+        assert "card.purpose, card.contact, card.licence in datasets/visits.yaml" in missing
+        assert ("card.owner" in missing) == (not declared)
+
+
+def test_a_measured_policy_stands_beside_the_public_log() -> None:
+    for value, interval, verdict in (
+        (-143.5, [-161.6, -125.4], "The policy's interval lies above today's."),
+        (-900.0, [-950.0, -850.0], "The policy's interval lies below today's."),
+        (-610.0, [-650.0, -570.0], "The two intervals overlap: that one is better than the other is not shown."),
+    ):
+        said = text(practice(SUMMARY | PUBLIC | {"return_mean": value, "return_ci95": interval}))
+        assert "today's practice, in the 1,053 public trajectories: -700.5, 95% interval -800 to -601" in said
+        assert f"the policy, in 100 simulated episodes: {value:.4g}, 95% interval" in said
+        assert verdict in said
+        assert "measured in a simulator, today's practice in records" in said
+        assert "they do not show that it is better" not in said
+        assert "not known" not in said
+    assert "Today's practice is not known" in text(practice(SUMMARY))
+
+
+def test_without_a_simulator_a_value_in_the_model_is_compared_with_nothing() -> None:
+    """Whatever the private units say of today; twins asked them about the policy, too, or have its clone."""
+    said = text(practice(IN_MODEL, [TODAY]))
+    assert "today's practice, by behaviour (ε 0.2): -3.5, 95% interval -4 to -3" in said
+    assert "the policy, in the released model (the range is that of its networks, no interval): -3.142, from -4" in said
+    assert "they do not show that it is better" in said
+    assert "interval lies" not in said
+    of_policy = TODAY | {"estimator": "lstd", "of": "policy", "value": -2.5, "ci95": [-3.0, -2.0]}
+    asked = text(practice(IN_MODEL, [TODAY, of_policy], 0.95))
+    assert "the policy, by lstd (ε 0.2), discounted by γ = 0.95: -2.5, 95% interval -3 to -2" in asked
+    assert "discounted by γ = 0.95 a step" in asked
+    assert "they do not show that it is better" not in asked
+    assert "lstd" not in text(practice(IN_MODEL, [TODAY, of_policy], cloned=True))
+    free, other = of_policy | {"epsilon": None, "delta": None}, TODAY | {"what": "share of units"}
+    left_out = text(practice(IN_MODEL, [free, other]))
+    assert left_out.startswith("Today's practice is not known")
+    assert "by lstd" not in left_out
+
+
+def test_a_discounted_interval_is_not_compared_with_one_that_is_not() -> None:
+    """Nor is a figure left without its γ. Twins: the same answers undiscounted, and discounted ones on no side."""
+    measured = SUMMARY | {"return_mean": 5.0, "return_ci95": [4.0, 6.0]}
+    said = text(practice(measured, [TODAY], 0.95))
+    assert "today's practice, by behaviour (ε 0.2), discounted by γ = 0.95: -3.5" in said
+    assert "they do not compare" in said
+    assert "interval lies" not in said
+    for compared in (practice(measured, [TODAY]), practice(measured | PUBLIC, [], 0.95)):
+        assert "The policy's interval lies above today's." in text(compared)
+        assert "γ" not in text(compared)
 
 
 class Tags(HTMLParser):
@@ -218,40 +311,39 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def hostile() -> Card:
-    """Every text that comes from a file is an attack."""
+def with_texts(text: str) -> Document:
+    """A card in which every text that comes from a file is this one."""
     return card(
-        dict.fromkeys(("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping"), EVIL)
-        | {"accountant": {"name": EVIL, "version": EVIL}, "public_assumptions": [EVIL], "void": [EVIL]},
-        {"environment": EVIL, "variant": EVIL, "observation_names": [EVIL], "action_names": [EVIL]},
-        {"dataset": EVIL, "env_id": EVIL},
-        {"records": [RECORD | {"stage": EVIL, "day": EVIL}]},
+        dict.fromkeys(("unit", "neighboring_relation", "dataset_fingerprint", "charge", "clipping"), text)
+        | {"accountant": {"name": text, "version": text}, "public_assumptions": [text], "void": [text]},
+        {"environment": text, "variant": text, "observation_names": [text], "action_names": [text]},
+        {"dataset": text, "env_id": text} | PUBLIC,
+        {"records": [RECORD | {"stage": text, "day": text}]},
+        declared=dict.fromkeys(STATED, text),
+        digests=[(text, text)],
     )
 
 
-def test_a_hostile_name_is_text_in_the_page() -> None:
-    """The same tags as in a harmless card; nothing that runs or is fetched; the browser is told so as well."""
-    page, plain = Tags(), Tags()
-    page.feed(hostile().html())
-    plain.feed(card({"void": ["x"]}, NAMED, ledger={"records": [RECORD | {"day": "2026-11-20"}]}).html())
-    assert page.tags == plain.tags
-    assert "alert(1)" in page.text
-    names = {name for _, attributes in page.tags for name, _ in attributes}
+def test_a_hostile_text_is_text_in_both_forms() -> None:
+    """The same tags and lines as in a harmless card; nothing that runs or is fetched; the exact ε stands once."""
+    hostile, plain = Tags(), Tags()
+    hostile.feed(with_texts(EVIL).html())
+    plain.feed(with_texts("harmless").html())
+    assert hostile.tags == plain.tags
+    assert "alert(1)" in hostile.text
+    names = {name for _, attributes in hostile.tags for name, _ in attributes}
     assert names <= {"lang", "charset", "name", "content", "http-equiv", "class", "style"} | {"viewbox", "d", "x", "y"}
-    assert {"script", "link", "img", "iframe", "a"}.isdisjoint(tag for tag, _ in page.tags)
-    assert "url(" not in hostile().html()
-    assert "default-src 'none'" in hostile().html()
-
-
-def test_a_hostile_name_is_text_in_markdown() -> None:
-    text, plain = (
-        hostile().markdown(),
-        card({"void": ["x"]}, NAMED, ledger={"records": [RECORD | {"day": "2026-11-20"}]}),
-    )
-    assert "<" not in text
-    assert "\\[a\\](javascript:alert(1)) \\|" in text
-    assert "[a]" not in text
-    assert [line[:2] for line in text.splitlines()] == [line[:2] for line in plain.markdown().splitlines()]
+    assert {"script", "link", "img", "iframe", "a"}.isdisjoint(tag for tag, _ in hostile.tags)
+    assert "url(" not in with_texts(EVIL).html()
+    assert "default-src 'none'" in with_texts(EVIL).html()
+    markdown, harmless = with_texts(EVIL).markdown(), with_texts("harmless").markdown()
+    assert "<" not in markdown
+    assert "\\[a\\](javascript:alert(1)) \\|" in markdown
+    assert "[a]" not in markdown
+    assert [line[:2] for line in markdown.splitlines()] == [line[:2] for line in harmless.splitlines()]
+    for made in (card(), with_texts(EVIL)):
+        assert "| ε, exactly | 0.49983 |" in made.markdown().splitlines()
+        assert "<tr><th>ε, exactly</th><td>0.49983</td></tr>" in made.html()
 
 
 @pytest.mark.parametrize(
@@ -279,7 +371,7 @@ def test_a_hostile_name_is_text_in_markdown() -> None:
 )
 def test_markup_of_a_strangers_own_is_seen(planted: str) -> None:
     """Our cards are inert, hostile names or not; a card with anything else in it is not."""
-    for made in (card(), hostile()):
+    for made in (card(), with_texts(EVIL)):
         assert is_inert(made.html())
         assert is_inert(made.markdown())
         assert not is_inert(made.html().replace("<main>", f"<main>{planted}"))
@@ -295,31 +387,3 @@ def test_a_strangers_card_with_a_link_in_disguise_is_not_inert(planted: str) -> 
     """Two backslashes escape each other and leave a live bracket; bare addresses become links in many readers."""
     assert not is_inert(f"# Model card\n\n{planted}\n")
     assert is_inert("# Model card\n\n\\[not a link\\]\n")
-
-
-def test_without_a_simulator_nothing_is_called_measured() -> None:
-    """What the model says of a policy is no measurement, and the card says so where the return would stand."""
-    unmeasured = {
-        "env_id": None,
-        "return_mean": None,
-        "return_ci95": None,
-        "normalized_score": None,
-        "episodes": None,
-        "model_value": -3.14159,
-        "model_value_range": [-4.0, -2.5],
-        "model_value_members": 3,
-        "model_value_rollouts": 100,
-        "model_value_horizon": 48,
-        "model_value_note": "a guess",
-    }
-    made = card(policy={"environment": None, "discrete_actions": True, "action_size": 4}, summary=unmeasured)
-    value = points(made, "How well it performs")
-    assert value.startswith("This was not measured")
-    assert "-3.142" in value
-    assert "-4 to -2.5" in value
-    assert "That is a guess." in value
-    assert "answers with one of 4 actions" in points(made, "What this is")
-    everything = made.markdown()
-    assert "None" not in everything
-    assert "it was measured" not in everything
-    assert "95%" not in value

@@ -2,34 +2,110 @@
 
 import json
 import pickle
-import re
+import shutil
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
+from primorl.commands import main as cli
+from primorl.config import params
+from primorl.privacy.accounting import epsilon as accounting
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.accounting.figures import figures
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.release import bundle
-from primorl.release.bundle import LEDGER
-from tests.release.bundles import TEXTS, edit, relist
+from primorl.release.build import release
+from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS
+from tests.release.bundles import (
+    TEXTS,
+    Change,
+    each_refused,
+    edit,
+    edit_statements,
+    inside_of,
+    keys,
+    refusal,
+    renew_cards,
+)
+from tests.release.released_project import inside, run_stages, tiny_params
+from tests.trajectories.builders import episode, snapshot
 
 
-def swapped(folder: Path) -> None:
-    edit(folder / "dynamics/config.json", rounds=2)
+def in_text(name: str, old: str, new: str) -> Change:
+    def forge(folder: Path) -> None:
+        text = (folder / name).read_text(encoding="utf-8")
+        assert old in text
+        (folder / name).write_text(text.replace(old, new, 1), encoding="utf-8")
+
+    return forge
 
 
-def extra_file(folder: Path) -> None:
-    (folder / "policy/setup.py").write_text("print('hello')", encoding="utf-8")
+def archive(mode: str) -> Change:
+    """A ZIP archive, alone or behind the tensors: one reader sees a model, another a pickle."""
+
+    def forge(folder: Path) -> None:
+        with zipfile.ZipFile(folder / POLICY[0], mode) as file:  # type: ignore[call-overload]
+            file.writestr("data.pkl", pickle.dumps([1]))
+
+    return forge
 
 
-def extra_folder(folder: Path) -> None:
-    (folder / "notes").mkdir()
+def forged_epsilon(folder: Path) -> None:
+    """Lower everywhere, card included: only accounting again finds it."""
+    epsilon = json.dumps(read_json(folder / POLICY[2])["epsilon"])
+    for name in TEXTS:
+        path = folder / name
+        path.write_text(path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8")
 
 
-def missing(folder: Path) -> None:
-    (folder / "card.md").unlink()
+def forged_card(folder: Path) -> None:
+    epsilon = json.dumps(read_json(folder / POLICY[2])["epsilon"])
+    in_text("card.html", f"<td>{epsilon}</td>", "<td>0.1</td>")(folder)
+
+
+def forged_account(folder: Path) -> None:
+    """What was spent before is left out of both statements."""
+    edit_statements(str(folder), spent_on_dataset=read_json(folder / MODEL[2])["spent_on_dataset"] | {"epsilon": 0.1})
+
+
+def endless_event(content: dict) -> None:  # type: ignore[type-arg]
+    content["records"][0]["event"]["count"] = 10**12
+
+
+def other_range(folder: Path) -> None:
+    low = read_json(folder / POLICY[1])["observation_low"]
+    edit(folder / POLICY[1], observation_low=[low[0] - 1.0, *low[1:]])
+
+
+def other_time(folder: Path) -> None:
+    name = read_json(folder / POLICY[1])["observation_names"][0]
+    edit(folder / POLICY[1], elapsed={"name": name, "unit": "hours", "most": 4.0})
+
+
+FORGED = [
+    (archive("w"), "policy/policy.safetensors: is a ZIP archive"),
+    (archive("a"), "policy/policy.safetensors: is a ZIP archive"),
+    # Two readers of one file may see two guarantees.
+    (in_text(MODEL[2], "{\n", '{\n  "epsilon": 0.1,\n'), "dynamics/privacy.json: not JSON (a key is given twice"),
+    (in_text(MODEL[1], "-10.0", "-1e999"), "dynamics/config.json: not JSON (found -1e999, which is too large"),
+    (lambda folder: (folder / LEDGER).write_text("[" * 100_000), "ledger-statement.json: not JSON (RecursionError"),
+    (inside_of(LEDGER, endless_event), "ledger-statement.json: not as declared: records.0.event"),
+    (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
+    (keys(LEDGER, epsilon=0.1), "ledger-statement.json: epsilon: less than the accountant"),
+    (forged_account, "dynamics/privacy.json: spent_on_dataset: epsilon: less than the accountant"),
+    (forged_card, "card.html: not the card that the figures of this bundle make"),
+    (keys(LEDGER, **{"x\nerror: all is well\x1b[2J": 1}), "not as declared: x?error: all is well?[2J"),
+    (in_text("card.html", "<main>", "<main><script>1</script>"), "card.html: holds markup that is not ours"),
+    (in_text("card.md", "- ", "- [more](javascript:1) "), "card.md: holds markup that is not ours"),
+    (other_range, "policy/config.json: observation_low: not the bound in dynamics/model.safetensors"),
+    (keys(POLICY[1], observation_names=["a", "b", "c"]), "observation_names: differs from dynamics/config.json"),
+    (other_time, "policy/config.json: elapsed: differs from dynamics/config.json"),
+    (keys(MODEL[1], rounds=4), "dynamics/config.json: rounds: more than the 3"),
+]
 
 
 def linked(folder: Path) -> None:
@@ -37,156 +113,26 @@ def linked(folder: Path) -> None:
     (folder / "card.md").symlink_to("/etc/hostname")
 
 
-def archive(folder: Path) -> None:
-    with zipfile.ZipFile(folder / "policy/policy.safetensors", "w") as file:
-        file.writestr("data.pkl", pickle.dumps([1]))
-    relist(folder)
-
-
-def polyglot(folder: Path) -> None:
-    """A model with an archive behind it: one reader sees tensors, another a pickle."""
-    with zipfile.ZipFile(folder / "policy/policy.safetensors", "a") as file:
-        file.writestr("data.pkl", pickle.dumps([1]))
-    relist(folder)
-
-
-def two_epsilons(folder: Path) -> None:
-    """Two readers of one file may then see two guarantees."""
-    for part in ("dynamics", "policy"):
-        path = folder / part / "privacy.json"
-        path.write_text(path.read_text(encoding="utf-8").replace("{\n", '{\n  "epsilon": 0.1,\n', 1), encoding="utf-8")
-    relist(folder)
-
-
-def infinite(folder: Path) -> None:
-    path = folder / "dynamics/config.json"
-    path.write_text(path.read_text(encoding="utf-8").replace("-10.0", "-1e999"), encoding="utf-8")
-    relist(folder)
-
-
-def deep(folder: Path) -> None:
-    (folder / LEDGER).write_text("[" * 100_000, encoding="utf-8")
-    relist(folder)
-
-
-def endless_event(folder: Path) -> None:
-    ledger = read_json(folder / LEDGER)
-    ledger["records"][0]["event"]["count"] = 10**12
-    write_json(folder / LEDGER, ledger)
-    relist(folder)
-
-
-def forged_epsilon(folder: Path) -> None:
-    """Lower everywhere, hashes and card included: only accounting again finds it."""
-    epsilon = json.dumps(read_json(folder / "policy/privacy.json")["epsilon"])
-    for name in TEXTS:
-        path = folder / name
-        path.write_text(path.read_text(encoding="utf-8").replace(epsilon, "0.123456789012345"), encoding="utf-8")
-    relist(folder)
-
-
-def forged_total(folder: Path) -> None:
-    edit(folder / LEDGER, epsilon=0.1)
-    relist(folder)
-
-
-def forged_card(folder: Path) -> None:
-    path = folder / "card.html"
-    epsilon = json.dumps(read_json(folder / "policy/privacy.json")["epsilon"])
-    path.write_text(path.read_text(encoding="utf-8").replace(f"<td>{epsilon}</td>", "<td>0.1</td>"), encoding="utf-8")
-    relist(folder)
-
-
-def forged_account(folder: Path) -> None:
-    """What was spent before is left out of the statement."""
-    for part in ("dynamics", "policy"):
-        spent = read_json(folder / part / "privacy.json")["spent_on_dataset"]
-        edit(folder / part / "privacy.json", spent_on_dataset=spent | {"epsilon": 0.1})
-    relist(folder)
-
-
-def rude_name(folder: Path) -> None:
-    (folder / "x\nerror: all is well\x1b[2J").write_bytes(b"")
-
-
-def rude_key(folder: Path) -> None:
-    edit(folder / LEDGER, **{"x\nerror: all is well\x1b[2J": 1})
-    relist(folder)
-
-
-def script_in_card(folder: Path) -> None:
-    path = folder / "card.html"
-    path.write_text(path.read_text(encoding="utf-8").replace("<main>", "<main><script>1</script>"), encoding="utf-8")
-    relist(folder)
-
-
-def link_in_card(folder: Path) -> None:
-    path = folder / "card.md"
-    path.write_text(path.read_text(encoding="utf-8") + "[more](javascript:1)\n", encoding="utf-8")
-    relist(folder)
-
-
 def large(folder: Path) -> None:
     with (folder / "card.md").open("r+b") as file:
         file.truncate(1 << 30)
 
 
-def other_range(folder: Path) -> None:
-    low = read_json(folder / "policy/config.json")["observation_low"]
-    edit(folder / "policy/config.json", observation_low=[low[0] - 1.0, *low[1:]])
-    relist(folder)
+AS_IT_CAME = [
+    (keys(MODEL[1], rounds=2), "dynamics/config.json: not the file that MANIFEST.json lists"),
+    (lambda folder: (folder / "policy/setup.py").write_text("print('hello')"), "policy/setup.py does not belong"),
+    (lambda folder: (folder / "notes").mkdir(), "notes does not belong"),
+    (lambda folder: (folder / "card.md").unlink(), "card.md is missing"),
+    (linked, "card.md is a link"),
+    (lambda folder: (folder / "x\nerror: all\x1b[2J").write_bytes(b""), "x?error: all?[2J does not belong"),
+    (large, "card.md is larger"),
+]
 
 
-def other_names(folder: Path) -> None:
-    edit(folder / "policy/config.json", observation_names=["a", "b", "c"])
-    relist(folder)
-
-
-def other_time(folder: Path) -> None:
-    names = read_json(folder / "policy/config.json")["observation_names"]
-    edit(folder / "policy/config.json", elapsed={"name": names[0], "unit": "hours", "most": 4.0})
-    relist(folder)
-
-
-def other_rounds(folder: Path) -> None:
-    edit(folder / "dynamics/config.json", rounds=4)
-    relist(folder)
-
-
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (swapped, "dynamics/config.json: not the file that MANIFEST.json lists"),
-        (extra_file, "policy/setup.py does not belong"),
-        (extra_folder, "notes does not belong"),
-        (missing, "card.md is missing"),
-        (linked, "card.md is a link"),
-        (archive, "policy/policy.safetensors: is a ZIP archive"),
-        (polyglot, "policy/policy.safetensors: is a ZIP archive"),
-        (two_epsilons, "dynamics/privacy.json: not JSON (a key is given twice"),
-        (infinite, "dynamics/config.json: not JSON (found -1e999, which is too large"),
-        (deep, "ledger-statement.json: not JSON (RecursionError"),
-        (endless_event, "ledger-statement.json: not as declared: records.0.event"),
-        (forged_epsilon, "dynamics/privacy.json: epsilon: less than the accountant"),
-        (forged_total, "ledger-statement.json: epsilon: less than the accountant"),
-        (forged_account, "dynamics/privacy.json: spent_on_dataset: epsilon: less than the accountant"),
-        (forged_card, "card.html: not the card that the figures of this bundle make"),
-        (rude_name, "x?error: all is well?[2J does not belong"),
-        (rude_key, "ledger-statement.json: not as declared: x?error: all is well?[2J"),
-        (script_in_card, "card.html: holds markup that is not ours"),
-        (link_in_card, "card.md: holds markup that is not ours"),
-        (large, "card.md is larger"),
-        (other_range, "policy/config.json: observation_low: not the bound in dynamics/model.safetensors"),
-        (other_names, "policy/config.json: observation_names: differs from dynamics/config.json"),
-        (other_time, "policy/config.json: elapsed: differs from dynamics/config.json"),
-        (other_rounds, "dynamics/config.json: rounds: more than the 3"),
-    ],
-)
-def test_a_strangers_bundle_is_refused_in_one_line(received: Path, damage: Callable[[Path], None], says: str) -> None:
-    damage(received)
-    with pytest.raises(PipelineError, match=re.escape(says)) as refused:
-        bundle.check(received, void_ok=False)
-    assert "\n" not in str(refused.value)
+def test_a_strangers_bundle_is_refused_in_one_line(released: Path, tmp_path: Path) -> None:
+    """With the hashes listed anew, or as it came."""
+    each_refused(released, tmp_path, FORGED)
+    each_refused(released, tmp_path, AS_IT_CAME, renew=lambda folder: None)
 
 
 def test_a_bundle_needs_no_project_to_be_checked(received: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,3 +142,101 @@ def test_a_bundle_needs_no_project_to_be_checked(received: Path, monkeypatch: py
     assert list(Path().iterdir()) == []
     with pytest.raises(PipelineError, match="not a folder"):
         bundle.check(received / "card.md", void_ok=False)
+
+
+@pytest.fixture(scope="module")
+def asked_first(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sound bundle of a project without a public split, whose private units were asked before training; read only."""
+    folder = tmp_path_factory.mktemp("queries") / "project"
+    raw = tiny_params()
+    raw["partition"] = {"public_fraction": 0, "public": None, "salt": "primorl"}
+    raw["privacy"]["statistics"] = {"normaliser": "private", "starts": True, "noise_multiplier": 0.5}
+    raw["policy"]["starts"] = "released"
+    run_stages(folder, raw, [episode(8, seed=i) for i in range(80)])
+    with inside(folder):
+        release(Path("out"), params.load(Path("params.yaml")), void_ok=False)
+    return folder / "out"
+
+
+def test_a_bundle_with_queries_says_what_was_asked_and_holds_the_first_states(asked_first: Path) -> None:
+    assert set(snapshot(asked_first)) == FILES | {MANIFEST, STARTS}
+    statement = bundle.check(asked_first, void_ok=False)
+    assert [query.what for query in statement.queries] == ["normaliser", "starts"]
+    assert statement.epsilon == accounting.Training(1.0, 4.0, 3, (0.5, 0.5)).spent(1e-3).epsilon_pld
+    card = (asked_first / CARDS[0]).read_text(encoding="utf-8")
+    assert "| queries before the rounds | normaliser, noise multiplier 0.5; starts, noise multiplier 0.5 |" in card
+    assert "no unit: there is no public split" in card
+    assert cli.main(["release", "--check", str(asked_first)]) == 0
+    tensors = load_file(asked_first / STARTS)
+    assert set(tensors) == {"low", "high", "mean", "factor", "block", "probabilities"}
+    assert all(bool(value.isfinite().all()) for value in tensors.values())
+    assert torch.equal(tensors["block"], torch.full((3,), -1))
+
+
+def in_both(change: Change) -> Change:
+    """The same change in the model's and the policy's statement."""
+
+    def forge(folder: Path) -> None:
+        for name in (MODEL[2], POLICY[2]):
+            inside_of(name, change)(folder)  # type: ignore[arg-type]
+
+    return forge
+
+
+def without_queries(content: dict) -> None:  # type: ignore[type-arg]
+    """As if nothing had been asked: event, ε and every figure of the rounds alone."""
+    run = accounting.Training(1.0, 4.0, 3)
+    found = figures(run.event, 1e-3)
+    content |= {"queries": [], "event": event_to_json(run.event), "epsilon_replace_one": found.epsilon_replace_one}
+    for key, names in (
+        ("profile", ("epsilon", "delta")),
+        ("groups", ("units", "epsilon")),
+        ("attacks", ("false_positive_rate", "true_positive_rate")),
+    ):
+        content[key] = [dict(zip(names, point, strict=True)) for point in getattr(found, key)]
+    content["epsilon"], content["epsilon_rdp"] = run.spent(1e-3).epsilon_pld, run.spent(1e-3).epsilon_rdp
+
+
+def other_starts(folder: Path) -> None:
+    tensors = load_file(folder / STARTS)
+    save_file(tensors | {"high": tensors["high"] + 1}, folder / STARTS)
+
+
+def padded_starts(folder: Path) -> None:
+    save_file(load_file(folder / STARTS), folder / STARTS, metadata={"made": "by ana"})
+
+
+def test_a_forged_bundle_with_queries_is_refused(asked_first: Path, tmp_path: Path) -> None:
+    less = "less than the accountant makes of"
+    table = [
+        (in_both(without_queries), "starts.safetensors: there, which contradicts queries"),
+        (in_both(lambda own: own.update(epsilon=own["epsilon"] * 0.9)), f"epsilon: {less}"),
+        (in_both(lambda own: own["queries"][1].update(epsilon=0.1)), f"queries: starts: epsilon: {less}"),
+        (in_both(lambda own: own["queries"][0].update(noise_multiplier=0.0)), "yet a query without noise"),
+        (in_both(lambda own: own["queries"][0].update(what="wages")), "not as declared: queries.0.what"),
+        (lambda folder: (folder / STARTS).unlink(), "starts.safetensors: missing, which contradicts queries"),
+        (padded_starts, "holds more than first states"),
+        (other_starts, "its bounds are not those of dynamics/model.safetensors"),
+        (lambda folder: (folder / STARTS).write_bytes(b"\x80\x04K\x01."), "not a model of first states, or damaged"),
+    ]
+    each_refused(asked_first, tmp_path, table)
+    # agrees with itself; the ledger's charge is of another event
+    forgetful = shutil.copytree(asked_first, tmp_path / "forgetful")
+    in_both(without_queries)(forgetful)
+    (forgetful / STARTS).unlink()
+    assert "no committed charge with the id and event" in str(refusal(forgetful))
+
+
+def test_texts_of_a_stranger_are_shown_as_text_and_an_empty_file_is_refused(released: Path, tmp_path: Path) -> None:
+    """Nothing in a bundle shows who wrote a text: only a signature does."""
+
+    def declared(**texts: object) -> Change:
+        return lambda folder: write_json(folder / "declared.json", {"format": 1} | texts)
+
+    each_refused(released, tmp_path, [(declared(owner="see https://evil.example"), "holds markup")], renew_cards)
+    wrong = ({}, {"owner": ""}, {"owner": "a\nb"}, {"boss": "me"}, {"owner": 7})
+    each_refused(released, tmp_path, [(declared(**texts), "declared.json") for texts in wrong])
+    folder = shutil.copytree(released, tmp_path / "hostile")
+    declared(owner="<script>alert(1)</script>")(folder)
+    assert refusal(folder, renew_cards) is None
+    assert "<script" not in (folder / CARDS[1]).read_text(encoding="utf-8")

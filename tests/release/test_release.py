@@ -4,31 +4,43 @@ import hashlib
 import json
 import pickle
 import re
+import shutil
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
+import yaml
 from dp_accounting import dp_event
 from safetensors.torch import load_file
 
 import primorl
+from pipeline import clone_behaviour, evaluate, evaluate_private, optimize_policy, train_model
 from primorl.commands import main as cli
 from primorl.config import params
-from primorl.privacy.ledger.ledger import Request, Version
+from primorl.dynamics.config import PublicLosses
+from primorl.privacy.ledger.ledger import Ledger, Request, Version
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json
+from primorl.project.files import file_sha256, read_json, write_json
 from primorl.release import bundle
-from primorl.release.contents import FILES, LEDGER, MANIFEST
-from primorl.setup.accounts import project_ledger
-from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, made
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
+from primorl.release.contents import CARDS, DECLARED, EVALUATION, FILES, LEDGER, MANIFEST
+from primorl.setup.accounts import dataset_version, project_ledger
+from primorl.trajectories.storage.manifest import Manifest
+from tests.pipeline.tiny_policy import RememberingRun
+from tests.privacy.ledger.ledgers import GAUSSIAN, execute, request
+from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, in_tensor, made, refused_at_home
+from tests.release.released_project import EPISODES, inside, run_stages, tiny_params, write_as_good
 from tests.trajectories.builders import snapshot
+
+MODEL, POLICY, SUMMARY = Path("models/dynamics"), Path("models/policy"), Path("metrics/summary.json")
+WEIGHTS, PRIVATE = "model.safetensors", Path("data/partitions/private/part-00000.parquet")
+DECLARATION = {"owner": "Ward 3", "purpose": "dosing", "contact": "x@hospital.example", "licence": "CC BY 4.0"}
 
 
 def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing hidden beside them: no time of a file tells when training ended, no path tells where."""
+    """Nothing hidden beside them: no time of a file tells when training ended, no path tells where, nothing random."""
     assert cli.main(["release", "out"]) == 0
     assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
     assert {path.stat().st_mtime for path in (Path("out"), *Path("out").rglob("*"))} == {315532800}
@@ -36,34 +48,28 @@ def test_a_bundle_is_these_files_and_checks(project: Path, capsys: pytest.Captur
     assert cli.main(["release", "--check", "out"]) == 0
     said = capsys.readouterr().out
     assert re.fullmatch(r"out: made and checked; (ε = .* per trajectory)\nout: sound; \1\nnot checked: .*\n", said)
+    assert snapshot(made("again")) == snapshot(Path("out"))
 
 
 def test_what_leaves_is_what_the_stages_wrote(released: Path, trained: Path) -> None:
-    for name in (
-        "dynamics/model.safetensors",
-        "dynamics/config.json",
-        "policy/policy.safetensors",
-        "policy/config.json",
-    ):
+    """The policy knows its columns and their public range; the card has the exact ε and the public trajectories."""
+    for name in ("dynamics/model.safetensors", "dynamics/config.json", "policy/policy.safetensors"):
         assert (released / name).read_bytes() == (trained / "models" / name).read_bytes()
-    statement = read_json(released / "policy/privacy.json")
-    assert f"| ε, exactly | {json.dumps(statement['epsilon'])} |" in (released / "card.md").read_text(encoding="utf-8")
-
-
-def test_the_released_policy_knows_its_columns_and_their_public_range(released: Path) -> None:
-    """From the data through the model; the card names columns that have names of their own."""
-    policy = primorl.load_policy(released / "policy")
-    bounds = primorl.load_model(released / "dynamics").bounds
+    statement, card = read_json(released / "policy/privacy.json"), (released / CARDS[0]).read_text(encoding="utf-8")
+    assert f"| ε, exactly | {json.dumps(statement['epsilon'])} |" in card
+    assert f"Not protected: {statement['public_units']} traject" in card
+    found = read_json(released / EVALUATION)["public_trajectories"]
+    assert found > 1
+    assert f"today's practice, in the {found} public" in card
+    policy, bounds = primorl.load_policy(released / "policy"), primorl.load_model(released / "dynamics").bounds
     assert policy.saved.observation_range is not None
-    for found, expected in zip(
-        policy.saved.observation_range, (bounds.observation_low, bounds.observation_high), strict=True
-    ):
-        assert found.tolist() == expected.tolist()
+    low, high = policy.saved.observation_range
+    assert (low.tolist(), high.tolist()) == (bounds.observation_low.tolist(), bounds.observation_high.tolist())
     assert (len(policy.observation_names), len(policy.action_names)) == (3, 1)
     with pytest.raises(ValueError, match="lies far outside the public range"):
         policy.act([1e6, 0.0, 0.0])
-    statement = read_json(released / "policy/privacy.json")
-    assert f"Not protected: {statement['public_units']} traject" in (released / "card.md").read_text(encoding="utf-8")
+    made_by_charge = read_json(released / LEDGER)["records"][0]["made"]
+    assert made_by_charge == {file.name: file_sha256(file) for file in (trained / MODEL).iterdir()}
 
 
 def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> None:
@@ -72,234 +78,240 @@ def test_of_several_seeds_the_first_ones_policy_leaves_alone(tmp_path: Path) -> 
     raw["policy"]["seeds"] = [3, 1]
     run_stages(tmp_path / "project", raw, EPISODES)
     with inside(tmp_path / "project"):
-        assert (Path("models/policy/seeds/1") / "policy.safetensors").exists()
+        assert (POLICY / "seeds/1/policy.safetensors").exists()
         bundle.check(made(), void_ok=False)
-        assert {file.relative_to("out").as_posix() for file in Path("out").rglob("*") if file.is_file()} == {
-            *FILES,
-            MANIFEST,
-        }
+        assert set(snapshot(Path("out"))) == FILES | {MANIFEST}
         assert read_json(Path("out/policy/config.json"))["seeds"] == [3, 1]
-        first = Path("models/policy/policy.safetensors").read_bytes()
-        assert Path("out/policy/policy.safetensors").read_bytes() == first
-        assert "first of 2 trained alike" in Path("out/card.md").read_text(encoding="utf-8")
-        own = read_json(Path("metrics/summary.json"))["by_seed"][0]
+        assert Path("out/policy/policy.safetensors").read_bytes() == (POLICY / "policy.safetensors").read_bytes()
+        own, card = read_json(SUMMARY)["by_seed"][0], Path("out/card.md").read_text(encoding="utf-8")
         assert read_json(Path("out/evaluation.json"))["return_mean"] == own["return_mean"]
-        assert f": {own['return_mean']:.4g}, 95% interval" in Path("out/card.md").read_text(encoding="utf-8")
-
-
-def test_a_release_is_made_again_byte_for_byte(project: Path) -> None:
-    """Nothing of the moment is in it."""
-    assert snapshot(made("one")) == snapshot(made("two"))
+        assert "first of 2 trained alike" in card
+        assert f": {own['return_mean']:.4g}, 95% interval" in card
 
 
 # What must not leave
 
 
-def unknown_key() -> None:
-    edit(Path("models/dynamics/config.json"), transitions=253)
+def everywhere(**changes: object) -> None:
+    edit_statements(**changes)
+    edit(SUMMARY, **{key: value for key, value in changes.items() if key in read_json(SUMMARY)})
 
 
-def unknown_statement_key() -> None:
-    edit_statements(cohort=6)
+def assumed(text: str) -> None:
+    edit_statements(public_assumptions=[text])
 
 
-def more_tensors() -> None:
-    edit_tensors(Path("models/dynamics/model.safetensors"), {"first_observation": torch.zeros(3)})
+def with_policy_hash(change: Callable[[], object]) -> Callable[[], None]:
+    def damage() -> None:
+        change()
+        edit(SUMMARY, policy_sha256=file_sha256(POLICY / "policy.safetensors"))
 
-
-def metadata() -> None:
-    edit_tensors(Path("models/dynamics/model.safetensors"), {}, {"made": "by ana"})
-
-
-def policy_metadata() -> None:
-    edit_tensors(Path("models/policy/policy.safetensors"), {}, {"made": "by ana"})
-    renew_policy_hash()
-
-
-def renew_policy_hash() -> None:
-    digest = hashlib.sha256(Path("models/policy/policy.safetensors").read_bytes()).hexdigest()
-    edit(Path("metrics/summary.json"), policy_sha256=digest)
+    return damage
 
 
 def not_finite() -> None:
-    path = Path("models/dynamics/model.safetensors")
-    edit_tensors(path, {"layers.0.bias": torch.full_like(load_file(path)["layers.0.bias"], torch.nan)})
-
-
-def pickled() -> None:
-    Path("models/dynamics/model.safetensors").write_bytes(pickle.dumps([1]))
-
-
-def another_models_policy() -> None:
-    edit(Path("models/policy/privacy.json"), charge="another")
-
-
-def lower_epsilon() -> None:
-    edit_statements(epsilon=0.1)
-    edit(Path("metrics/summary.json"), epsilon=0.1)
-
-
-def another_event() -> None:
-    edit_statements(rounds=2)
-
-
-def void() -> None:
-    edit_statements(void=["noise is seeded"])
-    edit(Path("metrics/summary.json"), void=["noise is seeded"])
-
-
-def mopo() -> None:
-    edit(Path("models/dynamics/config.json"), variant="mopo")
-
-
-def not_private() -> None:
-    edit(Path("models/dynamics/config.json"), variant="no_clip")
-
-
-def old_summary() -> None:
-    edit(Path("metrics/summary.json"), epsilon=3.0)
-
-
-def another_policy() -> None:
-    edit(Path("metrics/summary.json"), policy_sha256="0" * 64)
-
-
-def other_data() -> None:
-    edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64)
-
-
-def unknown_charge() -> None:
-    edit_statements(charge="feedfacefeedface")
-
-
-def unkeyed_hash() -> None:
-    digest = hashlib.sha256(Path("data/partitions/private/part-00000.parquet").read_bytes()).hexdigest()
-    edit_statements(public_assumptions=[f"the data with content {digest}"])
-
-
-def short_unkeyed_hash() -> None:
-    digest = hashlib.md5(Path("data/trajectories/part-00000.parquet").read_bytes()).hexdigest()
-    edit_statements(public_assumptions=[f"the data with content {digest[:12]}"])
+    tensors = load_file(MODEL / WEIGHTS)
+    edit_tensors(MODEL / WEIGHTS, {"layers.0.bias": torch.full_like(tensors["layers.0.bias"], torch.nan)})
 
 
 def dvc_hash() -> None:
-    Path("dvc.lock").write_text(
-        "outs:\n- path: data/raw\n  md5: 0123456789abcdef0123456789abcdef.dir\n", encoding="utf-8"
-    )
-    edit_statements(public_assumptions=["DVC's 0123456789abcdef0123456789abcdef.dir"])
+    text = "outs:\n- path: data/raw\n  md5: 0123456789abcdef0123456789abcdef.dir\n"
+    Path("dvc.lock").write_text(text, encoding="utf-8")
+    assumed("DVC's 0123456789abcdef0123456789abcdef.dir")
 
 
 def cached_hash() -> None:
     entry = Path(".dvc/cache/files/md5/fe/dcba9876543210fedcba9876543210")
     entry.parent.mkdir(parents=True)
     entry.write_bytes(b"")
-    edit_statements(public_assumptions=["fedcba9876543210fedcba9876543210"])
+    assumed("fedcba9876543210fedcba9876543210")
 
 
-def private_size() -> None:
-    size = Path("data/partitions/private/part-00000.parquet").stat().st_size
-    edit_statements(public_assumptions=[f"{size} bytes of data"])
+def of(folder: str) -> str:
+    return hashlib.md5(Path(folder).read_bytes()).hexdigest()
 
 
-def private_path() -> None:
-    edit_statements(public_assumptions=["all in data/partitions/private"])
+def older_summary() -> None:
+    summary = read_json(SUMMARY)
+    del summary["model_sha256"]
+    write_json(SUMMARY, summary)
 
 
-def absolute_path() -> None:
-    edit_statements(public_assumptions=["all in /home/ana/project"])
+UNKEYED = "holds an unkeyed hash of private data"
+one_weight = in_tensor(WEIGHTS, "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))
+one_policy_weight = in_tensor("policy.safetensors", "layers.0.weight", lambda tensor: tensor[0, 0, 0].add_(0.5))
+DAMAGES: list[tuple[Callable[[], object], str]] = [
+    (lambda: edit(MODEL / "config.json", transitions=253), "models/dynamics/config.json: not as declared: transitions"),
+    (lambda: edit_statements(cohort=6), "models/dynamics/privacy.json: not as declared: cohort"),
+    (lambda: edit_tensors(MODEL / WEIGHTS, {"first_observation": torch.zeros(3)}), "models/dynamics"),
+    (lambda: edit_tensors(MODEL / WEIGHTS, {}, {"made": "by ana"}), "model.safetensors: holds more than its model"),
+    (
+        with_policy_hash(lambda: edit_tensors(POLICY / "policy.safetensors", {}, {"made": "by ana"})),
+        "models/policy/policy.safetensors: holds more than its model",
+    ),
+    (not_finite, "models/dynamics"),
+    (lambda: (MODEL / WEIGHTS).write_bytes(pickle.dumps([1])), "models/dynamics: not a dynamics model"),
+    (lambda: edit(POLICY / "privacy.json", charge="x"), "models/policy/privacy.json: charge x is not in the ledger"),
+    (lambda: everywhere(epsilon=0.1), "models/dynamics/privacy.json: epsilon: less than the accountant"),
+    (lambda: edit_statements(rounds=2), "rounds"),
+    (lambda: everywhere(void=["noise is seeded"]), "models/dynamics/privacy.json: void: noise is seeded"),
+    (lambda: edit(MODEL / "config.json", variant="mopo"), "models/dynamics/config.json: variant mopo"),
+    (lambda: edit(MODEL / "config.json", variant="no_clip"), "variant"),
+    (lambda: edit(SUMMARY, epsilon=3.0), "metrics/summary.json: epsilon"),
+    (lambda: edit(SUMMARY, policy_sha256="0" * 64), "metrics/summary.json: policy_sha256: found SHA-256 000000000000"),
+    (lambda: edit(SUMMARY, model_sha256="0" * 64), "metrics/summary.json: model_sha256: found SHA-256 000000000000"),
+    (older_summary, "metrics/summary.json: model_sha256: missing, as an earlier version wrote it; `dvc repro -f"),
+    (
+        lambda: edit(Path("data/partitions/manifest.json"), dataset_fingerprint="1" * 64),
+        "data/partitions/manifest.json: another version",
+    ),
+    (lambda: edit_statements(charge="feedfacefeedface"), "charge feedfacefeedface is not in the ledger"),
+    (lambda: assumed(f"content {hashlib.sha256(PRIVATE.read_bytes()).hexdigest()}"), UNKEYED),
+    (lambda: assumed(f"content {of('data/trajectories/part-00000.parquet')[:12]}"), UNKEYED),
+    (dvc_hash, UNKEYED),
+    (cached_hash, UNKEYED),
+    (lambda: assumed(f"{PRIVATE.stat().st_size} bytes"), "holds a size or a row count of private data"),
+    (lambda: assumed("all in data/partitions/private"), "holds a path"),
+    (lambda: assumed("all in /home/ana/project"), "holds a path"),
+    # Every copy is edited alike, so only the ledger and the manifest of the data can tell.
+    (lambda: one_weight(MODEL), "models/dynamics/model.safetensors: found SHA-256"),
+    (with_policy_hash(lambda: one_policy_weight(POLICY)), "models/policy/config.json: policy_sha256: found SHA-256"),
+    (lambda: everywhere(unit="person"), "privacy.json: unit: found 'person', allowed is 'trajectory'"),
+    (lambda: everywhere(units=30_000), "models/dynamics/privacy.json: units: found 30000, allowed is"),
+    (lambda: everywhere(public_units=1), "models/dynamics/privacy.json: public_units: found 1, allowed is"),
+    (lambda: everywhere(public_assumptions=[]), "models/dynamics/privacy.json: found SHA-256"),
+    (lambda: everywhere(clipping_norm=0.01), "models/dynamics/privacy.json: found SHA-256"),
+    (lambda: edit(MODEL / "config.json", engine_version=1), "models/dynamics/config.json: found SHA-256"),
+]
 
 
-@pytest.mark.parametrize(
-    ("damage", "says"),
-    [
-        (unknown_key, "models/dynamics/config.json: not as declared: transitions"),
-        (unknown_statement_key, "models/dynamics/privacy.json: not as declared: cohort"),
-        (more_tensors, "models/dynamics"),
-        (metadata, "models/dynamics/model.safetensors: holds more than its model"),
-        (policy_metadata, "models/policy/policy.safetensors: holds more than its model"),
-        (not_finite, "models/dynamics"),
-        (pickled, "models/dynamics: not a dynamics model"),
-        (another_models_policy, "models/policy/privacy.json: charge another is not in the ledger"),
-        (lower_epsilon, "models/dynamics/privacy.json: epsilon: less than the accountant"),
-        (another_event, "rounds"),
-        (void, "models/dynamics/privacy.json: void: noise is seeded"),
-        (mopo, "models/dynamics/config.json: variant mopo"),
-        (not_private, "variant"),
-        (old_summary, "metrics/summary.json: epsilon"),
-        (another_policy, "metrics/summary.json: policy_sha256: found SHA-256 000000000000"),
-        (other_data, "data/partitions/manifest.json: another version"),
-        (unknown_charge, "charge feedfacefeedface is not in the ledger"),
-        (unkeyed_hash, "holds an unkeyed hash of private data"),
-        (short_unkeyed_hash, "holds an unkeyed hash of private data"),
-        (dvc_hash, "holds an unkeyed hash of private data"),
-        (cached_hash, "holds an unkeyed hash of private data"),
-        (private_size, "holds a size or a row count of private data"),
-        (private_path, "holds a path"),
-        (absolute_path, "holds a path"),
-    ],
-)
+@pytest.mark.parametrize(("damage", "says"), DAMAGES, ids=[f"{n}: {says}" for n, (_, says) in enumerate(DAMAGES)])
 @pytest.mark.usefixtures("project")
 def test_what_must_not_leave_is_refused_in_one_line_and_nothing_is_left(damage: Callable[[], None], says: str) -> None:
     damage()
-    before = set(Path().iterdir())
-    with pytest.raises(PipelineError, match=re.escape(says)) as refused:
-        made()
-    assert "\n" not in str(refused.value)
-    assert set(Path().iterdir()) == before
+    refused_at_home(says)
+
+
+def test_files_of_another_run_are_not_released_under_this_statement(project: Path, tmp_path: Path) -> None:
+    """Of one without privacy, and of one that drew other noise: with all that a forger does to the summary."""
+    for variant in ("no_privacy", "private"):
+        other = tmp_path / variant
+        run_stages(other, tiny_params(variant), EPISODES)
+        for lay, says in (
+            (lambda other: shutil.copyfile(other / MODEL / WEIGHTS, MODEL / WEIGHTS), "model.safetensors: found SHA"),
+            (lambda other: shutil.copy(other / POLICY / "policy.safetensors", POLICY), "policy_sha256: found SHA-256"),
+        ):
+            shutil.copytree("models", tmp_path / "kept")
+            with_policy_hash(lambda lay=lay, other=other: lay(other))()
+            refused_at_home(says)
+            shutil.rmtree("models")
+            shutil.move(tmp_path / "kept", "models")
+    shutil.copytree(other / POLICY, POLICY, dirs_exist_ok=True)  # a whole policy, with this model's statement beside it
+    shutil.copyfile(MODEL / "privacy.json", POLICY / "privacy.json")
+    edit(SUMMARY, policy_sha256=file_sha256(POLICY / "policy.safetensors"))
+    refused_at_home("models/policy/config.json: model_sha256: found SHA-256")
+
+
+def digests() -> dict[str, str]:
+    return {file.name: file_sha256(file) for file in MODEL.iterdir()}
 
 
 @pytest.mark.usefixtures("project")
-def test_a_refusal_leaves_the_last_bundle() -> None:
-    before = snapshot(made())
-    unknown_key()
-    with pytest.raises(PipelineError):
+def test_both_statements_of_a_restored_model_may_leave_and_no_mix_of_them(tmp_path: Path) -> None:
+    """Each with its own files: git may check out the older one. A charge makes one draw: no second model under it."""
+    older = shutil.copytree("models", tmp_path / "older"), shutil.copy(SUMMARY, tmp_path)
+    charge = read_json(MODEL / "privacy.json")["charge"]
+    everywhere(settings_origin={"privacy.rounds": "datasets/x.yaml"})
+    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        ledger.commit(charge, digests())
+        ledger.commit(charge, digests())  # twice has no further effect
+        assert len(ledger.charges()[0].made) == 2
+    bundle.check(made(), void_ok=False)
+    newer = (MODEL / "privacy.json").read_bytes()  # a checkout that was interrupted: one file of the older commit
+    shutil.copyfile(older[0] / "dynamics/privacy.json", MODEL / "privacy.json")
+    with pytest.raises(PipelineError, match="models/"):
         made()
-    assert snapshot(Path("out")) == before
+    (MODEL / "privacy.json").write_bytes(newer)
+    shutil.copytree(older[0], "models", dirs_exist_ok=True)
+    shutil.copy(older[1], SUMMARY)
+    bundle.check(made(), void_ok=False)
+    one_weight(MODEL)
+    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        with pytest.raises(PipelineError, match=rf"charge {charge}: model.safetensors: found SHA-256"):
+            ledger.commit(charge, digests())
+        assert len(ledger.charges()[0].made) == 2
+
+
+def run_again(*stages: object) -> None:
+    """A few rounds on a few units make no model that is better than a constant: it is taken for one."""
+    with (
+        mock.patch.object(PublicLosses, "diverged", False),
+        mock.patch.object(train_model, "write_model", write_as_good),
+    ):
+        for stage in stages:
+            run = RememberingRun()
+            run.pipeline = RememberingRun()  # type: ignore[attr-defined]
+            stage.body(params.load(), run)  # type: ignore[attr-defined]
+
+
+def test_a_charge_of_an_earlier_version_is_read_and_its_model_made_again_for_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its commit record has no digests: refused until `train_model` has restored the model; nothing more is spent."""
+    commit = Ledger.commit
+    with monkeypatch.context() as patched:
+        patched.setattr(Ledger, "commit", lambda self, charge, made=None: commit(self, charge))
+        chosen = run_stages(tmp_path, tiny_params(), EPISODES)
+    with inside(tmp_path):
+        refused_at_home("the ledger has no digest of what it made")
+        weights = (MODEL / WEIGHTS).read_bytes()
+        run_again(train_model, optimize_policy, evaluate)
+        assert (MODEL / WEIGHTS).read_bytes() == weights
+        with closing(project_ledger(chosen)) as ledger:
+            assert [(charge.state, len(charge.made)) for charge in ledger.charges()] == [("committed", 1)]
+        made()
 
 
 @pytest.mark.usefixtures("project")
-def test_only_a_bundle_or_an_empty_folder_is_replaced() -> None:
+def test_only_a_bundle_or_an_empty_folder_is_replaced_and_a_refusal_leaves_the_last_bundle() -> None:
     Path("empty").mkdir()
     made("empty")
-    made("empty")
+    before = snapshot(made("empty"))
+    edit(MODEL / "config.json", transitions=253)
+    with pytest.raises(PipelineError):
+        made("empty")
+    assert snapshot(Path("empty")) == before
     Path("empty/notes.txt").write_text("mine", encoding="utf-8")
     Path("file").write_text("mine", encoding="utf-8")
     Path("link").symlink_to("models")
-    for target, says in (
-        ("empty", "something else"),
-        ("models", "something else"),
-        (".", "something else"),
-        ("file", "in the way"),
-        ("link", "in the way"),
-    ):
-        with pytest.raises(PipelineError, match=says):
+    for target in ("empty", "models", "."):
+        with pytest.raises(PipelineError, match="something else"):
+            made(target)
+    for target in ("file", "link"):
+        with pytest.raises(PipelineError, match="in the way"):
             made(target)
     assert Path("empty/notes.txt").read_text(encoding="utf-8") == "mine"
 
 
-def test_what_is_void_leaves_only_on_demand_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_is_void_or_without_a_guarantee_leaves_only_on_demand_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_stages(tmp_path, tiny_params(), EPISODES, seeded=True)
-    monkeypatch.chdir(tmp_path)
-    capsys.readouterr()
-    assert cli.main(["release", "out"]) == 1
-    captured = capsys.readouterr()
-    assert captured.err.startswith("error: models/dynamics/privacy.json: void: noise is seeded")
-    assert captured.err.count("\n") == 1
-    assert cli.main(["release", "out", "--void-ok"]) == 0
-    assert "VOID: noise is seeded. Do not rely on it" in Path("out/card.md").read_text(encoding="utf-8")
-    assert cli.main(["release", "--check", "out"]) == 1
-    assert cli.main(["release", "--check", "out", "--void-ok"]) == 0
-
-
-def test_a_model_without_a_guarantee_leaves_only_on_demand_and_says_so(tmp_path: Path) -> None:
-    run_stages(tmp_path, tiny_params("no_clip"), EPISODES)
-    with inside(tmp_path):
-        with pytest.raises(PipelineError, match="void: no noise is added; updates are not clipped"):
-            made()
-        made(void_ok=True)
-        assert "**No protection: nothing is guaranteed" in Path("out/card.md").read_text(encoding="utf-8")
+    run_stages(tmp_path / "seeded", tiny_params(), EPISODES, seeded=True)
+    run_stages(tmp_path / "unclipped", tiny_params("no_clip"), EPISODES)
+    for name, reason, card in (
+        ("seeded", "noise is seeded", "VOID: noise is seeded. Do not rely on it"),
+        ("unclipped", "no noise is added; updates are not clipped", "**No protection: nothing is guaranteed"),
+    ):
+        with inside(tmp_path / name):
+            capsys.readouterr()
+            assert cli.main(["release", "out"]) == 1
+            error = capsys.readouterr().err
+            assert error.startswith(f"error: models/dynamics/privacy.json: void: {reason}")
+            assert error.count("\n") == 1
+            assert cli.main(["release", "out", "--void-ok"]) == 0
+            assert card in Path("out/card.md").read_text(encoding="utf-8")
+            assert cli.main(["release", "--check", "out"]) == 1
+            assert cli.main(["release", "--check", "out", "--void-ok"]) == 0
 
 
 @pytest.mark.usefixtures("project")
@@ -315,15 +327,92 @@ def test_the_ledgers_statement_tells_what_was_spent_and_nothing_else() -> None:
             charge = ledger.reserve(Request(version, "other-data", stage, event=event, delta=1e-3, **secret), None)
             ledger.abort(charge.id, "note of ana")
     statement = read_json(made() / LEDGER)
-    assert [record["stage"] for record in statement["records"]] == ["train_model", "audit"]
-    assert [record["state"] for record in statement["records"]] == ["committed", "aborted"]
-    assert [record["same_version"] for record in statement["records"]] == [True, False]
+    said = [(record["stage"], record["state"], record["same_version"]) for record in statement["records"]]
+    assert said == [("train_model", "committed", True), ("audit", "aborted", False)]
     assert statement["charges"] == 2
-    assert statement["epsilon"] > read_json(Path("models/policy/privacy.json"))["epsilon"]
+    assert statement["epsilon"] > read_json(POLICY / "privacy.json")["epsilon"]
     assert "2 runs used these data" in Path("out/card.md").read_text(encoding="utf-8")
     everything = b"".join(snapshot(Path("out")).values())
     hidden = [*secret.values(), "5" * 64, "6" * 64, "other-data", "elsewhere", "ana"]
     assert [word for word in hidden if word.encode() in everything] == []
     assert re.search(rb"\dT[0-2]\d:", everything) is None, "no time of day"
-    digests = [members[start : start + 16] for start in range(0, len(members), 16)]
-    assert not any(digest in everything or digest.hex().encode() in everything for digest in digests)
+    units = [members[start : start + 16] for start in range(0, len(members), 16)]
+    assert not any(digest in everything or digest.hex().encode() in everything for digest in units)
+
+
+@pytest.mark.usefixtures("project")
+def test_a_cut_ledger_without_its_head_releases_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    """Twin: whole, it is released, and ledger and head stay as they are; a head that lags behind too."""
+    units = dataset_version(Manifest.load(Path("data/partitions/manifest.json")), Path("data/partitions"))
+    with closing(project_ledger(params.load(Path("params.yaml")))) as ledger:
+        before = ledger.verify()
+        ledger.reserve(request(units, GAUSSIAN), None)
+    state = snapshot(Path(".primorl"))
+    assert cli.main(["release", "sound"]) == 0
+    assert snapshot(Path(".primorl")) == state
+    assert read_json(Path("sound") / LEDGER)["charges"] == 2
+    execute("sqlite:///.primorl/ledger.db", "DELETE FROM ledger_records WHERE sequence > :before", before=before)
+    Path(".primorl/ledger.head").unlink()
+    state = snapshot(Path(".primorl"))
+    for _ in range(2):
+        capsys.readouterr()
+        assert cli.main(["release", "out"]) == 1
+        assert "ledger.head: not there, so nobody can tell" in capsys.readouterr().err
+        assert cli.main(["ledger", "verify"]) == 1
+    assert not Path("out").exists()
+    assert snapshot(Path(".primorl")) == state
+
+
+# Texts of people
+
+
+def declare(card: object) -> None:
+    file = Path("datasets/pendulum-replay.yaml")
+    content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    file.write_text(yaml.safe_dump(content | {"card": card}), encoding="utf-8")
+
+
+@pytest.mark.usefixtures("project")
+def test_the_bundle_says_what_was_declared_and_an_edit_of_it_is_charged_to_nobody() -> None:
+    """Twins: without the texts there is no such file, and the card says so; another noise is charged."""
+
+    def charges() -> int:
+        with closing(project_ledger(params.load())) as ledger:
+            return len(ledger.charges())
+
+    before, models = charges(), snapshot(Path("models"))
+    declare(DECLARATION)
+    folder = made("with")
+    assert read_json(folder / DECLARED) == DECLARATION | {"format": 1}
+    for name in CARDS:
+        card = (folder / name).read_text(encoding="utf-8")
+        assert all(text in card for text in DECLARATION.values())
+        assert "not stated" not in card.replace("ε if a unit is exchanged", "")
+    run_again(train_model, clone_behaviour, evaluate_private)
+    assert snapshot(Path("models")) == models
+    assert charges() == before
+    declare({})
+    bare = made("without")
+    assert not (bare / DECLARED).exists()
+    assert "licence of the data | not stated" in (bare / CARDS[0]).read_text(encoding="utf-8")
+    declare(DECLARATION | {"contact": "see /home/jane/notes.txt"})
+    refused_at_home("datasets/pendulum-replay.yaml: card: holds a path")
+    content = yaml.safe_load(Path("params.yaml").read_text(encoding="utf-8"))
+    content["privacy"]["noise_multiplier"] = 5.0
+    Path("params.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
+    run_again(train_model)
+    assert charges() == before + 1
+
+
+@pytest.mark.usefixtures("project")
+def test_what_is_no_text_is_refused_in_one_line_before_anything_is_written() -> None:
+    """Twin: lines that YAML folds are one."""
+    for card in ({"boss": "me"}, {"owner": 7}, {"owner": " "}, {"owner": "a\u202eb"}, {"licence": "http://x"}, ["x"]):
+        declare(card)
+        for read in (params.load, lambda: params.declared_texts("pendulum-replay")):
+            with pytest.raises(PipelineError, match=r"datasets/pendulum-replay\.yaml: card") as refused:
+                read()  # type: ignore[operator]
+            assert "\n" not in str(refused.value)
+    declare({"purpose": "research\n  on dosing\n"})
+    assert params.load().chosen.card.stated == {"purpose": "research on dosing"}
+    assert params.declared_texts("gone") == {}

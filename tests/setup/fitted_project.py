@@ -13,7 +13,7 @@ from primorl.config.suggestions import FITTED
 from primorl.project.paths import MANIFEST, PUBLIC
 from primorl.setup import fitting
 from primorl.setup.fitting import Fit
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.training_project import write_partitions
@@ -41,7 +41,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(fitting, name, value)
     monkeypatch.setattr(fitting, "_COMMON", COMMON)
     monkeypatch.setattr(fitting, "_HELPS", (2.0, 100.0))
-    monkeypatch.setattr(public_start, "_POOLED", dataclasses.replace(public_start._POOLED, max_epochs=3))
+    monkeypatch.setattr(pooled, "_POOLED", dataclasses.replace(pooled._POOLED, max_epochs=3))
 
 
 def automatic(small: Params, **given: Any) -> Params:

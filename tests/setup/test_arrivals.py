@@ -83,16 +83,6 @@ def test_people_of_the_log_are_recognised_where_the_unit_is_a_person(project: Pa
     assert not digests(of_trajectories.members) & digests(log.to_bytes())
 
 
-def test_blanks_and_strange_ends_of_lines_belong_to_the_id_as_in_the_log(project: Path) -> None:
-    """Read otherwise than the log's ids, a person in both would count as two."""
-    Path("data/arrivals/today").write_text("p1 \na\u2028b\r\n", encoding="utf-8")
-    params = asking(unit="person", arrivals="data/arrivals/today")
-    log = Membership(project_secret(), params.dataset, params.chosen.population)
-    log.update(table([episode(2, 0), episode(2, 1)], units=["a\u2028b", "p1 "], names=["t1", "t2"]))
-    shared = digests(Arrivals.of(params).version.members) & digests(log.to_bytes())
-    assert len(shared) >= 2
-
-
 def test_who_withdrew_from_the_log_is_not_met(project: Path) -> None:
     Path("data/withdrawals").mkdir()
     Path("data/withdrawals/gone").write_text("p2\n")
@@ -101,14 +91,6 @@ def test_who_withdrew_from_the_log_is_not_met(project: Path) -> None:
     content["online"] |= {"cohort": 2, "arrivals": "data/arrivals/today"}
     content["chosen"]["ingestion"]["exclude_units"] = "data/withdrawals/gone"
     assert Arrivals.of(write_settings(content)).cohorts == ((0, 2),)
-
-
-def test_another_order_is_another_version_of_the_same_people(project: Path) -> None:
-    Path("data/arrivals/a").write_text("1\n2\n3\n4\n")
-    Path("data/arrivals/b").write_text("\ufeff4\n3\n\n2\r\n1\n")
-    first, second = (Arrivals.of(asking(arrivals=f"data/arrivals/{name}")).version for name in "ab")
-    assert first.members == second.members
-    assert first.fingerprint != second.fingerprint
 
 
 @pytest.mark.parametrize(

@@ -48,19 +48,6 @@ def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pyte
     assert compute.kept_bytes(settings(data_mb=8), Place(0, 8, 0, 4)) == 2 << 20
 
 
-@pytest.mark.parametrize(("threads", "processes", "ahead"), [(1, 1, True), (5, 1, True), (6, 1, False), (3, 2, False)])
-def test_rows_are_read_ahead_where_a_core_is_left(
-    monkeypatch: pytest.MonkeyPatch, threads: int, processes: int, ahead: bool
-) -> None:
-    """Beside a compute that takes every core, reading ahead takes turns from it; beside a GPU there always is one."""
-    monkeypatch.setattr(compute, "_cores", lambda: 6)
-    monkeypatch.setattr(compute.torch, "get_num_threads", lambda: threads)
-    place = Place(0, 2 * processes, 0, processes)
-    assert compute.execution(settings(), CPU, place).read_ahead is ahead
-    assert compute.execution(settings(), torch.device("cuda"), place).read_ahead
-    assert compute.execution(settings(memory_mb=3), CPU, place).chunk_bytes == 3 << 20
-
-
 @pytest.mark.parametrize(
     ("place", "number"), [(Place(), 0), (Place(1, 2, 0, 1), 0), (Place(1, 2, 1, 2), 1), (Place(3, 4, 3, 4), 1)]
 )
@@ -112,27 +99,6 @@ def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> N
     machine.now += 0.22 / 0.02
     choice.update()
     assert machine.threads == 4
-
-
-@pytest.mark.parametrize(
-    ("most", "threads", "device"), [(1, None, "cpu"), (4, 4, "cpu"), (4, None, "cuda")], ids=["alone", "asked", "gpu"]
-)
-def test_threads_stay_where_there_is_no_choice(
-    monkeypatch: pytest.MonkeyPatch, most: int, threads: int | None, device: str
-) -> None:
-    machine = Machine(monkeypatch, most)
-    machine.seconds[most] = 9.0
-    ThreadChoice(settings(threads=threads), torch.device(device)).update()
-    assert (machine.threads, machine.probes) == (most, 0)
-
-
-def test_a_probe_measures_and_leaves_its_number_of_threads() -> None:
-    before = torch.get_num_threads()
-    try:
-        assert 0 < compute._probe(1) < 10
-        assert torch.get_num_threads() == 1
-    finally:
-        torch.set_num_threads(before)
 
 
 WATCHED = """

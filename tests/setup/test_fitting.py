@@ -19,11 +19,9 @@ from primorl.project.files import locked
 from primorl.project.paths import MANIFEST, PARTITIONS, PUBLIC
 from primorl.setup import fitting, paid_training
 from primorl.setup.fitting import TRAINING_KEYS, Fit, check_verdict
-from primorl.setup.model_training import MODEL_TRAINING
-from primorl.setup.model_work import model_identity
+from primorl.setup.model_work import MODEL_TRAINING, model_identity, training_setup
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
-from primorl.setup.training import training_setup
 from primorl.training import dry_run
 from primorl.training.dry_run import DryRun, Outcome
 from primorl.trajectories.storage.manifest import Manifest
@@ -105,32 +103,6 @@ def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: 
     assert chosen.dynamics.learning_rate == 0.003
     assert (found.learned, found.answer, found.helps) == (0.8, "marginal", 100.0)
     assert "keep 80% of what can be learned (yes from 90%, no below 60%); 100 times the people" in found.reason
-
-
-@pytest.mark.parametrize(
-    ("loss", "answer"), [(0.5, "yes"), (0.6, "marginal"), (2.0, "marginal"), (2.1, "no"), (9, "no")]
-)
-def test_the_verdict_follows_what_is_left_of_what_can_be_learned(
-    data: Params, monkeypatch: pytest.MonkeyPatch, loss: float, answer: str
-) -> None:
-    def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
-        return Outcome(start=1.0, loss=0.0 if noise == 0 else loss, constant=5.0, in_all=loss)
-
-    monkeypatch.setattr(DryRun, "outcome", outcome)
-    assert fit(automatic(data))[1].answer == answer
-
-
-def test_candidates_that_diverge_are_left_out_and_the_rule_decides_where_none_is_left(
-    data: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    norm = DryRun.usual_norm
-    monkeypatch.setattr(
-        DryRun, "usual_norm", lambda self, s, **o: math.inf if s.local.learning_rate == 0.001 else norm(self, s, **o)
-    )
-    assert fit(automatic(data))[0].dynamics.learning_rate == 0.003
-    monkeypatch.setattr(DryRun, "usual_norm", lambda *_, **__: math.inf)
-    chosen, found = fit(dataclasses.replace(automatic(data), seed=3))
-    assert (chosen.dynamics.start, found.learned) == ("random", None)
 
 
 def test_a_fit_is_made_once_for_the_same_public_facts(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,25 +200,6 @@ def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data:
     assert fit(params, units=5)[1].answer == "no"
 
 
-@pytest.mark.parametrize(
-    ("share", "rate", "clip"), [(0.09, 0.03, 1.0), (0.125, 0.03, 0.8), (0.199, 0.03, 0.5025), (0.25, 0.01, 0.4)]
-)
-def test_the_rule_takes_larger_steps_and_clips_where_there_is_little_noise(
-    data: Params, share: float, rate: float, clip: float
-) -> None:
-    """Twin: what params.yaml gives holds."""
-    shutil.rmtree(PARTITIONS)
-    write_data(public=3)
-    given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
-    weights = 2 * sum(w * b for w, b in ((4 + 1, 5), (5 + 1, 2 * 4 + 1)))
-    given["privacy__noise_multiplier"] = share * 0.5 * 9 * 4 / math.sqrt(weights)
-    chosen, found = fit(automatic(data, **given))
-    assert found.noise == pytest.approx(share)
-    assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (rate, pytest.approx(clip, rel=1e-3))
-    chosen, _ = fit(automatic(data, **given, dynamics__learning_rate=0.002, privacy__clipping_norm=0.3))
-    assert (chosen.dynamics.learning_rate, chosen.privacy.clipping_norm) == (0.002, 0.3)
-
-
 def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Params) -> None:
     """They are too few for a dry run. Twin: where a private query makes the normaliser, weights begin at random."""
     shutil.rmtree(PARTITIONS)
@@ -257,12 +210,6 @@ def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Par
     assert fit(automatic(data, dynamics__start="random"))[0].privacy.rounds == 100
     statistics = project_settings()["privacy"]["statistics"] | {"normaliser": "private"}
     assert fit(automatic(data, privacy__statistics=statistics), units=10_000)[0].dynamics.start == "random"
-
-
-def test_the_baseline_is_neither_judged_nor_kept(data: Params) -> None:
-    chosen, found = fit(automatic(data, dynamics__variant="mopo"))
-    assert (found.answer, found.values, fits()) == ("yes", {}, [])
-    assert (chosen.dynamics.start, chosen.unfitted & TRAINING_KEYS) == ("random", frozenset())
 
 
 def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,22 +227,6 @@ def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monk
         {"dynamics__batch_size": 3},
     ]
     assert len({before, *(identity(automatic(data, **other)) for other in others)}) == 5
-
-
-def test_what_the_mechanism_does_not_depend_on_is_the_same_paid_work(data: Params) -> None:
-    """Twin: where an ε is asked for, δ decides about the noise; where a query is, its own noise is part of the work."""
-
-    def asked(**changes: Any) -> str:
-        statistics = project_settings()["privacy"]["statistics"] | {"starts": changes.pop("starts", False)}
-        statistics["noise_multiplier"] = changes.pop("z", 14.0)
-        params = automatic(data, privacy__statistics=statistics, **changes)
-        return identity_of(params)
-
-    of_noise, of_epsilon = {"privacy__noise_multiplier": 1.0}, {"privacy__noise_multiplier": None}
-    of_epsilon |= {"privacy__target_epsilon": 1.0}
-    assert asked(**of_noise) == asked(**of_noise, privacy__delta=1e-4) == asked(**of_noise, z=20.0)
-    assert asked(**of_epsilon) != asked(**of_epsilon, privacy__delta=1e-4)
-    assert asked(**of_noise, starts=True) != asked(**of_noise, starts=True, z=20.0)
 
 
 def test_work_that_was_paid_for_before_settings_were_fitted_is_the_same_work(data: Params) -> None:

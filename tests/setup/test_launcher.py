@@ -5,7 +5,6 @@ import json
 import os
 import subprocess
 import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +18,12 @@ from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.setup import launcher
-from primorl.training.distributed import Group, ProcessLostError, _tell
 from tests.pipeline.training_project import charged, statement, trained, with_changes, write_partitions
 from tests.projects import write_settings
-from tests.training import crew
 from tests.training.crew import CPU
 from tests.trajectories.builders import episode
 
 ROOT = Path(__file__).parents[2]
-CREW = [sys.executable, "-m", "tests.training.crew"]
 
 
 @pytest.fixture
@@ -117,27 +113,6 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     assert "error: process 1: params.yaml, data/partitions, .primorl/fits or the project's code differ" in told
 
 
-def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(both(data, 1))
-    monkeypatch.setattr(launcher, "started", lambda *arguments: pytest.fail("a process was started"))
-    trained(both(data))
-    assert len(charged(data)) == 1, "the number of processes is not part of what was paid for"
-
-
-def test_a_process_that_hangs_ends_the_training() -> None:
-    """It is alive and its connections stand, so only silence tells."""
-
-    def ask() -> None:
-        with launcher.started(2, CREW) as watch, Group(CPU, watch=watch, silence=timedelta(seconds=1)) as group:
-            _tell(group, crew.HANG)  # type: ignore[arg-type]
-            group.settle()
-            group.gather(torch.zeros(1))
-
-    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
-        ask()
-    assert children() == []
-
-
 LEADER = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", sys.argv[1]])
@@ -181,21 +156,6 @@ def test_a_process_whose_first_was_gone_before_it_looked_ends(orphan: bool) -> N
     finally:
         worker.kill()
         worker.communicate()
-
-
-TOLD = """
-import os, sys
-with open(sys.argv[1], "w") as file:
-    print(os.environ["PRIMORL_LEADER"], os.getsid(0) == os.getpid(), file=file)
-"""
-
-
-def test_a_process_knows_the_first_and_is_out_of_reach_of_the_terminal(tmp_path: Path) -> None:
-    """So Ctrl-C while it imports is the first process's to deal with."""
-    told = tmp_path / "told"
-    with launcher.started(2, [sys.executable, "-c", TOLD, str(told)]):
-        pass  # it is given a few seconds to end by itself
-    assert told.read_text().split() == [str(os.getpid()), "True"]
 
 
 def test_a_start_that_fails_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:

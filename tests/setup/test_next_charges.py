@@ -74,14 +74,6 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
         check(at(asking, 0.9, 1.0))
 
 
-def test_with_a_noise_multiplier_the_advice_counts_the_rest(asking: Params) -> None:
-    noise: dict[str, Any] = {"target_epsilon": None, "noise_multiplier": 7.5}
-    with pytest.raises(PipelineError, match="still fitting: noise_multiplier ") as refused:
-        check(at(asking, 0.7, 1.0, **noise))
-    found = re.findall(r"privacy.noise_multiplier=([0-9.]+)`", str(refused.value))[0]
-    check(at(asking, 0.7, 1.0, **noise | {"noise_multiplier": float(found)}))
-
-
 def planned_all(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
     write_settings(plain(params))
     return said(capsys)
@@ -131,17 +123,3 @@ def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     monkeypatch.setattr("primorl.setup.questions.about", lambda *_, **__: ("model", "clone"))
     assert planned(params, capsys) == "next `dvc repro`: all of it is paid, nothing is charged"
     assert planned(other, capsys).endswith(f"clone_behaviour 0.3, {questions}"), "it asks with another clone's weights"
-
-
-def test_an_epsilon_that_no_noise_reaches_is_refused_before_the_model_also_without_a_budget(
-    asking: Params, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Twin: with a noise that is found, nothing is refused."""
-    check(at(asking, None, 2.0))
-
-    def refuse(epsilon: float, delta: float) -> float:
-        raise PipelineError("no noise is enough")
-
-    monkeypatch.setattr(clone_work, "noise_for", refuse)
-    with pytest.raises(PipelineError, match="no noise is enough"):
-        check(at(asking, None, 2.0))

@@ -7,8 +7,6 @@ import pytest
 from primorl.config.params import Params
 from primorl.privacy.ledger import refusals
 from primorl.privacy.ledger.requests import BudgetExceeded
-from primorl.project.errors import PipelineError
-from primorl.setup import next_charges
 from primorl.setup.next_charges import check_next
 from tests.pipeline.conftest import data, no_verdict, small, without_groups
 from tests.pipeline.training_project import charged, trained, watch_private
@@ -48,13 +46,3 @@ def test_a_run_without_a_guarantee_fits_no_budget(data: Params) -> None:
     check_next(limited(baseline, None))
     with pytest.raises(BudgetExceeded):
         check_next(limited(baseline, 1e6))
-
-
-def test_a_verdict_of_no_is_an_error_and_no_refusal(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: object) -> None:
-        raise PipelineError("cannot learn")
-
-    monkeypatch.setattr(next_charges, "check_verdict", refuse)
-    with pytest.raises(PipelineError, match="cannot learn") as raised:
-        check_next(data)
-    assert not isinstance(raised.value, BudgetExceeded)

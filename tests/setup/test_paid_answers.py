@@ -2,15 +2,15 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from primorl.config import params as params_module
 from primorl.config.blocks import EstimatorName
 from primorl.config.suggestions import TO_FIT
-from primorl.evaluation.private.behaviour_model import BehaviourFit, Cloned
-from primorl.setup import private_evaluation, questions, selection
+from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned
+from primorl.setup import private_evaluation, selection
 from primorl.setup.estimators import asked_for, estimator
 from primorl.setup.private_evaluation import Asked, Subject
 from tests.evaluation.private.conftest import model, problem
@@ -48,22 +48,12 @@ def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
     assert len({ANSWERS["behaviour"], *(answered("behaviour", **other) for other in others)}) == 4
 
 
-@pytest.mark.parametrize("name", get_args(EstimatorName))
-@pytest.mark.parametrize("probabilities", [None, "logged"])
-@pytest.mark.parametrize("cloned", [False, True])
-def test_what_a_question_is_about_is_known_without_its_estimator(
-    name: EstimatorName, probabilities: str | None, cloned: bool
-) -> None:
-    info: Any = SimpleNamespace(horizon=5, behaviour_probabilities=probabilities)
-    assert questions.about(name, info, cloned=cloned) == estimator(name, info, cloned=cloned).about
-
-
 def test_the_logs_own_probabilities_come_first_then_the_clones_then_a_fit() -> None:
     """And where it is the clone's, an answer with a fit is known as the other way to answer."""
 
     def behaviours(question: Any, **facts: Any) -> list[Any]:
         info: Any = SimpleNamespace(**vars(INFO) | facts)
-        (asked,) = asked_for({"importance": 0.5}, question, info)
+        (asked,) = asked_for({"doubly_robust": 0.5}, question, info)
         return [getattr(each and each.estimator, "behaviour", "none") for each in (asked, asked.earlier)]
 
     question = replace(PROBLEM, discrete_actions=True)
@@ -79,7 +69,7 @@ def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> Non
     """The clone takes the fit's place in new questions only. Twin: another clone is another question."""
     params = params_module.from_plain(project_settings())
     subject = Subject("charge", "model", "policy", "clone's charge", "clone")
-    new, old = (estimator("importance", INFO, cloned=cloned) for cloned in (True, False))
+    new, old = (estimator("doubly_robust", INFO, cloned=cloned) for cloned in (True, False))
     question = replace(PROBLEM, discrete_actions=True)
     earlier = Asked(old, old.plan(question, 0.1))
     asked = Asked(new, new.plan(question, 0.1), earlier)

@@ -7,13 +7,11 @@ import pytest
 import torch
 import yaml
 
-from primorl.config import params as params_module
 from primorl.config.params import Params, parse
-from primorl.config.suggestions import FITTED, leaves
+from primorl.config.suggestions import FITTED
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
-from primorl.project.errors import PipelineError
 from primorl.setup.policy_fitting import PublicLog, fitted_policy, unfitted
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.tiny_policy import write_partition
@@ -51,12 +49,6 @@ def auto(tmp_path: Path, **starts: object) -> Params:
     return parse(raw, tmp_path / "params.yaml")
 
 
-def test_lengths_are_of_trajectories_and_not_of_people(public: PublicLog) -> None:
-    assert public.recorded is not None
-    assert sorted(public.recorded.length.tolist()) == [3, 5, 10]
-    assert public.mean_length == 6.0
-
-
 def test_recordings_go_on_as_long_as_public_ones(public: PublicLog) -> None:
     shares = public.going_on(by_model=False)
     assert shares.tolist() == pytest.approx([1, 1, 1, 2 / 3, 2 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3, 1 / 3])
@@ -92,34 +84,9 @@ def test_values_follow_the_public_rows(public: PublicLog, tmp_path: Path) -> Non
     assert done.suggested()["policy.horizon"] == 6
 
 
-def test_what_somebody_decided_stays(public: PublicLog, tmp_path: Path) -> None:
-    params = auto(tmp_path, horizon=3)
-    found = fitted_policy(params, public, MODEL, near_clone=True)
-    assert params.fitted(found).policy.horizon == 3
-    assert found["policy.rollout_batch"] == 1667
-
-
 def test_where_nothing_is_public_declared_bounds_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PublicLog, "mean_length", 50.0)
     found = fitted_policy(auto(tmp_path), PublicLog(None), MODEL, near_clone=True)
     assert found["policy.starts"] == "reset"
     assert found["policy.reward_scale"] == pytest.approx(10 / (2.0 * 50))
     assert PublicLog(None).reward_std(replace(MODEL, bounds=replace(MODEL.bounds, reward_low=0.0))) == 1.0
-
-
-def test_every_stand_in_is_of_its_keys_type() -> None:
-    assert set(FITTED) <= set(leaves())
-    for key, value in FITTED.items():
-        params_module.suggestions._adapter(key).validate_python(value)
-
-
-def test_rollouts_that_could_begin_nowhere_are_refused_before_training(tmp_path: Path) -> None:
-    raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
-    auto(tmp_path)
-    path = tmp_path / "datasets/pendulum-replay.yaml"
-    entry = yaml.safe_load(path.read_text(encoding="utf-8"))
-    entry |= {"environment": None, "horizon": 200}
-    entry["suggested"]["partition"] = {"public_fraction": 0.0}
-    path.write_text(yaml.safe_dump(entry), encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"nobody is public; set, all at once, .*privacy.statistics.starts: true"):
-        parse(raw, tmp_path / "params.yaml")

@@ -12,11 +12,9 @@ import pytest
 
 from primorl.policy.loaded import Policy
 from primorl.project.errors import PipelineError
-from primorl.setup import observation_tables, table_files
-from primorl.setup.observation_tables import ObservationTable
+from primorl.setup import tables
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources import source_of
-from primorl.trajectories.sources.tabular.columns import columns_of
 from tests.policy.test_loaded import NAMES, RANGE, ROWS, loaded
 from tests.trajectories.conftest import project
 from tests.trajectories.sources.tabular_builders import SECRET, entry, rows, run, text, write
@@ -97,22 +95,6 @@ def test_what_is_no_number_or_far_outside_is_not_guessed(policy: Policy) -> None
     assert [row["action"] for row in found[9:]] == policy.act([[0.5, 1, 5]] * 3 + [[30.9, 1, 5]]).tolist()  # type: ignore[union-attr]
 
 
-def test_an_empty_line_of_a_single_column_is_a_row_without_a_value(project: Path) -> None:
-    """Or later rows would get the actions of earlier ones. Twin: of several columns, an empty line is no row."""
-    one = ObservationTable(text("x\n1\n\n3\n", "one.csv"), ["x"], vector=False, keep=())
-    np.testing.assert_equal(np.concatenate([batch.observations for batch in one.batches()]), [[1], [np.nan], [3]])
-    two = ObservationTable(text("x,y\n1,2\n\n3,4\n", "two.csv"), ["x", "y"], vector=False, keep=())
-    assert [len(batch.observations) for batch in two.batches()] == [2]
-
-
-def test_missing_values_of_parquet_and_whole_columns_without_any(policy: Policy) -> None:
-    given = table({"age": pa.array([1, None]), "dose": [True, False], "weight": [5.0, 5.0]}, "in.parquet")
-    assert predict(policy, given, Path("out.csv")) == (2, 1)
-    assert Path("out.csv").read_text().splitlines()[2] == ",,true"
-    given = table({"age": pa.nulls(2), "dose": [1.0, 2.0], "weight": [5.0, 5.0]}, "in.parquet")
-    assert predict(policy, given, Path("out.csv")) == (2, 2)
-
-
 def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
     Path("policy").mkdir()
     policy = loaded(Path("policy"), **OF_THE_LOG)
@@ -145,54 +127,16 @@ def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path,
     assert actions[4:] == [[None, None]]
 
 
-def test_a_missing_vector_is_not_guessed(project: Path) -> None:
-    """Arrow reads no Parquet file with one; if a later version does, its numbers must not be taken."""
-    missing = pa.array([[1.0] * 3, None, [2.0] * 3, [3.0] * 3], VECTORS)
-    found = observation_tables._vectors(missing.slice(1, 2))
-    assert np.isnan(found[0]).all()
-    assert found[1].tolist() == [2.0] * 3
-    Path("policy").mkdir()
-    with pytest.raises(PipelineError, match=r"in\.parquet: truncated, corrupt, or a vector is missing after row 0"):
-        predict(loaded(Path("policy")), table({"observation": missing}, "in.parquet"), Path("out.csv"))
-
-
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypatch: pytest.MonkeyPatch) -> None:
     values = np.random.default_rng(0).uniform(-9, 9, (3000, 3))
     values[:, 2] = 5
     given = table(dict(zip(NAMES["names"][0], values.T, strict=True)), f"in.{ending}")
     predict(policy, given, Path("whole.csv"), keep=["age"])
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 7)
-    monkeypatch.setattr(table_files, "_CSV_BLOCK_BYTES", 300)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 7)
+    monkeypatch.setattr(tables, "_CSV_BLOCK_BYTES", 300)
     predict(policy, given, Path("parts.csv"), keep=["age"])
     assert Path("parts.csv").read_bytes() == Path("whole.csv").read_bytes()
-
-
-def test_batches_get_smaller_with_the_width(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Otherwise memory would grow with the number of columns."""
-    monkeypatch.setattr(table_files, "_CELLS_PER_BATCH", 12)
-    given = table({"observation": pa.array([[0.0] * 3] * 10, VECTORS)}, "in.parquet")
-    batches = table_files.ParquetTable(given).batches(["observation"])
-    assert [rows for _, rows, _ in batches] == [4, 4, 2]
-
-
-def test_many_short_rows_are_several_batches(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A block of a CSV has a fixed number of bytes; the network's layers take memory for every row."""
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 4)
-    given = text("x\n" + "1\n" * 10, "in.csv")
-    batches = list(table_files.CsvTable(given).batches(["x"]))
-    assert [rows for _, rows, _ in batches] == [4, 4, 2]
-    assert sum(done for _, _, done in batches) == given.stat().st_size
-
-
-def test_missing_columns_are_one_error_that_names_them_all(policy: Policy) -> None:
-    given = table({"age": [1.0], "Weight": [5.0]}, "in.csv")
-    with pytest.raises(
-        PipelineError, match=r"^in\.csv: found no column 'dose', 'weight', 'ward id'; allowed is"
-    ) as wrong:
-        predict(policy, given, Path("out.csv"), keep=["ward id"])
-    assert "\n" not in str(wrong.value)
-    assert not Path("out.csv").exists()
 
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
@@ -216,7 +160,7 @@ def test_a_number_that_could_be_two_stops_the_command(
     policy: Policy, cell: str, mark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1,234 may be 1.234 or a thousand times it; also in a later batch, and among commas where it is quoted."""
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 2)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
     for delimiter in ";,":
         lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
         given = text("".join(f"{delimiter.join(line)}\n" for line in lines), "in.csv")
@@ -226,38 +170,6 @@ def test_a_number_that_could_be_two_stops_the_command(
         assert cell.strip() not in str(wrong.value)
         assert "\n" not in str(wrong.value)
         assert not Path("out.csv").exists()
-
-
-def test_marks_in_columns_that_are_no_dimension_are_left_alone(policy: Policy) -> None:
-    given = text("age;dose;weight;note\n1;1;5;1,234\n", "in.csv")
-    assert predict(policy, given, Path("out.csv"), keep=["note"]) == (1, 0)
-    assert Path("out.csv").read_text().splitlines()[1].startswith('"1,234",')
-
-
-@pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_a_delimiter_in_a_quoted_name_separates_nothing(policy: Policy, mark: str) -> None:
-    """As in a log that `init` reads. Twin: the same name with fewer of them."""
-    for name in ("as;told;by;them;x", "as;told"):
-        given = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "in.csv")
-        assert predict(policy, given, Path("out.csv")) == (1, 0)
-        log = text(f'{mark}"{name}",age,dose,weight\n1,1,1,5\n', "log.csv")
-        assert columns_of(log)[0].delimiter == table_files.CsvTable(given).delimiter == ","
-    alone = ObservationTable(text('"x,y"\n1\n\n3\n', "one.csv"), ["x,y"], vector=False, keep=())
-    assert sum(len(batch.observations) for batch in alone.batches()) == 3
-
-
-def test_a_decimal_comma_among_commas_is_another_number_of_fields(policy: Policy) -> None:
-    """The twin: where commas separate fields, none is in a number."""
-    with pytest.raises(
-        PipelineError, match=r"row 1: found another number of fields than in the header, whose fields ','"
-    ):
-        predict(policy, text("age,dose,weight\n1,5,1,5\n", "in.csv"), Path("out.csv"))
-
-
-def test_a_missing_column_of_categories_is_named_once(project: Path) -> None:
-    Path("policy").mkdir()
-    with pytest.raises(PipelineError, match=r"found no column 'x', 'ward'; allowed"):
-        predict(loaded(Path("policy"), **OF_THE_LOG), table({"y": [1.0]}, "in.csv"), Path("out.csv"))
 
 
 CSV = "age,dose,weight\n1,1,5\n"
@@ -322,15 +234,15 @@ def test_a_truncated_file_and_ctrl_c_leave_the_last_output(policy: Policy, monke
     with pytest.raises(PipelineError, match=r"in\.parquet: truncated or corrupt after row \d+"):
         predict(policy, given, Path("out.csv"))
 
-    batches = table_files.ParquetTable.batches
+    batches = tables.ParquetTable.batches
 
     def interrupted(self: Any, columns: Any) -> Any:
         yield next(batches(self, columns))
         raise KeyboardInterrupt
 
     table(columns, "in.parquet")
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 100)
-    monkeypatch.setattr(table_files.ParquetTable, "batches", interrupted)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 100)
+    monkeypatch.setattr(tables.ParquetTable, "batches", interrupted)
     with pytest.raises(KeyboardInterrupt):
         predict(policy, given, Path("out.csv"))
     assert Path("out.csv").read_text() == "before"

@@ -1,25 +1,23 @@
 """The time since the row before in `predict`: as `ingest` counts it, from a column or from the order of a log."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from primorl.policy.loaded import Policy
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
-from primorl.setup import table_files
+from primorl.setup import tables
 from primorl.setup.prediction import predict
 from primorl.trajectories.sources.tabular.elapsed import RowOrder
 from tests.commands.charging import primorl
 from tests.policy.test_loaded import loaded
 from tests.setup.test_prediction import read, table
 from tests.trajectories.conftest import project
-from tests.trajectories.sources.tabular_builders import SECRET, entry, run, text, write
-from tests.trajectories.sources.test_tabular_elapsed import BEGAN, GAPS, SINCE, charted
+from tests.trajectories.sources.tabular_builders import SECRET, entry, run, write
+from tests.trajectories.sources.test_tabular_elapsed import BEGAN, SINCE, charted
 
 __all__ = ["project"]
 
@@ -49,7 +47,7 @@ def test_the_log_goes_in_as_it_came(
     rows = logged((lambda moment: (moment - BEGAN).total_seconds() / 60) if numbers else (lambda moment: moment))
     order = np.random.default_rng(1).permutation(len(rows)) if shuffled else np.arange(len(rows))
     log = write([rows[place] for place in order], name)
-    monkeypatch.setattr(table_files, "_ROWS_PER_BATCH", 3)
+    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 3)
     assert predict(policy, log, Path("out.parquet"), keep=["x"], by=BY) == (8, 0)
     found = {float(row["x"]): [row["dose"], row["rate"]] for row in read(Path("out.parquet"))}
     assert list(found) == [rows[place]["x"] for place in order]
@@ -57,24 +55,6 @@ def test_the_log_goes_in_as_it_came(
     assert {vector[1] for vector in ingested} == {0.0, 0.5, 45.0, 60.0}
     expected: Any = policy.act(ingested)
     np.testing.assert_allclose([found[vector[0]] for vector in ingested], expected, rtol=1e-5)
-
-
-@pytest.mark.parametrize("ending", ["parquet", "csv"])
-@pytest.mark.parametrize("observed", [True, False])
-def test_a_column_of_the_time_is_cut_at_the_declared_most(project: Path, ending: str, observed: bool) -> None:
-    """As ingestion does. Twin: no other column is cut, and none where the policy observes no such time."""
-    Path("policy").mkdir()
-    policy = loaded(Path("policy"), names=NAMES, elapsed=replace(MOST, most=1.0) if observed else None)
-    given = table({"x": [0.5] * 4, "minutes_since": [0.5, 1.0, 3.0, 1.0], "y": [0.5, 0.5, 0.5, 3.0]}, f"in.{ending}")
-    assert predict(policy, given, Path("out.parquet")) == (4, 0)
-    short, most, long, other = [[row["dose"], row["rate"]] for row in read(Path("out.parquet"))]
-    assert (most == long) is observed
-    assert short != most != other
-
-
-def test_a_missing_time_is_no_time(policy: Policy) -> None:
-    given = table({"x": [1.0], "minutes_since": pa.array([None], pa.float64()), "y": [0.5]}, "in.parquet")
-    assert predict(policy, given, Path("out.csv")) == (1, 1)
 
 
 def test_where_no_column_has_it_the_error_says_how_to_give_it(policy: Policy) -> None:
@@ -111,16 +91,6 @@ def test_what_cannot_be_told_is_refused_in_one_line(policy: Policy) -> None:
         predict(loaded(Path("models/policy"), names=NAMES), write(logged(), "in.parquet"), Path("out.csv"), by=BY)
 
 
-def test_too_few_columns_that_tell_trajectories_apart_are_refused(project: Path) -> None:
-    """Rows of several people would be one trajectory, with times that nobody had. Twin: all of them are taken."""
-    Path("policy").mkdir()
-    policy = loaded(Path("policy"), names=NAMES, elapsed=replace(MOST, trajectory=("user", "visit")))
-    assert policy.saved.elapsed is not None
-    with pytest.raises(PipelineError, match=r"found visit; .* 2 columns .*: user, visit; repeat the flag"):
-        predict(policy, write(logged(), "in.parquet"), Path("out.csv"), by=RowOrder(("visit",), "time"))
-    assert predict(policy, write(logged(), "in.parquet"), Path("out.csv"), by=BY) == (8, 0)
-
-
 def test_the_commands_flags(policy: Policy, capsys: pytest.CaptureFixture[str]) -> None:
     log = write(logged(), "in.csv")
     words = ("predict", "--observations", str(log), "--out", "out.csv", "--trajectory", "user", "--trajectory", "visit")
@@ -132,13 +102,3 @@ def test_the_commands_flags(policy: Policy, capsys: pytest.CaptureFixture[str]) 
     status, out, err = primorl(capsys, *words, "--step", "time")
     assert (status, out) == (0, "out.csv: 8 rows\n")
     assert err.endswith("abstained: 0 of 8 rows, which have no action\n")
-
-
-def test_the_decimal_mark_holds_for_the_order_too(policy: Policy) -> None:
-    minutes = np.cumsum(GAPS[:3])
-    lines = [f"{x};0.5;1;1;{minute}\n" for x, minute in zip((1, 2, 3), minutes, strict=True)]
-    point = text("x;y;user;visit;time\n" + "".join(lines), "point.csv")
-    comma = text("x;y;user;visit;time\n" + "".join(lines).replace(".", ","), "comma.csv")
-    predict(policy, point, Path("out-point.csv"), by=BY)
-    predict(policy, comma, Path("out-comma.csv"), by=BY, decimal_point=",")
-    assert Path("out-point.csv").read_text() == Path("out-comma.csv").read_text()

@@ -9,8 +9,8 @@ import pytest
 from primorl.commands import check
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
-from primorl.setup import preview as found_by
-from primorl.setup.preview import Preview, preview
+from primorl.setup import next_charges as found_by
+from primorl.setup.next_charges import Preview, preview
 from tests.pipeline.training_project import trained, with_changes, write_partitions
 from tests.trajectories.builders import INFO, episode
 
@@ -55,15 +55,6 @@ def test_a_budget_that_is_nearly_used_up_is_near(small_data: Params, budget: flo
     assert ("what does not fit is refused" in found.line) is refused
 
 
-def test_a_run_without_a_guarantee_is_called_that(small_data: Params) -> None:
-    found = asked(with_changes(small_data, dynamics={"variant": "no_privacy"}))
-    assert "has no guarantee (variant no_privacy)" in found.line
-
-
-def test_other_data_have_no_preview(small_data: Params) -> None:
-    assert preview(replace(small_data, dataset="another")) is None
-
-
 @pytest.mark.parametrize("stage", ["collect", "ingest", "partition"])
 def test_data_that_will_be_made_anew_have_no_preview(
     small_data: Params, stage: str, monkeypatch: pytest.MonkeyPatch
@@ -74,17 +65,6 @@ def test_data_that_will_be_made_anew_have_no_preview(
     assert preview(small_data) is None
     monkeypatch.setattr(found_by, "changed_stages", lambda: {"train_model"})
     assert "nothing: all of it is paid" in asked(small_data).line
-
-
-def test_online_users_are_named(small_data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: where nobody arrives, or nothing runs, nothing is said of them."""
-    arriving = replace(small_data, online=replace(small_data.online, users=5))
-    monkeypatch.setattr(found_by, "changed_stages", lambda: {"online"})
-    said = "; the stage `online` charges the users who arrive: they are counted apart from the log's units"
-    assert asked(arriving).line.endswith(said)
-    assert "online" not in asked(small_data).line
-    monkeypatch.setattr(found_by, "changed_stages", lambda: set())
-    assert "online" not in asked(arriving).line
 
 
 def test_of_online_users_with_the_ids_of_the_log_it_says_that_they_share_its_budget_and_are_not_counted(

@@ -11,7 +11,7 @@ import pytest
 from primorl.config.params import Params
 from primorl.project.errors import PipelineError
 from primorl.project.paths import MANIFEST, PUBLIC
-from primorl.setup.public_checks import Objections, check_public, cuts_last_rows, objections
+from primorl.setup.public_checks import Objections, check_public, objections
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.training_project import charged, trained, watch_private, with_changes, write_partitions
@@ -48,12 +48,6 @@ def test_equal_rewards_stop_unless_a_longer_episode_earns_more(
     assert not found(small).stops
 
 
-def test_the_stop_names_the_cut_where_a_log_cuts_its_last_rows(small: Params) -> None:
-    rewarded(np.zeros(20))
-    assert "name columns.terminated" not in found(small).stops[0]
-    assert not cuts_last_rows(small.chosen)
-
-
 @pytest.mark.parametrize(("beyond", "kind"), [(0, None), (1, "warnings"), (8, "warnings"), (9, "stops")])
 def test_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on_stop(
     small: Params, beyond: int, kind: str | None
@@ -70,15 +64,6 @@ def test_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on_stop(
         share = f"{100 * beyond / 40:.3g}%"
         assert f"bounds.reward: {share} of the public values of 'reward' lie outside its bounds [-1, 0]" in line
         assert "maximum 3)" in line
-
-
-def test_observations_count_too_and_the_public_splits_own_bounds_hold_everything(small: Params) -> None:
-    rewarded(np.linspace(-1, 0, 40))
-    narrow = {"low": [-1.0, -0.01, -8.0], "high": [1.0, 0.01, 8.0]}
-    (line,) = found(small, chosen=bounds(observation=narrow)).stops
-    assert "bounds.observation: " in line
-    assert "'observation_1'" in line
-    assert found(small, chosen=bounds(observation="public")) == Objections((), ())
 
 
 def test_training_refuses_before_anything_is_charged_or_opened_unless_told_to_train_anyway(

@@ -13,15 +13,14 @@ from primorl.privacy.accounting.privacy_filter import cost, total
 from primorl.project.errors import PipelineError
 from primorl.setup.estimators import estimator
 from primorl.setup.private_evaluation import gaussian_mean, plan_at
-from primorl.setup.question_events import question_event
-from primorl.setup.questions import about
+from primorl.setup.questions import about, question_event
 from primorl.trajectories.storage.schema import Spaces
 from tests.evaluation.private import tiny_mdp
 from tests.projects import project_settings
 from tests.trajectories.builders import INFO
 
 UNITS = 40
-NAMES: tuple[EstimatorName, ...] = ("lstd", "fqe", "dptd", "doubly_robust")
+NAMES: tuple[EstimatorName, ...] = ("lstd", "dptd", "doubly_robust")
 
 
 def filtered(event: dp_event.DpEvent) -> float:

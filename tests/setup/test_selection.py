@@ -66,14 +66,6 @@ def test_one_charge_pays_and_only_the_winner_is_written(project: Params) -> None
     assert all(candidate.keys() == {"name", "sha256"} for candidate in content["candidates"])
 
 
-def test_the_same_choice_is_restored_and_reads_nothing(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    first = chosen(project)
-    watch_private(monkeypatch, lambda: pytest.fail("private rows were read again"))
-    SELECTION.unlink()
-    assert chosen(project).chosen == first.chosen
-    assert len(charged(project)) == 1
-
-
 def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -105,14 +97,6 @@ def test_a_choice_that_was_made_and_lost_is_spent(project: Params, monkeypatch: 
     assert [charge.state for charge in charged(project)] == ["aborted", "committed"]
 
 
-def test_the_charge_is_reserved_before_a_private_row_is_read(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    states: list[str] = []
-    watch_private(monkeypatch, lambda: states.append(charged(project)[-1].state))
-    chosen(project)
-    assert states
-    assert set(states) == {"reserved"}
-
-
 def test_a_budget_that_is_too_small_refuses_before_anything_is_read(
     project: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -122,16 +106,6 @@ def test_a_budget_that_is_too_small_refuses_before_anything_is_read(
     with pytest.raises(BudgetExceeded):
         chosen(params_module.from_plain(raw))
     assert not charged(project)
-
-
-def test_another_question_is_another_charge(project: Params) -> None:
-    chosen(project)
-    chosen(project, epsilon=0.1)
-    chosen(project, folders=FOLDERS[:2])
-    raw = params_module.plain(project)
-    raw["evaluation"]["private"]["draw"] = 1
-    chosen(params_module.from_plain(raw))
-    assert len({charge.identity for charge in charged(project)}) == 4
 
 
 def test_epochs_and_policies_without_a_guarantee(project: Params) -> None:

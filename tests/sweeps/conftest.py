@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +11,11 @@ import yaml
 
 from primorl.config.params import Params
 from primorl.sweeps import sweeping
-from primorl.sweeps.file import Sweep, read_sweep
-from primorl.sweeps.rows import Row
+from primorl.sweeps.file import Sweep, Trial, read_sweep
 from primorl.sweeps.trial import Job, run
-from primorl.sweeps.trials import Trial
 from tests.pipeline.training_project import write_partitions
 from tests.projects import project_settings, write_settings
-from tests.sweeps.places import RAN
+from tests.sweeps.stages import RAN
 from tests.trajectories.builders import episode
 
 STAGES = {
@@ -32,7 +30,7 @@ STAGES = {
         "deps": ["models/dynamics", "metrics/partition.json"],
     },
 }
-
+# Settings of a model that the two private units can train.
 MODEL = {
     "privacy.target_epsilon": None,
     "privacy.noise_multiplier": 1.0,
@@ -41,7 +39,6 @@ MODEL = {
     "privacy.delta": 1e-3,
     "dynamics.hidden": [8],
 }
-"""Settings of a model that the two private units can train."""
 
 
 @pytest.fixture
@@ -58,24 +55,23 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 
 class NoRun:
-    """In the place of the sweep's MLflow run."""
+    """In the place of the sweep's MLflow run, whose tables take seconds to make."""
 
     ended: list[bool]
 
     def __init__(self, *_: object) -> None:
         NoRun.ended = []
 
-    def tags(self, sweep: str, trial: Trial, keys: Sequence[str]) -> dict[str, str]:
+    def tags(self, *_: object) -> dict[str, str]:
         return {}
 
-    def end(self, rows: Sequence[Row], best: float | None, table: Path, *, complete: bool) -> None:
+    def end(self, *_: object, complete: bool) -> None:
         NoRun.ended.append(complete)
 
 
 @pytest.fixture(autouse=True)
 def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without MLflow, whose tables take seconds to make."""
-    monkeypatch.setattr(sweeping, "SweepRun", NoRun)
+    monkeypatch.setattr(sweeping, "_SweepRun", NoRun)
 
 
 def sweep_of(content: Mapping[str, Any], name: str = "tiny") -> Sweep:
@@ -83,8 +79,8 @@ def sweep_of(content: Mapping[str, Any], name: str = "tiny") -> Sweep:
     return read_sweep(Path(f"{name}.yaml"))
 
 
-def job_of(trial: Trial, sweep: str = "tiny") -> Job:
-    return Job(sweep, trial, 1, "c0ffee", "primorl sweep tiny.yaml", {})
+def job_of(trial: Trial, commit: str = "c0ffee") -> Job:
+    return Job("tiny", trial, 1, commit, "primorl sweep tiny.yaml", {})
 
 
 def granted() -> None:

@@ -1,37 +1,34 @@
-"""A sweep's file is read whole or refused in one line."""
-
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
-from primorl.sweeps.file import Between, Choices, read_sweep, with_settings
+from primorl.sweeps.file import Between, Choices, Sweep, SweepFile, Trial, expand, read_sweep, with_settings
 from tests.sweeps.conftest import sweep_of
 
-SEARCH = {"metric": "return_mean", "direction": "maximize", "trials": 3, "space": {"seed": {"low": 0, "high": 3}}}
-ROOT = Path(__file__).resolve().parents[2]
+SPACE = {"seed": {"low": 0, "high": 3}, "policy.penalty": {"low": 0.1, "high": 1}, "b": {"choices": [[1], None]}}
+SEARCH = {"metric": "return_mean", "direction": "maximize", "trials": 3, "space": SPACE}
+VALUES = st.lists(st.one_of(st.integers(0, 50), st.booleans(), st.text("xyz", max_size=3)), min_size=1, max_size=3)
+NAMED = st.dictionaries(st.sampled_from(["seed", "policy.epochs", "privacy.rounds"]), VALUES, max_size=3)
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def sweep(**content: Any) -> Sweep:
+    return Sweep("tiny", Path("tiny.yaml"), SweepFile(**content))
+
+
+def test_a_file_is_read_whole_or_refused_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-
-
-def test_a_search_knows_whole_numbers_from_others() -> None:
-    space = {"seed": {"low": 0, "high": 3}, "policy.penalty": {"low": 0.1, "high": 1}, "b": {"choices": [[1], None]}}
-    search = sweep_of({"search": SEARCH | {"space": space}}).content.search
-    assert search is not None
-    seed, penalty, choices = search.space.values()
+    found = sweep_of({"search": SEARCH}).content.search
+    assert found is not None
+    seed, penalty, choices = found.space.values()
     assert isinstance(seed, Between)
     assert isinstance(penalty, Between)
-    assert (type(seed.low), type(penalty.low)) == (int, float)
-    assert choices == Choices(choices=[[1], None])
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+    assert (type(seed.low), type(penalty.low), choices) == (int, float, Choices(choices=[[1], None]))
+    for content, said in (
         ({"grids": {}}, "grids: unknown key"),
         ({"grid": {"seed": []}}, "grid.seed"),
         ({"grid": {"seed": 1}}, "grid.seed"),
@@ -42,20 +39,17 @@ def test_a_search_knows_whole_numbers_from_others() -> None:
         ({"settings": {"privacy.budget.epsilon": 9}}, "privacy.budget.epsilon: all trials share the project's"),
         ({"settings": {"privacy": {"budget": None}}}, "privacy: all trials share the project's privacy.budget"),
         ({"settings": {"policy": {"epochs": 1}}, "grid": {"policy.epochs": [2]}}, "policy: found beside policy.epochs"),
-        ({"settings": {"compute.threads": 1}}, "compute.threads: all trials share"),
         ({"search": SEARCH, "grid": {"seed": [1]}}, "search: found beside grid or cases"),
         ({"search": SEARCH | {"metric": "public_loss"}}, "search.metric"),
         ({"search": SEARCH | {"space": {"seed": {"low": 3, "high": 0}}}}, "low < high"),
         ({"search": SEARCH | {"space": {"seed": {"low": 0, "high": 3, "log": True}}}}, "above 0"),
-        ({"grid": {"policy.penalty": [1.0, float("nan")]}}, "grid.policy.penalty: found nan; allowed are finite"),
-        ({"settings": {"policy.penalty": float("inf")}}, "settings.policy.penalty: found inf"),
-        ({"settings": {"policy.hidden": {1: 2, "a": 3}}}, "settings.policy.hidden: found the key 1; keys are texts"),
-    ],
-)
-def test_what_does_not_fit_is_one_line(content: dict[str, Any], said: str) -> None:
-    with pytest.raises(PipelineError, match=r"^tiny\.yaml: ") as refused:
-        sweep_of(content)
-    assert said in str(refused.value)
+        ({"grid": {"policy.penalty": [1.0, float("nan")]}}, "grid.policy.penalty"),
+        ({"settings": {"policy.hidden": {1: 2, "a": 3}}}, "settings.policy.hidden.1: found 1"),
+    ):
+        with pytest.raises(PipelineError, match=r"^tiny\.yaml: ") as refused:
+            sweep_of(content)
+        assert said in str(refused.value)
+        assert "\n" not in str(refused.value)
 
 
 def test_settings_of_a_project_stay_as_they_are() -> None:
@@ -67,7 +61,46 @@ def test_settings_of_a_project_stay_as_they_are() -> None:
         with_settings(raw, {"polcy.epochs": 2})
 
 
+@settings(max_examples=40, deadline=None)
+@given(
+    NAMED.map(lambda grid: {key: list({repr(v): v for v in values}.values()) for key, values in grid.items()}),
+    st.integers(0, 3),
+)
+def test_a_grid_is_every_combination_for_every_case_once(grid: dict[str, list[Any]], cases: int) -> None:
+    named = {f"case {number}": {"dynamics.batch_size": number} for number in range(cases)}
+    trials = expand(sweep(settings={"dataset": "d"}, cases=named, grid=grid))
+    assert len(trials) == max(1, cases) * math.prod(len(values) for values in grid.values())
+    assert len({trial.name for trial in trials}) == len(trials)
+    assert {trial.case for trial in trials} == (set(named) or {None})
+    for trial in trials:
+        assert all(trial.settings[key] in values for key, values in grid.items())
+    turned = expand(sweep(settings={"dataset": "d"}, cases=named, grid={key: grid[key] for key in reversed(grid)}))
+    assert {trial.name for trial in turned} == {trial.name for trial in trials}
+
+
+def test_a_trial_is_its_settings_whatever_they_are_called() -> None:
+    one = Trial({"a": 1, "b": [0.5]}, "A")
+    assert one.name == Trial({"b": [0.5], "a": 1.0}, "B").name == "ae0b2f96ff845b66"
+    assert one.name != Trial({"a": 2, "b": [0.5]}, "A").name
+    assert Trial({"a": True}).name != Trial({"a": 1}).name
+    (trial,) = expand(sweep(settings={"seed": 0, "policy.epochs": 3}, cases={"A": {"seed": 1}}))
+    assert trial.settings == {"seed": 1, "policy.epochs": 3}
+    with pytest.raises(PipelineError, match="cases 'A' and 'B': the same settings twice"):
+        expand(sweep(cases={"A": {"seed": 1}, "B": {"seed": 1}}))
+    with pytest.raises(PipelineError, match="grid: the same settings twice"):
+        expand(sweep(grid={"seed": [1, 1.0]}))
+
+
+def test_a_trial_is_told_apart_by_its_case_and_what_varies() -> None:
+    found = sweep(settings={"dataset": "d"}, cases={"A": {}, "B": {"x": 1}}, grid={"seed": [0, 1]})
+    assert [trial.describe(found.keys) for trial in expand(found)] == [
+        "A, seed 0",
+        "B, seed 0",
+        "A, seed 1",
+        "B, seed 1",
+    ]
+
+
 def test_the_example_is_a_sweep() -> None:
-    example = read_sweep(ROOT / "sweeps/pendulum-epsilon.yaml")
-    assert example.name == "pendulum-epsilon"
+    example = read_sweep(Path(__file__).parents[2] / "sweeps/pendulum-epsilon.yaml")
     assert len(example.content.grid["seed"]) == 3

@@ -1,25 +1,31 @@
 """A trial has a folder of its own, shares the project's data and ledger, and leaves a row whatever becomes of it."""
 
+import csv
 import json
 import os
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 from primorl.config.params import Params
+from primorl.dynamics.config import PublicLosses
 from primorl.privacy.ledger.charges import WAIT
 from primorl.privacy.ledger.requests import BudgetExceeded
 from primorl.project.errors import PipelineError
 from primorl.project.files import home, locked
 from primorl.sweeps import trial as trials
+from primorl.sweeps.file import Trial
 from primorl.sweeps.folders import Stage, TrialFolder, lock_of, stages, trial_folder, unlink_left
-from primorl.sweeps.rows import read_row
-from primorl.sweeps.trial import BUSY, run
-from primorl.sweeps.trials import Trial
-from tests.sweeps.conftest import granted, job_of, ran
-from tests.sweeps.places import BAD_SEED
+from primorl.sweeps.rows import Row, finished_rows, read_row, write_row, write_table
+from primorl.sweeps.trial import run
+from tests.pipeline.training_project import charged
+from tests.sweeps.conftest import MODEL, STAGES, Forked, granted, job_of, ran
+from tests.sweeps.stages import BAD_SEED, HOLD
 
 TRIAL = Trial({"seed": 3, "privacy.target_epsilon": 0.5}, "A")
 FOLDER = Path(".primorl/sweeps/tiny") / TRIAL.name
@@ -29,20 +35,27 @@ def refuse() -> None:
     raise BudgetExceeded("privacy.budget is ε 1, of which 1 is spent")
 
 
-def test_a_trial_runs_the_stages_after_partition_and_leaves_a_row(project: Params) -> None:
-    asked = []
+def row_of(trial: Trial) -> Row:
+    row = read_row(trial_folder("tiny", trial))
+    assert row is not None
+    return row
+
+
+def test_a_trial_runs_the_stages_after_partition_once_and_leaves_a_row(project: Params) -> None:
+    """The ledger is asked first. Private rows are linked while it runs, and never copied."""
+    asked, here = [], Path.cwd()
+    monitored = (lambda: Path("data").is_symlink(), lambda: WAIT in os.environ, Path.cwd, home, ran)
 
     def ask() -> None:
-        asked.append((Path.cwd(), home(), ran()))
+        asked.append([look() for look in monitored])
 
-    here = Path.cwd()
     assert run(job_of(TRIAL), ask) == 0
-    assert asked == [((here / FOLDER).resolve(), here, [])]  # before the first stage, with the project as home
+    assert asked == [[True, True, (here / FOLDER).resolve(), here, []]]
+    assert WAIT not in os.environ
     assert ran() == ["train 3", "evaluate 3"]
     row = json.loads((FOLDER / "row.json").read_text())
-    assert row["seconds"] < 10
-    assert "core" in row["machine"]
-    del row["seconds"], row["machine"]
+    assert row.pop("seconds") < 10
+    assert "core" in row.pop("machine")
     assert row == {
         "sweep": "tiny",
         "trial": TRIAL.name,
@@ -58,49 +71,26 @@ def test_a_trial_runs_the_stages_after_partition_and_leaves_a_row(project: Param
     assert (FOLDER / "privacy.json").read_text() == "{}"
     said = yaml.safe_load((FOLDER / "params.yaml").read_text())
     assert (said["seed"], said["privacy"]["target_epsilon"], said["compute"]["threads"]) == (3, 0.5, 1)
+    private = {file.read_bytes() for file in Path("data/partitions/private").rglob("*.parquet")}
+    assert private
+    assert not (FOLDER / "data").exists()
+    assert not private & {file.read_bytes() for file in FOLDER.rglob("*") if file.is_file()}
     assert run(job_of(TRIAL), refuse) == 0
     assert ran() == ["train 3", "evaluate 3"]
 
 
-def test_private_rows_are_linked_while_it_runs_and_never_copied(project: Params) -> None:
-    seen = []
-
-    def look() -> None:
-        seen.append(Path("data/partitions").is_symlink() and Path("data/partitions/manifest.json").exists())
-
-    assert run(job_of(TRIAL), look) == 0
-    assert seen == [True]
-    assert list((FOLDER / "data").iterdir()) == []
-    private = {file.read_bytes() for file in Path("data/partitions/private").rglob("*.parquet")}
-    assert private
-    assert not private & {file.read_bytes() for file in FOLDER.rglob("*") if file.is_file()}
-    assert Path("data/partitions/manifest.json").exists()
-
-
-def test_what_the_ledger_refuses_is_not_begun(project: Params) -> None:
+def test_what_the_ledger_refuses_is_not_begun_and_what_fails_says_why(project: Params) -> None:
     assert run(job_of(TRIAL), refuse) == 0
-    row = read_row(FOLDER)
-    assert row is not None
-    assert (row.status, row.error) == ("refused", "privacy.budget is ε 1, of which 1 is spent")
+    assert (row_of(TRIAL).status, row_of(TRIAL).error) == ("refused", "privacy.budget is ε 1, of which 1 is spent")
     assert ran() == []
     assert run(job_of(TRIAL), granted) == 0  # the budget was raised
-    assert read_row(FOLDER).finished  # type: ignore[union-attr]
-
-
-def test_a_failing_stage_leaves_its_error(project: Params) -> None:
+    assert row_of(TRIAL).finished
     bad = Trial({"seed": BAD_SEED})
     assert run(job_of(bad), granted) == 0
-    row = read_row(trial_folder("tiny", bad))
-    assert row is not None
-    assert (row.status, row.error, row.summary) == ("failed", "a stage says why", {})
-
-
-def test_a_stage_that_fails_once_the_budget_is_gone_is_refused(project: Params) -> None:
-    """Two trials that fit alone may not fit together."""
+    assert (row_of(bad).status, row_of(bad).error, row_of(bad).summary) == ("failed", "a stage says why", {})
     answers = iter([granted, refuse])
-    bad = Trial({"seed": BAD_SEED})
     assert run(job_of(bad), lambda: next(answers)()) == 0
-    assert read_row(trial_folder("tiny", bad)).status == "refused"  # type: ignore[union-attr]
+    assert row_of(bad).status == "refused", "two trials that fit alone may not fit together"
 
 
 def test_an_interrupted_trial_leaves_no_row_and_goes_on(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,89 +107,71 @@ def test_an_interrupted_trial_leaves_no_row_and_goes_on(project: Params, monkeyp
     assert ran() == ["train 3", "evaluate 3"]
 
 
-def test_other_settings_begin_afresh(project: Params) -> None:
+def edit(file: str, old: str, new: str) -> None:
+    text = Path(file).read_text()
+    assert old in text
+    Path(file).write_text(text.replace(old, new, 1))
+
+
+def test_other_settings_data_or_code_begin_afresh(project: Params) -> None:
     """What earlier settings of the project made must not be taken for the trial's."""
-    first = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    first.lay()
-    first.ended(stages()[0], 1.0)
-    again = TrialFolder("tiny", TRIAL, 2, "c0ffee")
-    again.lay()
-    assert again.has_ended(stages()[0])
-    params = yaml.safe_load(Path("params.yaml").read_text())
-    params["policy"]["epochs"] = 7
-    Path("params.yaml").write_text(yaml.safe_dump(params))
-    other = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    other.lay()
-    assert not other.has_ended(stages()[0])
-    other.ended(stages()[0], 1.0)
-    manifest = Path("data/partitions/manifest.json")
-    manifest.write_text(manifest.read_text().replace('"private_units": 2', '"private_units": 1'))
-    of_others = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    of_others.lay()
-    assert not of_others.has_ended(stages()[0])
-    of_others.ended(stages()[0], 1.0)
-    newer = TrialFolder("tiny", TRIAL, 1, "decaf")
-    newer.lay()
-    assert not newer.has_ended(stages()[0])
+
+    def goes_on(commit: str = "c0ffee", threads: int = 1) -> bool:
+        folder = TrialFolder("tiny", TRIAL, threads, commit)
+        folder.prepare()
+        known = folder.has_ended(stages()[0])
+        folder.record_end(stages()[0], 1.0)
+        return known
+
+    assert not goes_on()
+    assert goes_on(threads=2)
+    Path("datasets/other.yaml").write_text("source: minari\n")
+    assert goes_on()
+    assert not goes_on(commit="decaf")
+    for file, old, new in (
+        ("params.yaml", "  epochs:", "  epochs: 7 #"),
+        ("data/partitions/manifest.json", '"private_units": 2', '"private_units": 1'),
+        ("datasets/small.yaml", "source:", "# another\nsource:"),
+        ("dvc.yaml", "stages:", "# another\nstages:"),
+    ):
+        edit(file, old, new)
+        assert not goes_on("decaf"), file
+        assert goes_on("decaf"), file
 
 
-def test_one_process_at_a_time_runs_a_trial(project: Params) -> None:
-    with locked(lock_of("tiny", TRIAL)) as free:
-        assert free
-        assert run(job_of(TRIAL), granted) == BUSY
-    assert ran() == []
-
-
-def test_its_stages_wait_for_who_pays_for_the_same_model(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two trials of one model begin together: one pays, the other restores what was paid for, and neither fails."""
-    monkeypatch.delenv(WAIT, raising=False)
-    seen = []
-    assert run(job_of(TRIAL), lambda: seen.append(WAIT in os.environ)) == 0
-    assert seen == [True]
-    assert WAIT not in os.environ
-
-
-def test_another_dataset_s_file_makes_no_trial_anew(project: Params) -> None:
-    first = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    first.lay()
-    first.ended(stages()[0], 1.0)
-    (Path("datasets") / "other.yaml").write_text("source: minari\n")
-    again = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    again.lay()
-    assert again.has_ended(stages()[0])
-    own = Path("datasets") / "small.yaml"
-    own.write_text(own.read_text() + "# another\n" if own.exists() else "source: minari\n")
-    changed = TrialFolder("tiny", TRIAL, 1, "c0ffee")
-    changed.lay()
-    assert not changed.has_ended(stages()[0])
+@pytest.mark.parametrize("seed", [1, BAD_SEED])
+def test_a_trial_of_another_process_is_waited_for_and_not_run_twice(project: Params, seed: int) -> None:
+    HOLD.touch()
+    first = Forked(job_of(Trial({"seed": seed})))
+    while f"evaluate {seed}" not in ran():
+        time.sleep(0.01)
+    second = Forked(job_of(Trial({"seed": seed})))
+    time.sleep(0.3)
+    assert second.poll() is None
+    HOLD.unlink()
+    assert (first.wait(), second.wait()) == (0, 0)
+    assert ran() == [f"train {seed}", f"evaluate {seed}"]
 
 
 def test_links_that_a_killed_trial_left_are_taken_away(project: Params) -> None:
-    """Also those of trials that nobody runs again, and rows that were copied with the folder. A living process keeps
-    its own."""
+    """Also rows that were copied with the folder. A living process keeps its own."""
     living = Trial({"seed": 4})
     for each in (TRIAL, living):
-        TrialFolder("tiny", each, 1, None).lay()
+        TrialFolder("tiny", each, 1, None).prepare()
     shutil.copytree(FOLDER, FOLDER.with_name("copied"), symlinks=False)
-    with locked(lock_of("tiny", living)):
+    with locked(lock_of(trial_folder("tiny", living))):
         unlink_left()
-    for folder in (FOLDER, FOLDER.with_name("copied")):
-        assert list((folder / "data").iterdir()) == []
-    assert (trial_folder("tiny", living) / "data/partitions").is_symlink()
+    assert not (FOLDER / "data").exists()
+    assert not FOLDER.with_name("copied").joinpath("data").exists()
+    assert (trial_folder("tiny", living) / "data").is_symlink()
     assert Path("data/partitions/manifest.json").exists()
 
 
 def test_partitions_that_are_made_anew_end_the_trial(project: Params) -> None:
     """Its model is of people who may have left, and the next stage would ask the new ones about it."""
-
-    def remade() -> None:
-        manifest = Path("data/partitions/manifest.json")
-        manifest.write_text(manifest.read_text() + "\n")
-
-    assert run(job_of(TRIAL), remade) == 0
-    row = read_row(FOLDER)
-    assert row is not None
-    assert (row.status, row.error) == ("failed", "data/partitions: made anew while the trial ran; run the sweep again")
+    assert run(job_of(TRIAL), lambda: edit("data/partitions/manifest.json", "{", "{\n")) == 0
+    error = "data/partitions: made anew while the trial ran; run the sweep again"
+    assert (row_of(TRIAL).status, row_of(TRIAL).error) == ("failed", error)
     assert ran() == []
 
 
@@ -207,3 +179,67 @@ def test_only_modules_are_run(project: Params) -> None:
     Path("dvc.yaml").write_text("stages: {partition: {cmd: a}, other: {cmd: rm -r x}}")
     with pytest.raises(PipelineError, match=r"stages\.other\.cmd"):
         stages()
+
+
+@pytest.fixture
+def training(project: Params, empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stage of the model is the pipeline's own."""
+    shutil.copy(empty_store, "mlflow.db")
+    train = STAGES["train"] | {"cmd": "python -m pipeline.train_model"}
+    Path("dvc.yaml").write_text(yaml.safe_dump({"stages": STAGES | {"train": train}}, sort_keys=False))
+
+
+@pytest.mark.usefixtures("training")
+def test_what_was_paid_is_not_paid_again(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trials of one model that begin at once pay for it once, also where they fail and other code tries again."""
+    monkeypatch.setattr(PublicLosses, "diverged", False)
+    bad = [Trial(MODEL | {"seed": BAD_SEED, "policy.epochs": count}) for count in (1, 2)]
+    started = [Forked(job_of(trial)) for trial in bad]
+    assert [process.wait() for process in started] == [0, 0]
+    assert run(job_of(bad[0], "decaf"), granted) == 0
+    assert [row_of(trial).error for trial in bad] == ["a stage says why"] * 2
+    assert ran() == [f"evaluate {BAD_SEED}"] * 3
+    assert [charge.state for charge in charged(project)] == ["committed"]
+
+
+def test_rows_are_a_table_with_a_column_a_setting_and_a_figure(tmp_path: Path) -> None:
+    summary = {
+        "return_mean": -3.5,
+        "return_ci95": [-4.0, -3.0],
+        "epsilon": None,
+        "void": ["not private", "old engine"],
+        "spent_on_dataset": {"epsilon": 2.5, "charges": 3},
+        "seconds": {"train": 1.0},
+        "seed": 9,
+    }
+    common: dict[str, Any] = {
+        "sweep": "tiny",
+        "status": "finished",
+        "error": None,
+        "summary": summary,
+        "curve": [-4.0, -3.5],
+        "machine": "m",
+        "commit": None,
+        "command": "primorl sweep tiny.yaml",
+        "seconds": 2.5,
+    }
+    one = Row(trial="abc", case=None, settings={"seed": 1, "dynamics.hidden": [32, 32], "x": 1}, **common)
+    two = Row(trial="d", case="A", settings={"seed": 2.5, "privacy.rounds": 3, "x": "auto"}, **common)
+    write_row(tmp_path / "abc", one)
+    assert finished_rows(tmp_path) == [one]
+    (tmp_path / "abc/row.json").write_text("{}")
+    with pytest.raises(PipelineError, match="the sweep runs the trial again"):
+        finished_rows(tmp_path)
+    write_table(tmp_path / "t.csv", [one, two], {"d": ["policy", "data/partitions"]})
+    first, second = csv.DictReader((tmp_path / "t.csv").open())
+    assert first["dynamics.hidden"] == "[32, 32]"
+    assert (first["return_ci95_low"], first["epsilon"], first["seed"]) == ("-4.0", "", "1")
+    assert (second["privacy.rounds"], second["case"], second["curve"]) == ("3", "A", "[-4.0, -3.5]")
+    assert (first["spent_on_dataset"], "seconds" in first) == ("2.5", True)
+    assert first["void"] == "not private; old engine", "a row without its reasons would look like a sound one"
+    assert (first["stale"], second["stale"]) == ("", "policy, data/partitions")
+    write_table(tmp_path / "t.parquet", [one, two], {})
+    columns = pq.read_table(tmp_path / "t.parquet").to_pydict()
+    assert (columns["seed"], columns["case"], columns["x"]) == ([1.0, 2.5], [None, "A"], ["1", "auto"])
+    with pytest.raises(PipelineError, match=r"allowed are \.csv and \.parquet"):
+        write_table(tmp_path / "t.xlsx", [one], {})

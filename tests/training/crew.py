@@ -2,7 +2,8 @@
 
 import time
 from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -13,17 +14,18 @@ from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.noise import normals
 from primorl.privacy.mechanism.plan import Plan
 from primorl.setup import launcher
-from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve_rounds
+from primorl.training import distributed
+from primorl.training.distributed import Group, ProcessLostError, _told, check_coverage, serve
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
 from tests.plans import ensemble_plan
 from tests.units import Ragged, local_training, make_units, training_setup
 
-CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
+CPU = torch.device("cpu")
 SHAPE = Architecture(3, 1, 2, (8,), -10.0, 0.5)
 LOCAL = local_training(learning_rate=0.05, batch_size=64)
 LENGTHS = [30, 17, 45, 9, 22, 38, 5]
-END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG, ALL, ON_GPU = range(9)
+END, SUMS, COINS, NOTHING, NOISE, TWICE, HANG = range(7)
 
 
 def units() -> Ragged:
@@ -51,10 +53,30 @@ def plan(**changes: Any) -> Plan:
     return ensemble_plan(**(settings | changes))
 
 
-def rounds(of: Plan, maps: Normaliser, device: torch.device = CPU) -> Rounds:
+def held(of: Plan) -> Ragged:
+    """The units of a process."""
     own = units()
-    held = Ragged([own.inputs[k] for k in of.local_units], [own.targets[k] for k in of.local_units])
-    return Rounds(training_setup(of, SHAPE, local=LOCAL, execution=Execution(device, 1 << 20, True)), held, maps)
+    return Ragged([own.inputs[k] for k in of.local_units], [own.targets[k] for k in of.local_units])
+
+
+def rounds(of: Plan, maps: Normaliser) -> Rounds:
+    return Rounds(training_setup(of, SHAPE, local=LOCAL), held(of), maps)
+
+
+@dataclass(frozen=True)
+class Queried:
+    """A setup with two queries: the sum of the units' numbers, and ones."""
+
+    plan: Plan
+    architecture: Architecture
+    execution: Execution = field(default_factory=lambda: Execution(CPU, 1 << 20))
+
+    def queries(self) -> dict[str, Any]:
+        numbers = torch.tensor(self.plan.local_units)
+        return {
+            "numbers": SimpleNamespace(total=lambda source: numbers.sum().view(1)),
+            "ones": SimpleNamespace(total=lambda source: torch.ones(2, 3, dtype=torch.int64)),
+        }
 
 
 class Coins:
@@ -69,7 +91,7 @@ class Coins:
     def __exit__(self, *exception: object) -> None:
         pass
 
-    def sum(self, weights: Any, *, last: bool = False) -> list[Tensor]:
+    def sum(self, weights: Any) -> list[Tensor]:
         joined = torch.zeros(self._plan.units, dtype=torch.float64)
         joined[torch.tensor(self._plan.local_units)[self._plan.cohort()]] = 1
         return [joined]
@@ -82,7 +104,7 @@ class Still(Coins):
         super().__init__(of)
         self._noisy = noisy
 
-    def sum(self, weights: Any, *, last: bool = False) -> list[Tensor]:
+    def sum(self, weights: Any) -> list[Tensor]:
         still = [torch.zeros(w.shape, dtype=torch.float64) for w in SHAPE.initial_weights(0)]
         if not self._noisy:
             return still
@@ -97,16 +119,13 @@ NOISY = {"noise_multiplier": 2.0, "sampling_probability": 0.5}
 def work(group: Group, scenario: int) -> None:
     """The worker's side of a scenario."""
 
-    def shared(make: Callable[[Plan, Normaliser], Any], device: torch.device = CPU, **changes: Any) -> None:
+    def shared(make: Callable[[Plan, Normaliser], Any], **changes: Any) -> None:
         own = plan(**changes).of_process(group.process, group.processes)
-        held = torch.tensor(own.local_units)
-        totals = [lambda: held.sum().view(1), lambda: torch.ones(2, 3, dtype=torch.int64)]
-        serve_rounds(group, totals, SHAPE, device, partial(make, own))
+        distributed.Rounds = lambda setup, source, maps: make(own, maps)  # type: ignore[assignment, misc]
+        serve(group, Queried(own, SHAPE), None)  # type: ignore[arg-type]
 
     if scenario == SUMS:
         shared(rounds)
-    elif scenario == ON_GPU:
-        shared(partial(rounds, device=GPU), GPU)
     elif scenario == COINS:
         shared(lambda own, maps: Coins(own), units=COIN_UNITS, sampling_probability=COIN_Q)
     elif scenario in (NOTHING, NOISE):
@@ -115,9 +134,6 @@ def work(group: Group, scenario: int) -> None:
         check_coverage(group, 7, torch.tensor([1, 3, 5]))
         check_coverage(group, 7, torch.tensor([1, 3, 5, 6]))
         check_coverage(group, 7, torch.tensor([1, 3]))
-    elif scenario == ALL:
-        for own in (True, False, True):
-            group._all(own)
     else:
         group.settle()
         time.sleep(600)
@@ -127,7 +143,7 @@ if __name__ == "__main__":
     launcher.begin_worker()
     torch.set_num_threads(1)
     try:
-        with Group(CPU) as group:
+        with Group() as group:
             while (scenario := _told(group)[0]) != END:
                 work(group, scenario)
     except ProcessLostError:

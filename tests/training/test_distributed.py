@@ -25,13 +25,13 @@ from primorl.training.distributed import (
     _flat,
     _tell,
     check_coverage,
-    distributed_totals,
+    distributed_total,
 )
 from primorl.training.setup import TrainingSetup
 from primorl.training.state import TrainingState
 from primorl.training.training import train
 from tests.training import crew
-from tests.training.crew import CPU, SHAPE
+from tests.training.crew import SHAPE
 from tests.units import server_training, training_setup
 
 COMMAND = [sys.executable, "-m", "tests.training.crew"]
@@ -42,7 +42,7 @@ PATIENCE = timedelta(seconds=60)  # a test that fails may leave the other one wa
 @pytest.fixture(scope="module")
 def group() -> Iterator[Group]:
     """This process and a second one, for all tests of this file that leave it alive."""
-    with launcher.started(2, COMMAND) as watch, Group(CPU, watch=watch, silence=PATIENCE) as both:
+    with launcher.started(2, COMMAND) as watch, Group(watch=watch, silence=PATIENCE) as both:
         both._limit = PATIENCE.total_seconds()
         yield both
 
@@ -70,10 +70,10 @@ def first(plan: Plan) -> Plan:
 def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
     """Everybody joins, nothing is random. The twin: the first process's own part is another sum."""
     with crew.rounds(crew.plan(), crew.normaliser()) as alone:
-        expected = alone.sum(WEIGHTS, last=True)
+        expected = alone.sum(WEIGHTS)
     with Shared(group, crew.SUMS, crew.rounds(first(crew.plan()), crew.normaliser())) as shared:
-        sums = [shared.sum(WEIGHTS), shared.sum(WEIGHTS, last=True)]
-        own = shared._own.sum(WEIGHTS, last=True)
+        sums = [shared.sum(WEIGHTS), shared.sum(WEIGHTS)]
+        own = shared._own.sum(WEIGHTS)
     scale = float(_flat(expected).abs().max())
     for found in sums:
         assert all(part.dtype == torch.float64 for part in found)
@@ -82,13 +82,10 @@ def test_the_sum_of_two_shards_is_the_sum_of_one_process(group: Group) -> None:
 
 
 def test_queries_are_summed_exactly_over_all_processes(group: Group) -> None:
-    held = torch.tensor(first(crew.plan()).local_units)
-    totals = distributed_totals(
-        group, {"numbers": lambda: held.sum().view(1), "ones": lambda: torch.ones(2, 3, dtype=torch.int64)}
-    )
+    numbers, ones = crew.Queried(first(crew.plan()), SHAPE).queries().values()
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
-    assert totals["ones"]().tolist() == [[2, 2, 2], [2, 2, 2]]
-    assert totals["numbers"]().tolist() == [sum(range(7))]
+    assert distributed_total(group, 1, lambda: ones.total(None)).tolist() == [[2, 2, 2], [2, 2, 2]]
+    assert distributed_total(group, 0, lambda: numbers.total(None)).tolist() == [sum(range(7))]
     _tell(group, _Do.STOP)
 
 
@@ -143,13 +140,11 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
 
     monkeypatch.setattr(dist, "broadcast", spying)
     plan = first(crew.plan())
-    own = crew.units()
-    held = crew.Ragged([own.inputs[k] for k in plan.local_units], [own.targets[k] for k in plan.local_units])
     _tell(group, crew.SUMS)  # type: ignore[arg-type]
     monkeypatch.setattr(TrainingSetup, "make_normaliser", lambda *_: crew.normaliser())
     trained = train(
         training_setup(plan, SHAPE, local=crew.LOCAL, server=server_training(0.5, 0.9)),
-        held,
+        crew.held(plan),
         None,
         save_checkpoint=lambda state: kept.append((len(sent), state)),
         group=group,
@@ -157,7 +152,7 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
     _tell(group, _Do.STOP)
     assert trained.rounds == plan.rounds
     commands = [tensor.tolist() for tensor in sent if not tensor.is_floating_point()]
-    rounds = [[_Do.ROUND, 0]] * (plan.rounds - 1) + [[_Do.LAST, 0]]
+    rounds = [[_Do.ROUND, 0]] * plan.rounds
     assert commands == [[crew.SUMS, 0], [_Do.BEGIN, 0], *rounds, [_Do.STOP, 0]]
     normaliser, *weights = [tensor for tensor in sent if tensor.is_floating_point()]
     assert torch.equal(normaliser, torch.cat([part for part in vars(crew.normaliser()).values() if part is not False]))
@@ -169,28 +164,14 @@ def test_only_released_things_leave_the_first_process(group: Group, monkeypatch:
         assert sum(tensor.is_floating_point() for tensor in sent[:before]) == 1 + number, "kept before it was sent"
 
 
-def test_silence_is_long_until_all_units_are_covered(group: Group) -> None:
-    """Reading and verifying a large partition takes hours, and says nothing meanwhile."""
+def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
+    """Until all are covered silence is long: verifying a large partition takes hours, and says nothing meanwhile."""
+    own = torch.tensor([0, 2, 4, 6])
     group._limit = PREPARATION.total_seconds()
     _tell(group, crew.TWICE)  # type: ignore[arg-type]
     assert group._limit == PREPARATION.total_seconds()
-    check_coverage(group, 7, torch.tensor([0, 2, 4, 6]))
-    assert group._limit == PATIENCE.total_seconds()
-    for _ in range(2):
-        with pytest.raises(PipelineError):
-            check_coverage(group, 7, torch.tensor([0, 2, 4, 6]))
-
-
-def test_nccl_is_taken_where_every_process_has_a_gpu_of_its_own(group: Group) -> None:
-    """The other one says yes, no, yes: two that decided each by itself would wait for each other for ever."""
-    _tell(group, crew.ALL)  # type: ignore[arg-type]
-    assert [group._all(own) for own in (True, True, False)] == [True, False, False]
-
-
-def test_units_that_nobody_or_two_hold_are_refused(group: Group) -> None:
-    own = torch.tensor([0, 2, 4, 6])
-    _tell(group, crew.TWICE)  # type: ignore[arg-type]
     check_coverage(group, 7, own)
+    assert group._limit == PATIENCE.total_seconds()
     for _ in ("twice", "missing"):
         with pytest.raises(PipelineError, match="do not hold each private unit exactly once"):
             check_coverage(group, 7, own)
@@ -217,8 +198,9 @@ def test_a_plan_of_one_of_several_processes_keeps_the_denominator_and_releases_i
 def test_a_plan_for_several_processes_does_not_train_alone() -> None:
     """A part of the units, released as if it were all, would be the wrong model."""
     plan = first(crew.plan())
-    own = crew.units()
-    held = crew.Ragged([own.inputs[k] for k in plan.local_units], [own.targets[k] for k in plan.local_units])
-    for source, says in ((held, "another number of processes"), (own, "differs from the one the plan declares")):
+    for source, says in (
+        (crew.held(plan), "another number of processes"),
+        (crew.units(), "differs from the one the plan declares"),
+    ):
         with pytest.raises(ValueError, match=says):
             train(training_setup(plan, SHAPE, local=crew.LOCAL), source, None)

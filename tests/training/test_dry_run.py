@@ -10,7 +10,7 @@ import torch
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
 from primorl.training import dry_run as module
-from primorl.training import public_start
+from primorl.training import pooled
 from primorl.training.dry_run import DryRun
 from primorl.training.settings import LEAST_OF_A_DRY_RUN
 from primorl.training.setup import TrainingSetup
@@ -26,8 +26,8 @@ def small(shape: Architecture) -> Architecture:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few and large steps from the public split."""
-    few = dataclasses.replace(public_start._POOLED, max_epochs=8, learning_rate=0.02)
-    monkeypatch.setattr(public_start, "_POOLED", few)
+    few = dataclasses.replace(pooled._POOLED, max_epochs=8, learning_rate=0.02)
+    monkeypatch.setattr(pooled, "_POOLED", few)
 
 
 def with_flags(shape: Architecture, count: int = 24) -> Ragged:
@@ -114,25 +114,29 @@ def test_it_comes_out_the_same_twice_and_leaves_the_global_generator_alone(
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_the_usual_norm_of_what_diverges_is_infinite(small: Architecture, dry_run: DryRun) -> None:
+def test_what_diverges_has_the_worst_loss_and_an_infinite_norm(small: Architecture, dry_run: DryRun) -> None:
+    """The loss is held at the most that any row may lose, whether losses are huge or no numbers."""
     assert math.isinf(dry_run.usual_norm(setup_for(small, rate=1e6), from_public=False))
-    assert 0 < dry_run.usual_norm(setup_for(small), from_public=False) < 10
-
-
-def test_the_loss_of_what_diverges_is_held(small: Architecture, dry_run: DryRun) -> None:
-    """It is the most that any row may lose, whether losses are huge or no numbers."""
     for multiplier in (1e12, 1e30):
         outcome = dry_run.outcome(setup_for(small, noise_multiplier=multiplier), from_public=False)
         assert outcome.loss == pytest.approx(outcome.constant + module._WORST)
         assert outcome.start < outcome.loss
 
 
-def test_the_usual_norm_is_that_of_whole_updates_without_a_clip(small: Architecture, dry_run: DryRun) -> None:
-    """Of a bound that the plan has, nothing is seen; of steps twice as long, nearly twice the norm."""
+def test_the_usual_norm_leaves_nine_whole_updates_in_ten_as_they_are(
+    small: Architecture, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a bound that the plan has, nothing is seen; of steps twice as long, nearly twice the norm.
+
+    Large updates often know of rare events. The twin is the median, which would unlearn these.
+    """
     clip = dataclasses.replace(setup_for(small).plan.clip, clipping_norm=1e-3)  # type: ignore[type-var]
     norm = dry_run.usual_norm(setup_for(small, rate=0.001), from_public=False)
     assert dry_run.usual_norm(setup_for(small, rate=0.001, clip=clip), from_public=False) == norm > 1e-3
     assert dry_run.usual_norm(setup_for(small, rate=0.002), from_public=False) == pytest.approx(2 * norm, rel=0.05)
+    whole = dry_run.usual_norm(setup_for(small), from_public=False)
+    monkeypatch.setattr(module, "_LARGE", 0.5)
+    assert whole > 1.05 * dry_run.usual_norm(setup_for(small), from_public=False)
 
 
 def test_a_trait_of_people_is_not_what_can_be_learned(small: Architecture) -> None:
@@ -148,15 +152,6 @@ def test_a_trait_of_people_is_not_what_can_be_learned(small: Architecture) -> No
     assert outcome.constant == pytest.approx(by_hand, abs=0.3), "the twin counts half of the least log-variance more"
     assert small.log_variance_low / 2 < -1
     assert outcome.in_all != outcome.loss
-
-
-def test_the_clip_leaves_nine_updates_in_ten_as_they_are(
-    small: Architecture, dry_run: DryRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Large updates often know of rare events. The twin is the median, which would unlearn these."""
-    norm = dry_run.usual_norm(setup_for(small), from_public=False)
-    monkeypatch.setattr(module, "_LARGE", 0.5)
-    assert norm > 1.05 * dry_run.usual_norm(setup_for(small), from_public=False)
 
 
 def test_too_few_units_are_refused(small: Architecture) -> None:

@@ -18,14 +18,16 @@ from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training import cohort, local_update
-from primorl.training.chunks import cpu_chunks, cpu_sizes, gpu_chunks, gpu_size
+from primorl.training.chunks import chunk_sizes, chunks
 from primorl.training.independence import check_independence, check_setup
-from primorl.training.local_update import LocalBatches, sum_of_updates, updates_of_units
+from primorl.training.local_update import sum_of_updates, updates_of_units
 from primorl.training.rounds import Rounds
 from primorl.training.settings import Execution
+from tests.training.kernel import KINDS, batches_of, equal, network, some, weights_of
 from tests.units import Ragged, local_training, make_units, training_setup
 
 CPU = torch.device("cpu")
+SHAPE = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
 
 
 @pytest.fixture(autouse=True)
@@ -37,90 +39,74 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-def in_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
-    """Every unit's rows as they come, in place of a secret order."""
-    order = torch.arange(most).expand(len(lengths), most)
-    return order.masked_fill(order >= lengths.unsqueeze(1), 0)
-
-
-def random_batches(shape: Architecture, steps: list[int], rows: int, seed: int, scale: float) -> LocalBatches:
-    """Units of so many steps each, the last step of each of fewer rows."""
-    generator = torch.Generator().manual_seed(seed)
-    most, units = max(steps), len(steps)
-    weights = torch.zeros(most, units, rows)
-    for unit, own in enumerate(steps):
-        weights[:own, unit] = 1 / rows
-        last = 1 + unit % rows
-        weights[own - 1, unit] = (torch.arange(rows) < last) / last
-    return LocalBatches(
-        torch.randn(most, units, rows, shape.inputs, generator=generator) * scale,
-        torch.randn(most, units, rows, shape.columns, generator=generator) * scale,
-        weights,
-    )
-
-
-def of(batches: LocalBatches, units: list[int], steps: int) -> LocalBatches:
-    return LocalBatches(*(values[:steps, units].contiguous() for values in vars(batches).values()))
-
-
-def equal(ours: list[Tensor], theirs: list[Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
-
-
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(data=st.data())
 def test_neighbours_and_places_do_not_matter(data: st.DataObject) -> None:
     """One unit alone, among others, elsewhere among others, with more idle steps: the same bits."""
     draw = data.draw
     hidden = tuple(draw(st.lists(st.sampled_from([1, 3, 5, 8, 16, 17, 31, 32, 37, 48, 64]), min_size=1, max_size=3)))
-    learned, members, size = draw(st.booleans()), draw(st.integers(1, 5)), draw(st.integers(1, 6))
-    shape = Architecture(size, draw(st.integers(1, 3)), members, hidden, -10.0, 0.5, learned)
+    actions = draw(st.sampled_from([1, 2, 3, 7, 8, 9, 16, 25]))
+    kind, size = draw(st.sampled_from(KINDS)), draw(st.integers(1, 6))
+    shape = network(kind, hidden, size=size, actions=actions, members=draw(st.integers(1, 5)))
     rows = draw(st.sampled_from([1, 2, 5, 7, 16, 19]))
     steps = draw(st.lists(st.integers(1, 6), min_size=2, max_size=20))
     local = local_training(
         draw(st.sampled_from([1e-3, 0.3, 1.0, 5.0, 10.0])), rows, weight_decay=draw(st.sampled_from([0.0, 0.1, 1.0]))
     )
     mode: Any = draw(st.sampled_from(["flat", "per_layer"]))
-    clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, members, len(hidden) + 1)
+    clip = EnsembleClip(draw(st.sampled_from([1e-6, 0.35, 10.0, 50.0, 1e6])), mode, shape.members, len(hidden) + 1)
     seed, scale = draw(st.integers(0, 99)), draw(st.sampled_from([1.0, 100.0]))
-    start, batches = shape.initial_weights(seed), random_batches(shape, steps, rows, seed, scale)
+    start, batches = weights_of(shape, seed), batches_of(shape, steps, rows, seed, scale)
     one = draw(st.integers(0, len(steps) - 1))
     others = draw(st.permutations([unit for unit in range(len(steps)) if unit != one]))
-    some = others[: draw(st.integers(0, len(others)))]
-    place = draw(st.integers(0, len(some)))
-    chosen = [*some[:place], one, *some[place:]]
+    present = others[: draw(st.integers(0, len(others)))]
+    place = draw(st.integers(0, len(present)))
+    chosen = [*present[:place], one, *present[place:]]
 
-    alone = updates_of_units(start, of(batches, [one], steps[one]), shape, local, clip)
+    alone = updates_of_units(start, some(batches, [one], steps[one]), shape, local, clip)
     whole = updates_of_units(start, batches, shape, local, clip)
-    moved = updates_of_units(start, of(batches, chosen, max(steps[u] for u in chosen)), shape, local, clip)
+    moved = updates_of_units(start, some(batches, chosen, max(steps[u] for u in chosen)), shape, local, clip)
     assert equal([u[one] for u in whole], [u[0] for u in alone])
     assert equal([u[place] for u in moved], [u[0] for u in alone])
 
 
-@pytest.mark.parametrize("hidden", [(37, 41), (5,), (64, 64)])
-def test_the_check_passes_here(hidden: tuple[int, ...]) -> None:
-    shape = Architecture(3, 1, 3, hidden, -10.0, 0.5, True)
-    clip = EnsembleClip(10.0, "flat", 3, len(hidden) + 1)
-    check_independence(shape, local_training(1.0, 7), clip, range(1, 20), CPU)
-
-
-def test_the_layout_without_gaps_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: where element-wise operations run across pairs, the check refuses."""
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_check_passes_here_and_without_gaps_the_last_bits_would_differ(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The twin: element-wise operations run across pairs. Of discrete actions an exponential has the same bits."""
+    shape = network(kind, (37,))
+    local, clip = local_training(1.0, 7), EnsembleClip(10.0, "flat", shape.members, 2)
+    check_independence(shape, local, clip, range(1, 20), CPU)
+    if kind == "discrete actions":
+        return
     monkeypatch.setattr(local_update, "_GAP", 0)
-    shape = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
-    with pytest.raises(PipelineError, match="which the guarantee does not allow"):
-        check_independence(shape, local_training(1.0, 7), EnsembleClip(10.0, "flat", 3, 3), range(2, 20), CPU)
+    batches, start = batches_of(shape, [2] * 15, 7), weights_of(shape)
+    whole = updates_of_units(start, batches, shape, local, clip)
+    few = [updates_of_units(start, some(batches, range(n), 2), shape, local, clip) for n in range(2, 15)]
+    assert not all(equal(own, [update[: len(own[0])] for update in whole]) for own in few)
+
+
+def test_a_machine_that_cannot_promise_it_is_refused_before_anything_is_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    setup = training_setup(plan_of(4, 1.0), SHAPE, local=local_training(0.05, 7))
+    check_setup(setup)
+    monkeypatch.setattr(local_update, "_GAP", 0)
+    with pytest.raises(PipelineError, match=r"compute\.device: on this machine"):
+        check_setup(setup)
 
 
 def test_padding_moves_nothing_whatever_the_weights() -> None:
     """Weights whose products overflow on padding: a neighbour that is longer must not turn an update into NaN."""
     shape = Architecture(3, 1, 2, (8, 8, 8, 8), -10.0, 0.5)
     start = tuple(w * 1e5 if i % 2 == 0 else torch.zeros_like(w) for i, w in enumerate(shape.initial_weights(0)))
-    batches = random_batches(shape, [1, 9], 4, 0, 1e-30)
+    batches = batches_of(shape, [1, 9], 4, 0, 1e-30)
+    batches.targets.mul_(1e-30)
     batches.inputs[1:, 0] = 1e20  # own rows are so small that nothing overflows
     local, clip = local_training(1e-9, 4), EnsembleClip(1.0, "flat", 2, 5)
     together = updates_of_units(start, batches, shape, local, clip)
-    alone = updates_of_units(start, of(batches, [0], 1), shape, local, clip)
+    alone = updates_of_units(start, some(batches, [0], 1), shape, local, clip)
     assert any(u.any() for u in alone)
     assert equal([u[0] for u in together], [u[0] for u in alone])
 
@@ -129,9 +115,15 @@ def plan_of(units: int, norm: float) -> Plan:
     return Plan(units, "unit", PoissonSampler(1.0), EnsembleClip(norm, "flat", 3, 3), 3.0, 4, 1e-6)
 
 
-@pytest.mark.parametrize("threads", [1, 2])
-@pytest.mark.parametrize("kilobytes", [1, 200, 12_000])
-@pytest.mark.parametrize("width", [64, 37])
+def in_order(lengths: Tensor, most: int, entropy: Entropy) -> Tensor:
+    """Every unit's rows as they come, in place of a secret order."""
+    order = torch.arange(most).expand(len(lengths), most)
+    return order.masked_fill(order >= lengths.unsqueeze(1), 0)
+
+
+@pytest.mark.parametrize(
+    ("threads", "kilobytes", "width"), [(1, 1, 64), (2, 1, 37), (1, 200, 37), (2, 200, 64), (2, 12_000, 37)]
+)
 def test_a_unit_moves_the_sum_by_its_own_update_exactly(
     threads: int, kilobytes: int, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,7 +141,7 @@ def test_a_unit_moves_the_sum_by_its_own_update_exactly(
         source = Ragged([data.inputs[i] for i in chosen], [data.targets[i] for i in chosen])
         setup = training_setup(plan_of(len(chosen), 10.0), shape, local=local, execution=execution)
         with Rounds(setup, source, identity) as rounds:
-            return rounds.sum(weights, last=True)
+            return rounds.sum(weights)
 
     everybody = list(range(units))
     whole, less, one = total(everybody), total(everybody[:-1]), total(everybody[-1:])
@@ -166,8 +158,7 @@ def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
     assert 2**26 <= norm / plan.grid < 2**27
     assert MOST_UNITS * norm / plan.grid <= 2**53
     shape = Architecture(3, 1, 3, (16, 16), -10.0, 0.5)
-    batches = random_batches(shape, [4], 8, 0, 1.0)
-    start, local = shape.initial_weights(0), local_training(1.0, 8)
+    start, batches, local = shape.initial_weights(0), batches_of(shape, [4], 8), local_training(1.0, 8)
     exact = sum_of_updates(start, batches, shape, local, plan.clip)  # type: ignore[arg-type]
     cut = sum_of_updates(start, batches, shape, local, plan.clip, grid=plan.grid)  # type: ignore[arg-type]
     for ours, theirs in zip(cut, exact, strict=True):
@@ -175,58 +166,37 @@ def test_the_grid_costs_next_to_nothing_and_no_norm_grows(norm: float) -> None:
         assert float((ours - theirs).abs().max()) < plan.grid
 
 
-def test_more_units_than_can_be_summed_exactly_are_refused() -> None:
+def test_what_could_not_be_summed_exactly_or_clipped_in_float32_is_refused() -> None:
     with pytest.raises(ValueError, match="units: found 67108865, allowed are up to 67108864"):
         plan_of(MOST_UNITS + 1, 1.0)
-
-
-@pytest.mark.parametrize("norm", [1e-22, 1e-7, 0.0, -1.0, math.nan, 1e7])
-def test_norms_at_which_squares_leave_float32_are_refused(norm: float) -> None:
-    with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
-        L2Clip(norm)
-    with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
-        EnsembleClip(norm, "flat", 3, 3)
-
-
-def test_the_least_norm_holds() -> None:
-    """At the lower limit updates are clipped as they are elsewhere."""
-    clip = L2Clip(1e-6)
-    rows = torch.full((2, 1000), 1e-6)
-    assert float(torch.linalg.vector_norm(clip.finish(rows).double(), dim=1).max()) <= 1e-6
+    for norm in (1e-22, 1e-7, 0.0, -1.0, math.nan, 1e7):
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+            L2Clip(norm)
+        with pytest.raises(ValueError, match=r"clipping_norm: found .* allowed are 1e-06 to 1e"):
+            EnsembleClip(norm, "flat", 3, 3)
+    rows = L2Clip(1e-6).finish(torch.full((2, 1000), 1e-6))
+    assert float(torch.linalg.vector_norm(rows.double(), dim=1).max()) <= 1e-6, "the least norm holds"
 
 
 @pytest.mark.parametrize("threads", [1, 2, 4])
-@pytest.mark.parametrize("units", [1, 2, 30, 65, 300])
-def test_a_cohort_is_cut_into_sizes_that_are_tried_out(units: int, threads: int) -> None:
-    sizes = cpu_sizes(1000, 30)
-    assert sizes == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16, 20, 24, 28, 32]
-    chunks = cpu_chunks(torch.arange(units), sizes[-1], threads)
-    assert torch.equal(torch.cat([chunk.units for chunk in chunks]), torch.arange(units))
-    assert all(len(chunk.units) <= chunk.size and chunk.size in sizes for chunk in chunks)
+def test_a_cohort_is_cut_into_sizes_that_are_tried_out(threads: int) -> None:
+    setup = training_setup(plan_of(300, 1.0), SHAPE, execution=Execution(CPU, 3 << 20))
+    (sizes,) = chunk_sizes(setup)
+    assert sizes[:10] == [1, 2, 3, 4, 5, 6, 7, 8, 12, 16]
+    for units in (0, 1, 2, 30, 65, 300):
+        cut = chunks(setup, torch.arange(units), torch.full((units,), 40), threads)
+        assert [unit for chunk in cut for unit in chunk.units.tolist()] == list(range(units))
+        assert all(len(chunk.units) <= chunk.size and chunk.size in sizes for chunk in cut)
 
 
 def test_on_a_gpu_the_size_of_a_chunk_follows_from_a_units_own_length() -> None:
     """Whoever else is in the cohort: with long units, without, few or many."""
-    plan = plan_of(40, 1.0)
+    setup = training_setup(plan_of(40, 1.0), SHAPE, execution=Execution(torch.device("cuda"), 8 << 20))
     lengths = torch.tensor([3] * 30 + [100] * 9 + [5000])
-
-    def bytes_of(length: int) -> int:
-        return 1000 + length
-
-    whole = gpu_chunks(torch.arange(40), lengths, plan, 1 << 17, bytes_of)
+    whole = chunks(setup, torch.arange(40), lengths, 1)
     sizes = {int(lengths[unit]): chunk.size for chunk in whole for unit in chunk.units}
-    assert sizes == {3: 64, 100: 64, 5000: 8}
+    assert sizes[3] == sizes[100] > sizes[5000]
     assert sorted(int(u) for chunk in whole for u in chunk.units) == list(range(40))
-    few = gpu_chunks(torch.arange(2), torch.tensor([3, 100]), plan, 1 << 17, bytes_of)
-    assert {chunk.size for chunk in few} == {64}
-    assert gpu_size(plan, 1 << 30, bytes_of, 5000) == 64
-
-
-def test_a_machine_that_cannot_promise_it_is_refused_before_anything_is_charged(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(local_update, "_GAP", 0)
-    shape = Architecture(3, 1, 3, (37, 41), -10.0, 0.5)
-    setup = training_setup(plan_of(4, 1.0), shape, local=local_training(0.05, 7))
-    with pytest.raises(PipelineError, match=r"compute\.device: on this machine"):
-        check_setup(setup)
+    few = chunks(setup, torch.arange(2), torch.tensor([3, 5000]), 1)
+    assert [chunk.size for chunk in few] == [sizes[5000], sizes[3]]
+    assert {size for (size,) in chunk_sizes(setup)} >= set(sizes.values())

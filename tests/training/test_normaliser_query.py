@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -120,22 +121,12 @@ def test_all_units_are_asked_in_any_portions(monkeypatch: pytest.MonkeyPatch) ->
         assert torch.equal(query.total(units), whole)
 
 
-@pytest.mark.parametrize(("unit_bytes", "row_bytes", "sizes"), [(100, 1, [2] * 4), (1, 10, [1] * 8), (1, 1, [8])])
-def test_a_batch_is_bounded_by_what_is_held_of_its_units_and_of_its_rows(
-    monkeypatch: pytest.MonkeyPatch, unit_bytes: int, row_bytes: int, sizes: list[int]
-) -> None:
-    """Wide data (many bytes a unit) and long units (many a row) make small batches; a count of rows would not see."""
+def test_wide_data_and_long_units_make_small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
     units = Ragged([torch.zeros(20, 5)] * 8, [torch.zeros(20, 6)] * 8)
     monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 250)
-    found = [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)]
-    assert found == sizes
-
-
-@pytest.mark.parametrize(("dimensions", "at_once"), [(3, 300), (95, 28)])
-def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, dimensions: int, at_once: int) -> None:
-    """What is held of a unit is its counts, 32 bins a column, three times over: with many columns fewer units fit."""
-    columns = ObservationColumns(dimensions, (), discrete_actions=False)
-    bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)
+    for unit_bytes, row_bytes, sizes in ((100, 1, [2] * 4), (1, 10, [1] * 8), (1, 1, [8])):
+        assert [len(own) for _, _, own in all_rows(units, unit_bytes, row_bytes)] == sizes
     asked: list[int] = []
 
     class Counting(Ragged):
@@ -144,10 +135,13 @@ def test_wide_data_are_read_in_smaller_batches(monkeypatch: pytest.MonkeyPatch, 
             return super().transitions(units, steps)
 
     monkeypatch.setattr("primorl.training.normaliser_query.BYTES_AT_ONCE", 4 << 20)
-    units = Counting([torch.zeros(1, dimensions + 1)] * 300, [torch.zeros(1, dimensions + 2)] * 300)
-    NormaliserQuery(columns, bounds).total(units)
-    assert sum(asked) == 300
-    assert at_once / 2 < max(asked) <= at_once
+    for dimensions, at_once in ((3, 300), (95, 28)):
+        asked.clear()
+        bounds = Bounds(torch.zeros(dimensions), torch.ones(dimensions), torch.zeros(1), torch.ones(1), 0.0, 1.0)
+        many = Counting([torch.zeros(1, dimensions + 1)] * 300, [torch.zeros(1, dimensions + 2)] * 300)
+        NormaliserQuery(ObservationColumns(dimensions, (), discrete_actions=False), bounds).total(many)
+        assert sum(asked) == 300
+        assert at_once / 2 < max(asked) <= at_once
 
 
 def test_declared_bounds_alone() -> None:
@@ -157,13 +151,9 @@ def test_declared_bounds_alone() -> None:
     changes = found.targets(torch.tensor([8 / 32, 0.0, 0.0, -20 / 32, -5.0]))
     assert changes.tolist() == [1, 0, 0, -1, 0]
     assert found.target_scale.tolist() == pytest.approx([0.25, 2**0.5 / 2, 2**0.5 / 2, 0.625, 2.5])
-
-
-def test_discrete_actions_stay_one_hot() -> None:
-    bounds = Bounds(BOUNDS.observation_low, BOUNDS.observation_high, torch.zeros(3), torch.ones(3), -1.0, 1.0, True)
-    found = normaliser_of_bounds(ObservationColumns(4, ((1, 2),), discrete_actions=True), bounds)
-    assert found.input_mean[4:].tolist() == [0, 0, 0]
-    assert found.input_scale[4:].tolist() == [1, 1, 1]
+    discrete = ObservationColumns(4, ((1, 2),), discrete_actions=True)
+    found = normaliser_of_bounds(discrete, replace(BOUNDS, action_low=torch.zeros(3), action_high=torch.ones(3)))
+    assert (found.input_mean[4:].tolist(), found.input_scale[4:].tolist()) == ([0, 0, 0], [1, 1, 1])
 
 
 @pytest.mark.parametrize("sparse", [0, 4])

@@ -7,11 +7,13 @@ import torch
 
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.normaliser import Normaliser
-from primorl.training import public_start as module
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training import pooled as module
+from primorl.training.pooled import Units, public_start, shuffled
 from primorl.training.public_evaluation import PublicEvaluator
-from primorl.training.public_start import Units, public_start, shuffled
 from primorl.training.settings import LEAST_UNITS
-from tests.plans import ensemble_plan
 from tests.units import Ragged, make_units, training_setup
 
 
@@ -96,12 +98,9 @@ def test_it_is_the_same_every_time_and_another_with_another_seed(small: Architec
     one, again, other = (public_start(small, normaliser, units, seed, 0.0) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(one, again, strict=True))
     assert not any(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-
-
-def test_too_few_units_are_refused(small: Architecture) -> None:
-    units = make_units(small, [10] * (LEAST_UNITS - 1))
+    few = make_units(small, [10] * (LEAST_UNITS - 1))
     with pytest.raises(ValueError, match=f"needs {LEAST_UNITS} of them, found {LEAST_UNITS - 1}"):
-        public_start(small, Normaliser.from_public(*joined(units)), units, 0, 0.0)
+        public_start(small, normaliser, few, 0, 0.0)
 
 
 def test_some_units_are_a_source_of_their_own(small: Architecture) -> None:
@@ -121,17 +120,8 @@ def test_some_units_are_a_source_of_their_own(small: Architecture) -> None:
 
 
 def test_rounds_begin_with_it_where_there_is_one(small: Architecture) -> None:
-    plan = ensemble_plan(
-        units=4,
-        unit="trajectory",
-        sampling_probability=1.0,
-        clipping_norm=1.0,
-        members=small.members,
-        layers=len(small.layers),
-        noise_multiplier=1.0,
-        rounds=1,
-        delta=1e-3,
-    )
+    clip = EnsembleClip(1.0, "flat", small.members, len(small.layers))
+    plan = Plan(4, "trajectory", PoissonSampler(1.0), clip, 1.0, 1, 1e-3)
     setup, start = training_setup(plan, small), small.initial_weights(7)
     assert torch.equal(setup.first_weights()[0], setup.initial_weights()[0])
     begun = dataclasses.replace(setup, start=start)

@@ -1,38 +1,43 @@
 """Small datasets with known content, for the tests of the data room."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 import pyarrow as pa
 
 from primorl.config.datasets import MinariDataset, checked
-from primorl.trajectories.sources.minari.writing import EpisodeWriter
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
 from primorl.trajectories.storage.schema import DatasetInfo, Spaces, trajectory_table
 
+T = TypeVar("T")
 SPACES = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 INFO = DatasetInfo("small", "Pendulum-v1", "trajectory", SPACES, 200, "learned", "refuse", "0" * 64)
 
 
-def entry(**changes: Any) -> MinariDataset:
-    """A dataset for what `write_raw` writes; some of its episodes terminate."""
+def dataset(kind: type[T], source: str, options: dict[str, Any], **changes: Any) -> T:
+    """A dataset's entry with plain values for all that is not given."""
     plain = {
-        "source": "minari",
         "environment": "Pendulum-v1",
         "unit": "trajectory",
-        "population": "small",
+        "population": "tests",
         "trajectories_per_person": None,
         "horizon": None,
         "termination": "learned",
         "ingestion": {},
-        "options": {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]},
         "bounds": {"observation": "space", "reward": "public"},
         "score": None,
         "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
     }
-    return checked(MinariDataset, plain | changes)
+    return checked(kind, plain | {"source": source, "options": options} | changes)
+
+
+def entry(**changes: Any) -> MinariDataset:
+    """A dataset for what `write_raw` writes; some of its episodes terminate."""
+    options = {"root": None, "remote": False, "parts": [{"id": "small-v0", "filter": None}]}
+    plain = {"source": "minari", "options": options, "population": "small"} | changes
+    return dataset(MinariDataset, **plain)
 
 
 def episode(length: int, seed: int, terminated: bool = False) -> Episode:

@@ -12,9 +12,8 @@ from primorl.trajectories.description import PublicSplit, draw, length_bins
 ABOUT: dict[str, Any] = {"dataset": "a", "public_units": 3, "private_units": 9}
 
 
-@pytest.mark.parametrize("high", [7, 8, 56, 57, 58, 109, 1000])
+@pytest.mark.parametrize("high", [7, 57, 109, 1000])
 def test_every_bin_of_lengths_holds_equally_many_whole_numbers(high: int) -> None:
-    """Each length from 7 to ``high`` once is flat; only the last bin may reach beyond them."""
     lengths = np.arange(7, high + 1)
     edges = length_bins(lengths)
     counts, _ = np.histogram(lengths, edges)
@@ -23,12 +22,6 @@ def test_every_bin_of_lengths_holds_equally_many_whole_numbers(high: int) -> Non
     assert len(set(counts[:-1])) <= 1
     assert 0 < counts[-1] <= counts[0]
     assert (edges % 1 == 0.5).all()
-
-
-def test_bins_of_any_other_width_have_spikes() -> None:
-    """The twin: fifty equal parts of 117 steps hold two or three of them."""
-    counts, _ = np.histogram(np.arange(20, 137), 50)
-    assert set(counts) == {2, 3}
 
 
 def split(columns: int) -> PublicSplit:
@@ -55,7 +48,6 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Figure]:
 
 
 def test_lengths_have_ticks_at_whole_steps_alone(tmp_path: Path, figures: list[Figure]) -> None:
-    """Also where all are the same, and the axis is one step wide."""
     draw(tmp_path / "a.png", ABOUT | {"spaces": {"one_hot": ()}, "observation_names": []}, split(3))
     lengths = figures[0].axes[1]
     low, high = lengths.get_xlim()
@@ -63,7 +55,6 @@ def test_lengths_have_ticks_at_whole_steps_alone(tmp_path: Path, figures: list[F
 
 
 def test_one_number_is_drawn_over_the_step(tmp_path: Path, figures: list[Figure]) -> None:
-    """One column has no second axis. Categories do not count. Twin: two numbers have principal axes."""
     about = ABOUT | {"spaces": {"one_hot": ((1, 2),)}, "observation_names": ["glucose", "meal=no", "meal=yes"]}
     draw(tmp_path / "a.png", about, split(3))
     coverage = figures[0].axes[2]

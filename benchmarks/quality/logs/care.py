@@ -26,6 +26,7 @@ class Insulin(Log):
     reward = (-1.0, 0.0)
     trajectories = (1, 3)
     horizon = 96
+    shortest = 32
     idle = (0.0,)
 
     def people(self, rng: Generator, n: int) -> State:
@@ -39,10 +40,6 @@ class Insulin(Log):
         state["remote"] = state["sensitivity"] * state["insulin"] / 0.025
         state["gut"] = np.where(rng.random(n) < 0.2, rng.uniform(10, 60, n), 0.0)
         state["read"] = state["before"] = state["glucose"]
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """8 to 24 hours."""
-        return rng.integers(32, 97, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """A noisy sensor; what was eaten is announced."""
@@ -112,10 +109,6 @@ class Treatment(Log):
         state["toxicity"] = rng.uniform(0, 2, n)
         self._signs(rng, state)
 
-    def observe(self, state: State) -> list[NDArray[Any]]:
-        """Severity is a score that everybody reads the same."""
-        return [state[name] for name in ("severity", "toxicity", "pressure", "age", "lactate")]
-
     def _signs(self, rng: Generator, state: State) -> None:
         noise = rng.normal(0, 1, (2, len(state["severity"])))
         state["pressure"] = np.clip(95 - 5 * state["severity"] + 4 * noise[0], 30, 130)
@@ -180,10 +173,6 @@ class Anticoagulant(Log):
         """Pareto, from 5."""
         return (5 * (1 - rng.random(n)) ** (-1 / 1.1)).clip(5, 500).astype(np.int64)
 
-    def observe(self, state: State) -> list[NDArray[Any]]:
-        """The drug on board follows from the doses, the factor is measured."""
-        return [state[name] for name in ("inr", "drug", "factor", "genotype")]
-
     def _measured(self, rng: Generator, state: State) -> None:
         noise = rng.normal(0, 0.05, len(state["factor"]))
         state["inr"] = np.clip(np.maximum(state["factor"], 0.1) ** -0.9 * np.exp(noise), 0.5, 8)
@@ -224,6 +213,7 @@ class Triage(Log):
     reward = (-3.0, 0.0)
     trajectories = (1, 4)
     horizon = 4
+    shortest = 1
     idle = 0
 
     EFFECT = np.array([[0.0, 0.0, 0.0], [-3.0, -0.3, -0.5], [-0.5, -3.0, 0.3], [-0.8, 0.0, -3.0]])
@@ -236,10 +226,6 @@ class Triage(Log):
     def start(self, rng: Generator, state: State, n: int) -> None:
         """Complaints."""
         state["complaints"] = rng.uniform(0, 8, (n, 3))
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """1 to 4 contacts."""
-        return rng.integers(1, 5, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """Complaints and frailty."""

@@ -19,6 +19,7 @@ class Swing(Log):
     reward = (-2.0, 0.0)
     trajectories = (1, 3)
     horizon = 100
+    shortest = 60
     idle = (0.0,)
 
     def people(self, rng: Generator, n: int) -> State:
@@ -29,10 +30,6 @@ class Swing(Log):
         """Most hang down; angle 0 is upright."""
         state["angle"] = np.pi + rng.normal(0, 0.8, n)
         state["speed"] = rng.normal(0, 0.5, n)
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """60 to 100 steps."""
-        return rng.integers(60, 101, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """The angle by cosine and sine, and its speed."""

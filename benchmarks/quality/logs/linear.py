@@ -31,6 +31,7 @@ class Visits(Log):
     reward = (-64.0, 0.0)
     trajectories = (1, 6)
     horizon = 60
+    shortest = 5
     idle = (0.0, 0.0)
 
     A = np.array([[1.02, 0.10, 0, 0], [-0.05, 0.95, 0.10, 0], [0, 0.05, 1.01, 0.10], [0.02, 0, -0.08, 0.96]])
@@ -45,10 +46,6 @@ class Visits(Log):
     def start(self, rng: Generator, state: State, n: int) -> None:
         """Close to the middle."""
         state["x"] = np.clip(rng.normal(0, 0.7, (n, 4)), -4, 4)
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """5 to 60 steps."""
-        return rng.integers(5, 61, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """The whole state."""
@@ -80,6 +77,7 @@ class Wide(Log):
     reward = (-8.0, 0.0)
     trajectories = (1, 3)
     horizon = 40
+    shortest = 20
     idle = (0.0, 0.0)
 
     A = np.array([[0.98, 0.15, 0, 0], [0, 0.9, 0, 0.05], [0, 0, 0.98, 0.15], [0.05, 0, 0, 0.9]])
@@ -91,10 +89,6 @@ class Wide(Log):
         """Anywhere; the idle sensors move by themselves."""
         state["x"] = np.clip(rng.normal(0, 1.2, (n, 4)), -5, 5)
         state["idle"] = rng.normal(0, 1, (n, 36))
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """20 to 40 steps."""
-        return rng.integers(20, 41, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """The four that matter in their places, the idle ones between them."""

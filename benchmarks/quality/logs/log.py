@@ -116,6 +116,7 @@ class Log(ABC):
         reward: public bounds.
         trajectories: the least and the most of one person, uniform.
         horizon: the most steps of a trajectory.
+        shortest: the fewest steps of a recording; None: all have as many as the horizon.
         terminates: whether the log has true terminations and a column for them.
         idle: the action of doing nothing; None: there is no such thing.
     """
@@ -128,6 +129,7 @@ class Log(ABC):
     reward: ClassVar[tuple[float, float]]
     trajectories: ClassVar[tuple[int, int]]
     horizon: ClassVar[int]
+    shortest: ClassVar[int | None] = None
     terminates: ClassVar[bool] = False
     idle: ClassVar[tuple[float, ...] | int | None] = None
 
@@ -139,9 +141,9 @@ class Log(ABC):
     def start(self, rng: Generator, state: State, n: int) -> None:
         """Put first states into ``state``, which holds the traits."""
 
-    @abstractmethod
     def observe(self, state: State) -> list[NDArray[Any]]:
-        """One array ``[n]`` for each column; of categories, their numbers."""
+        """One array ``[n]`` for each column; of categories, their numbers. By default what the state calls so."""
+        return [state[column.column] for column in self.observation]
 
     @abstractmethod
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
@@ -156,8 +158,10 @@ class Log(ABC):
         """A good policy, made by hand with knowledge of the simulator."""
 
     def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """Steps after which the recordings end."""
-        return np.full(n, self.horizon)
+        """Steps after which the recordings end: any number from the shortest, or all."""
+        if self.shortest is None:
+            return np.full(n, self.horizon)
+        return rng.integers(self.shortest, self.horizon + 1, n)
 
     def observed(self, state: State) -> Observed:
         """Observations ``[n, S]`` as policies get them."""

@@ -24,6 +24,7 @@ class Inventory(Log):
     reward = (-8.0, 8.0)
     trajectories = (1, 2)
     horizon = 52
+    shortest = 13
     idle = (0.0,) * 3
 
     MEAN, SWING, PHASE = np.array([8.0, 5.0, 10.0]), np.array([0.5, 0.3, 0.6]), np.array([0.0, 2.0, 4.0])
@@ -33,10 +34,6 @@ class Inventory(Log):
         state["week"] = rng.integers(52, size=n).astype(float)
         state["stock"] = rng.uniform(0, 20, (n, 3))
         state["coming"] = rng.uniform(0, 10, (n, 3))
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """A quarter to a year."""
-        return rng.integers(13, 53, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """Stock, orders on their way, and the season."""
@@ -140,6 +137,7 @@ class Machine(Log):
     reward = (-40.0, 2.0)
     trajectories = (1, 5)
     horizon = 60
+    shortest = 20
     idle = 0
 
     def start(self, rng: Generator, state: State, n: int) -> None:
@@ -148,10 +146,6 @@ class Machine(Log):
         state["orders"] = rng.uniform(0.5, 1.5, n)
         state["warm"] = rng.random(n)
         state["noise"] = rng.normal(0, 0.2, n)
-
-    def lengths(self, rng: Generator, n: int) -> NDArray[np.int64]:
-        """Weeks to months."""
-        return rng.integers(20, 61, n)
 
     def observe(self, state: State) -> list[NDArray[Any]]:
         """Wear is estimated, vibration is noisy."""

@@ -26,7 +26,6 @@ python -m benchmarks.quality.logs.peers measure --work /tmp/zoo
 import argparse
 import json
 import time
-from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -180,20 +179,16 @@ def train(file: Path, algorithm: str, steps: int) -> None:
 
 
 def measure(folder: Path, names: list[str] | None) -> None:
-    """Add a row for each policy that has none yet, and print the table of all rows."""
-    import subprocess
-
+    """Add a row for each policy that has none yet, for the tables of `benchmarks.quality.logs.report`."""
     import torch
 
-    from benchmarks.machine import RESULTS, command, machine
+    from benchmarks.machine import command, commit, keep, machine, read
     from benchmarks.quality.logs import LOGS
-    from benchmarks.quality.logs.__main__ import relative
-    from benchmarks.quality.logs.project import ROOT, truth, valued
+    from benchmarks.quality.logs.project import truth, valued
+    from benchmarks.quality.logs.report import relative
 
     torch.set_num_threads(1)
-    results = RESULTS / "logs_peers.json"
-    found: list[dict[str, Any]] = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
-    commit = subprocess.check_output(["git", "rev-parse", "HEAD"], cwd=ROOT, text=True).strip()
+    found = read("logs_peers")
     for file in _chosen(folder, "*.json", names):
         facts = json.loads(file.read_text(encoding="utf-8"))
         key = {name: facts[name] for name in ("log", "people", "seed", "algorithm", "steps")}
@@ -206,12 +201,9 @@ def measure(folder: Path, names: list[str] | None) -> None:
             facts
             | value
             | {"gain": gain, "truth": truth(log)}
-            | {"machine": machine(), "commit": commit, "command": command("benchmarks.quality.logs.peers")}
+            | {"machine": machine(), "commit": commit(), "command": command("benchmarks.quality.logs.peers")}
         )
-        fresh = results.with_suffix(".new")
-        fresh.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        fresh.replace(results)
-    print(table(found))
+        keep("logs_peers", found)
 
 
 def act_of(log: "Log", file: Path) -> "Act":
@@ -232,22 +224,6 @@ def act_of(log: "Log", file: Path) -> "Act":
         return action
 
     return act
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """Markdown: a line for each policy."""
-    lines = [
-        "| log | people | seed | algorithm | steps | behaviour | best | nothing | policy | gain | seconds |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in sorted(found, key=itemgetter("log", "people", "seed", "algorithm", "steps")):
-        said = row["truth"]
-        lines.append(
-            f"| {row['log']} | {row['people']} | {row['seed']} | {row['algorithm']} | {row['steps']} "
-            f"| {said['behaviour']:.4g} | {said['best']:.4g} | {said['worst']:.4g} "
-            f"| {row['mean']:.4g} ± {row['error']:.2g} | {row['gain']:+.0%} | {row['seconds']:.0f} |"
-        )
-    return "\n".join(lines)
 
 
 if __name__ == "__main__":

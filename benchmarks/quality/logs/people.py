@@ -162,10 +162,6 @@ class Training(Log):
         """One or two weeks."""
         return np.where(rng.random(n) < 0.5, 7, 14)
 
-    def observe(self, state: State) -> list[NDArray[Any]]:
-        """All but how fast one recovers."""
-        return [state[name] for name in ("fitness", "fatigue", "sleep", "soreness")]
-
     def step(self, rng: Generator, state: State, action: NDArray[Any]) -> Array:
         """Performance of the day: fitness less fatigue less soreness."""
         load = action[:, 0]

@@ -1,32 +1,67 @@
-"""The tables of docs/evaluation-results.md about the zoo, from the rows in benchmarks/results.
+"""Write the tables of docs/results.md about the zoo from the rows in benchmarks/results.
 
 python -m benchmarks.quality.logs.report
 
 Rows are made by `python -m benchmarks.quality.logs` and `python -m benchmarks.quality.logs.peers`.
 """
 
-import json
 from collections import Counter
 from collections.abc import Iterable
 from operator import itemgetter
 from typing import Any
 
-from benchmarks.machine import RESULTS
-from benchmarks.quality.logs.__main__ import FILE, answer, counts, recommended, relative, worse
+from benchmarks.machine import ROOT, put, read
 
+PAGE = ROOT / "docs" / "results.md"
 EPSILON, VARIANT = "privacy.target_epsilon", "dynamics.variant"
 _WORDS = {"trial": "trial", "keep": "keep", "more_data": "more data"}
 Row = dict[str, Any]
 
 
 def main() -> None:
-    """Print the tables."""
-    rows: list[Row] = json.loads(FILE.read_text(encoding="utf-8"))
-    peers_file = RESULTS / "logs_peers.json"
-    peers: list[Row] = json.loads(peers_file.read_text(encoding="utf-8")) if peers_file.exists() else []
+    """Write both tables into the page."""
+    rows, peers = read("logs"), read("logs_peers")
     private = [row for row in rows if VARIANT not in row["changes"]]
     pooled = [row for row in rows if row["changes"].get(VARIANT) == "mopo"]
-    print(overview(private), by_log(private, pooled, peers), sep="\n\n")
+    put(PAGE, "zoo", overview(private))
+    put(PAGE, "zoo by log", by_log(private, pooled, peers))
+
+
+def relative(row: Row, who: str) -> float | None:
+    """A policy's gain over the behaviour as a share of the range from doing nothing (or random) to the best known."""
+    if row[who] is None:
+        return None
+    said = row["truth"]
+    return float((row[who]["mean"] - said["behaviour"]) / (said["best"] - said["worst"]))
+
+
+def answer(row: Row) -> str | None:
+    """What the run recommended; None: it failed."""
+    found: str | None = (row["summary"].get("recommendation") or {}).get("answer")
+    return found
+
+
+def recommended(row: Row) -> tuple[float, float] | None:
+    """The relative gain of what is recommended, and its standard error; None: nothing is."""
+    who = {"trial": "policy", "keep": "cloned"}.get(answer(row) or "", "")
+    gain = relative(row, who) if who else None
+    return None if gain is None else (gain, row[who]["error"] / (row["truth"]["best"] - row["truth"]["worst"]))
+
+
+def worse(row: Row) -> bool:
+    """Whether the policy is truly worse than the behaviour."""
+    return (relative(row, "policy") or 0.0) < 0
+
+
+def counts(rows: list[Row]) -> tuple[int, int, int, int, int]:
+    """How many recommendations there are, are within 5% or better, are better, are trials, and are wrong trials.
+
+    Within 5% of the range; better by more than 1.96 errors; wrong where the policy is worse than the behaviour.
+    """
+    known = [found for row in rows if (found := recommended(row)) is not None]
+    trials = [row for row in rows if answer(row) == "trial"]
+    good, better = (sum(gain >= -0.05 for gain, _ in known), sum(gain > 1.96 * error for gain, error in known))
+    return len(known), good, better, len(trials), sum(map(worse, trials))
 
 
 def overview(rows: list[Row]) -> str:

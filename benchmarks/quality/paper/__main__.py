@@ -23,7 +23,7 @@ def main() -> None:
     # A sweep in which a run failed ends with status 1: its other rows count all the same.
     sweep = [str(Path(sys.executable).with_name("primorl")), "sweep", str(file.relative_to(Path.cwd())), *words]
     status = subprocess.run(sweep).returncode
-    for step in (["rows", "--from", "."], ["report", "--write"]):
+    for step in (["rows", "--from", "."], ["report"]):
         subprocess.run([sys.executable, "-m", f"benchmarks.quality.paper.{step[0]}", *step[1:]], check=True)
     sys.exit(status)
 

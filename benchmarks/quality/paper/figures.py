@@ -1,19 +1,17 @@
-"""The figures of docs/results.md: the frontier, and the paper's figures 2, 3 and 6, and performance profiles."""
+"""Draw the figures of docs/results.md: the frontier, and the paper's figures 2, 3 and 6."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from benchmarks.quality.paper import budgets, results, sheets
 from benchmarks.quality.paper.published import TASKS, Task
-from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME
+from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, Estimate
 from benchmarks.quality.paper.rows import Row
-from benchmarks.quality.paper.statistics import Estimate, interquartile_mean, profile
 from primorl.privacy.accounting.rounding import at_most
 
 FIGURES = Path("docs/figures")
@@ -21,14 +19,14 @@ TICKS = (0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100)
 _RETURN = {"Pendulum": "normalised score", "Balance": "return", "Swingup": "return", "HalfCheetah": "return"}
 _COLOURS = {PAPER_REGIME: "C1", OURS: "C0"}
 _CASES = {
-    MOPO: "black",
-    "No Clip": "C4",
-    "No Privacy": "C2",
-    "Low": "C1",
-    "High": "C3",
-    OURS: "C0",
+    MOPO: ("MOPO", "black"),
+    "No Clip": ("paper's regime, no clip", "C4"),
+    "No Privacy": ("paper's regime, no noise", "C2"),
+    "Low": ("paper's regime, Low", "C1"),
+    "High": ("paper's regime, High", "C3"),
+    OURS: ("ours, at the target", "C0"),
 }
-"""Lines of figure 2 and of the profiles, with their colours."""
+"""Lines of figure 2: their words and colours."""
 _FAILED = "runs that failed"
 _UNCERTAINTIES = {"max_aleatoric": "u_MA", "max_pairwise_difference": "u_MPD"}
 
@@ -40,7 +38,6 @@ def draw(rows: Sequence[Row]) -> None:
         ("learning-curves", learning_curves(rows)),
         ("uncertainty", uncertainty(rows)),
         ("budgets", round_budgets()),
-        ("profiles", profiles(rows)),
     ):
         if figure is not None:
             FIGURES.mkdir(parents=True, exist_ok=True)
@@ -68,24 +65,10 @@ def frontier(rows: Sequence[Row]) -> Figure | None:
         _constants(axes, rows, task)
         for name, point in task.published.items():
             if point.epsilon is not None:
-                axes.errorbar(
-                    point.epsilon,
-                    point.mean,
-                    point.half,
-                    fmt="D",
-                    color="0.35",
-                    capsize=3,
-                    markersize=5,
-                    label="PriMORL, table 1 (ε by RDP)",
-                )
-                axes.annotate(
-                    name,
-                    (point.epsilon, point.mean),
-                    xytext=(5, -13),
-                    textcoords="offset points",
-                    color="0.35",
-                    fontsize=9,
-                )
+                place = (point.epsilon, point.mean)
+                label = "PriMORL, table 1 (ε by RDP)"
+                axes.errorbar(*place, point.half, fmt="D", color="0.35", capsize=3, markersize=5, label=label)
+                axes.annotate(name, place, xytext=(5, -13), textcoords="offset points", color="0.35", fontsize=9)
         _epsilon_axis(axes)
         axes.set(title=task.name, xlabel="ε of a trajectory (PLD, δ = 1e-5)", ylabel=_RETURN[task.name])
     _legend(figure, panels)
@@ -118,7 +101,7 @@ def _line(axes: Axes, rows: Sequence[Row], label: str, colour: str, style: tuple
     for epsilon in results.epsilons(rows):
         scores = results.finals(row for row in rows if results.target(row) == epsilon)
         if scores:
-            points[epsilon] = interquartile_mean([scores])
+            points[epsilon] = results.iqm(scores)
     if not points:
         return
     across, found = list(points), list(points.values())
@@ -133,16 +116,12 @@ def _constants(axes: Axes, rows: Sequence[Row], task: Task) -> None:
     """MOPO and the behaviour on the larger dataset, as lines."""
     mopo = results.finals(results.of_table(rows, task.slug, MOPO))
     if mopo:
-        axes.axhline(interquartile_mean([mopo]).value, color="black", linestyle=":", label="our MOPO, not private")
+        axes.axhline(results.iqm(mopo).value, color="black", linestyle=":", label="our MOPO, not private")
     dataset = next(iter(task.datasets.values()))
     known = [row["behaviour"] for row in rows if row["dataset"] == dataset and row["behaviour"] is not None]
     if known:
-        axes.axhline(
-            sheets.score(dataset, known[0]),
-            color="0.6",
-            linestyle="-.",
-            label="behaviour, mean of the public split",
-        )
+        label = "behaviour, mean of the public split"
+        axes.axhline(sheets.score(dataset, known[0]), color="0.6", linestyle="-.", label=label)
 
 
 def learning_curves(rows: Sequence[Row]) -> Figure | None:
@@ -152,22 +131,16 @@ def learning_curves(rows: Sequence[Row]) -> Figure | None:
         return None
     figure, panels = _panels(len(tasks), columns=2, height=4.0)
     for task, axes in zip(tasks, panels, strict=True):
-        for case, colour in _CASES.items():
+        for case, (label, colour) in _CASES.items():
             found = results.curves(results.of_table(rows, task.slug, case))
             if not found:
                 continue
-            by_epoch = [interquartile_mean([list(column)]) for column in zip(*found, strict=True)]
+            by_epoch = [results.iqm(column) for column in zip(*found, strict=True)]
             epochs = np.arange(1, len(by_epoch) + 1)
-            axes.plot(epochs, [own.value for own in by_epoch], color=colour, label=_PLAIN[case])
+            axes.plot(epochs, [own.value for own in by_epoch], color=colour, label=label)
             if len(found) > 1:
-                axes.fill_between(
-                    epochs,
-                    [own.low for own in by_epoch],
-                    [own.high for own in by_epoch],
-                    color=colour,
-                    alpha=0.15,
-                    linewidth=0,
-                )
+                low, high = [own.low for own in by_epoch], [own.high for own in by_epoch]
+                axes.fill_between(epochs, low, high, color=colour, alpha=0.15, linewidth=0)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         own = results.of_table(rows, task.slug, OURS)
         begins = ": ours begins as the private clone" if own and all(map(_from_clone, own)) else ""
@@ -181,16 +154,6 @@ def _from_clone(row: Row) -> bool:
     chosen = results.settings(row)
     sizes = chosen.get("behaviour.hidden"), chosen.get("policy.hidden")
     return chosen.get("behaviour.target_epsilon") is not None and sizes[0] is not None and sizes[0] == sizes[1]
-
-
-_PLAIN = {
-    MOPO: "MOPO",
-    "No Clip": "paper's regime, no clip",
-    "No Privacy": "paper's regime, no noise",
-    "Low": "paper's regime, Low",
-    "High": "paper's regime, High",
-    OURS: "ours, at the target",
-}
 
 
 def uncertainty(rows: Sequence[Row]) -> Figure | None:
@@ -207,7 +170,7 @@ def uncertainty(rows: Sequence[Row]) -> Figure | None:
             scores = results.finals([row | {"return_final": value} for value in row["returns_by_seed"]])
             if not scores:
                 continue
-            found, place = interquartile_mean([scores]), len(labels)
+            found, place = results.iqm(scores), len(labels)
             colour = "C0" if name == "u_MA" else "C1"
             axes.plot([place] * len(scores), scores, "o", color=colour, alpha=0.35, markersize=5)
             if np.isfinite(found.low):
@@ -250,40 +213,6 @@ def round_budgets() -> Figure | None:
         _plain_ticks(axes, [2.0**power for power in range(-1, 7)])
     _legend(figure, panels)
     return figure
-
-
-def profiles(rows: Sequence[Row]) -> Figure | None:
-    """Share of runs above a share of our MOPO; a run that failed is above nothing.
-
-    Only tasks with both regimes count, so that no line has an easier task than another.
-    """
-    relative: dict[str, list[list[float]]] = {}
-    for task in TASKS:
-        mopo = results.finals(results.of_table(rows, task.slug, MOPO))
-        if not all(results.of_table(rows, task.slug, case) for case in (MOPO, "High", OURS)):
-            continue
-        scale = interquartile_mean([mopo]).value
-        for case in _CASES:
-            own = results.of_table(rows, task.slug, case)
-            scores = [value / scale for value in results.ranked(own)]
-            if scores:
-                relative.setdefault(case, []).append(scores)
-    if not relative:
-        return None
-    figure, (axes,) = _panels(1, columns=1, height=4.4)
-    thresholds: npt.NDArray[np.float64] = np.linspace(0, 1.1, 221)
-    for case, tasks in relative.items():
-        shares, low, high = profile(tasks, thresholds)
-        axes.plot(thresholds, shares, color=_CASES[case], label=f"{_PLAIN[case]} ({_count(len(tasks))})")
-        if min(map(len, tasks)) > 1:  # a task with one run has no interval
-            axes.fill_between(thresholds, low, high, color=_CASES[case], alpha=0.12, linewidth=0)
-    axes.set(xlabel="τ, as a share of our MOPO's IQM on the task", ylabel="share of runs with a score above τ")
-    _legend(figure, [axes])
-    return figure
-
-
-def _count(tasks: int) -> str:
-    return "1 task" if tasks == 1 else f"{tasks} tasks"
 
 
 def _panels(count: int, *, columns: int, height: float) -> tuple[Figure, list[Axes]]:

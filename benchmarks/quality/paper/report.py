@@ -1,27 +1,25 @@
-"""The paper's tables with ours beside them, as Markdown, and all figures, from benchmarks/results/paper/rows.parquet.
+"""Write the paper's tables with ours beside them, and draw all figures, from benchmarks/results/paper/rows.parquet.
 
-python -m benchmarks.quality.paper.report [--write]
+python -m benchmarks.quality.paper.report
 
---write puts the tables between their marks in docs/results.md and docs/results-rows.md; figures go to docs/figures.
+Tables go between their marks in docs/results.md, figures to docs/figures.
 """
 
 import argparse
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
-from benchmarks.quality.paper import figures, mechanisms, results, sheets
+from benchmarks.machine import ROOT, put
+from benchmarks.quality.paper import figures, results, sheets
 from benchmarks.quality.paper.published import TARGETS, TASKS, Target, Task
-from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, PUBLIC_ALONE
+from benchmarks.quality.paper.results import MOPO, OURS, PAPER_REGIME, PUBLIC_ALONE, Estimate
 from benchmarks.quality.paper.rows import Row, read
 from benchmarks.quality.paper.sheets import TUNING
-from benchmarks.quality.paper.statistics import Estimate, probability_of_improvement
 from primorl.evaluation.statistics import MeanInterval
 from primorl.privacy.accounting.rounding import at_most
 
-PAGE, ROWS_PAGE = Path("docs/results.md"), Path("docs/results-rows.md")
+PAGE = ROOT / "docs" / "results.md"
 _NOTHING = "–"
 _TABLE = (
     *("task", "row", "paper: ε (RDP)", "paper: mean ± 95%", "ε (PLD)", "ε (RDP)", "final: IQM [95%]", "best epoch"),
@@ -29,42 +27,21 @@ _TABLE = (
 )
 _RUNS = ("runs", "s a run")
 _FRONTIER = (
-    *("task", "K", "ε", "regime", "z", "noise / C, each weight", "noise / C, a round", "s", "final: IQM [95%]"),
-    *("best epoch", "P(ours > paper's)", "ours above", "runs", "s a run"),
+    *("task", "K", "ε", "paper's regime: noise / C", "final: IQM [95%]", "runs"),
+    *("ours: noise / C", "final: IQM [95%]", "runs", "ours above"),
 )
 
 
 def main() -> None:
-    """Print the tables and draw the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--write", action="store_true", help="also put the tables into the pages")
-    write = parser.parse_args().write
-    found, tuning = sheets.divided(read())
-    tables = {
-        "table": (PAGE, table(found)),
-        "left": (PAGE, left(found)),
-        "targets": (PAGE, targets(found)),
-        "frontier": (PAGE, frontier(found)),
-        "ingredients": (PAGE, ingredients(found)),
-        "mechanisms": (PAGE, mechanisms.table(mechanisms.rows())),
-        "made": (ROWS_PAGE, made([*found, *tuning])),
-        "results": (ROWS_PAGE, each(found)),
-        "tuning": (ROWS_PAGE, each(tuning)),
-    }
-    for name, (page, content) in tables.items():
-        print(f"{name}\n\n{content}\n")
-        if write:
-            put(page, name, content)
-    figures.draw(found)
-
-
-def put(page: Path, name: str, content: str) -> None:
-    """Put a table into a page, between its marks."""
-    first, last = f"<!-- {name} -->\n", f"<!-- /{name} -->"
-    before, mark, rest = page.read_text(encoding="utf-8").partition(first)
-    if not mark or last not in rest:
-        raise ValueError(f"{page}: has no marks for {name!r}")
-    page.write_text(f"{before}{first}{content}\n{last}{rest.partition(last)[2]}", encoding="utf-8")
+    """Write the tables into the page and draw the figures."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter).parse_args()
+    rows, tuning = sheets.divided(read())
+    put(PAGE, "table", table(rows))
+    put(PAGE, "left", f"{left(rows)} {len(tuning)} further rows are of tuning, and in no table.")
+    put(PAGE, "targets", targets(rows))
+    put(PAGE, "frontier", frontier(rows))
+    put(PAGE, "ingredients", ingredients(rows))
+    figures.draw(rows)
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -148,31 +125,18 @@ def _frontier_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
     for units, sweep in figures.frontiers(task):
         own = results.of(rows, sweep)
         for epsilon in results.epsilons(own):
-            sides = {
-                case: [row for row in results.of(own, sweep, case) if results.target(row) == epsilon]
-                for case in (PAPER_REGIME, OURS)
-            }
-            found = [results.estimate(results.finals(side)) for side in sides.values()]
-            against = ("", "")
-            if all(sides.values()):
-                better = probability_of_improvement(
-                    [results.ranked(sides[OURS])], [results.ranked(sides[PAPER_REGIME])]
-                )
-                above = found[1] is not None and (found[0] is None or found[1].above(found[0]))
-                against = (_share(better), "yes" if above else "no")
-            for (case, side), final in zip(sides.items(), found, strict=True):
-                if not side:
-                    continue
-                noise = results.noise_of(side)
-                amounts = (noise.multiplier, noise.coordinate, noise.norm, noise.share) if noise else (None,) * 4
-                yield (
-                    *(task.name, units, f"{epsilon:g}", case),
-                    *map(_figure, amounts),
-                    _interval(final),
-                    _value(results.estimate(results.bests(side))),
-                    *(against if case == OURS else ("", "")),
-                    *_runs(side),
-                )
+            at = [row for row in own if results.target(row) == epsilon]
+            sides = [results.of(at, sweep, case) for case in (PAPER_REGIME, OURS)]
+            theirs, ours = (results.estimate(results.finals(side)) for side in sides)
+            above = ours is not None and (theirs is None or ours.above(theirs))
+            cells = [cell for side in sides for cell in _side(side)]
+            yield (task.name, units, f"{epsilon:g}", *cells, "yes" if all(sides) and above else "no")
+
+
+def _side(rows: Sequence[Row]) -> tuple[str, str, str]:
+    noise = results.noise_of(rows)
+    coordinate = None if noise is None else noise.coordinate
+    return _figure(coordinate), _interval(results.estimate(results.finals(rows))), _runs(rows)[0]
 
 
 def ingredients(rows: Sequence[Row]) -> str:
@@ -195,55 +159,6 @@ def _ingredients_of(rows: Sequence[Row], task: Task) -> Iterator[Sequence[str]]:
     yield from (line for _, line in sorted(lines, reverse=True))
 
 
-def made(rows: Iterable[Row]) -> str:
-    """Which machine and commit made how many rows of a sweep, and the command."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(row[name] or "" for name in ("sweep", "machine", "commit", "command")), []).append(row)
-    lines = (
-        (sweep, str(len(own)), f"{sum(row['seconds'] for row in own) / 3600:.1f}", machine, commit[:10], f"`{command}`")
-        for (sweep, machine, commit, command), own in sorted(groups.items())
-    )
-    return _markdown(("sweep", "runs", "hours", "machine", "commit", "command"), lines)
-
-
-def each(rows: Sequence[Row]) -> str:
-    """A line for every row: the settings that differ within its sweep, and what came out."""
-    head = ("sweep", "case", "settings", "ε (PLD)", "final", "best epoch", "s", "trial")
-    lines: list[Sequence[str]] = []
-    for sweep in sorted({row["sweep"] for row in rows}):
-        own = results.of(rows, sweep)
-        varying = _varying(own)
-        for row in own:
-            here = results.settings(row)
-            said = ", ".join(f"{key} {json.dumps(here[key])}" for key in varying if key in here)
-            scores = [*results.finals([row]), *results.bests([row])]
-            outcome = [f"{value:.0f}" for value in scores] if len(scores) == 2 else [row["status"], _NOTHING]
-            lines.append(
-                (
-                    sweep,
-                    row["case"] or _NOTHING,
-                    said,
-                    _epsilon([row], "epsilon"),
-                    *outcome,
-                    f"{row['seconds']:.0f}",
-                    row["trial"][:8],
-                )
-            )
-    return _markdown(head, lines)
-
-
-def _varying(rows: Sequence[Row]) -> list[str]:
-    """Keys whose values differ between rows of one case."""
-    found: dict[str, None] = {}
-    for case in dict.fromkeys(row["case"] for row in rows):
-        own = [results.settings(row) for row in rows if row["case"] == case]
-        for key in sorted({key for settings in own for key in settings}):
-            if len({json.dumps(settings.get(key)) for settings in own}) > 1:
-                found[key] = None
-    return list(found)
-
-
 def _markdown(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     rows = [f"| {' | '.join(line)} |" for line in lines]
     return "\n".join([f"| {' | '.join(head)} |", "|---" * len(head) + "|", *rows])
@@ -257,11 +172,6 @@ def _interval(found: Estimate | None) -> str:
 
 def _value(found: Estimate | None) -> str:
     return _NOTHING if found is None else f"{found.value:.0f}"
-
-
-def _share(found: Estimate) -> str:
-    ends = "" if np.isinf(found.low) else f" [{found.low:.2f}, {found.high:.2f}]"
-    return f"{found.value:.2f}{ends}"
 
 
 def _mean(scores: Sequence[float]) -> str:
@@ -290,7 +200,7 @@ def _runs(rows: Sequence[Row]) -> tuple[str, str]:
     if not rows:
         return "0", _NOTHING
     failed = results.failures(rows)
-    count = f"{len(rows)} ({failed} diverged or failed)" if failed else str(len(rows))
+    count = f"{len(rows)} ({failed} failed)" if failed else str(len(rows))
     took = [row["seconds"] for row in rows if row["status"] != "failed"]
     return count, f"{np.median(took):.0f}" if took else _NOTHING
 

@@ -1,15 +1,13 @@
-"""The rows of the paper's tables: gathered from trials' folders into one Parquet file and one CSV.
+"""Gather the rows of the paper's tables from trials' folders into one Parquet file.
 
 python -m benchmarks.quality.paper.rows --from . --from ANOTHER_MACHINES_COPY
 
 Each `--from` is a project (its ``.primorl/sweeps`` is read), or a folder that holds what lies there. Rows that are in
 benchmarks/results/paper already stay; of two rows of one trial the newer one wins. So the order of merging is nothing,
-merging twice is nothing, and a command that was killed is run again. The Parquet file is the record; the CSV repeats it
-without the privacy statements, which are long.
+merging twice is nothing, and a command that was killed is run again.
 """
 
 import argparse
-import csv
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
@@ -29,7 +27,7 @@ from primorl.trajectories.description import describe
 from primorl.trajectories.storage.manifest import Manifest
 
 FOLDER = RESULTS / "paper"
-PARQUET, CSV = FOLDER / "rows.parquet", FOLDER / "rows.csv"
+PARQUET = FOLDER / "rows.parquet"
 Row = dict[str, Any]
 SCHEMA = pa.schema(
     [
@@ -53,7 +51,6 @@ SCHEMA = pa.schema(
     ]
 )
 """Columns of the table; ``made`` is when the trial ended (UTC), ``privacy`` the content of its ``privacy.json``."""
-_LONG = "privacy"
 
 
 def main() -> None:
@@ -159,22 +156,13 @@ def read(file: Path = PARQUET) -> list[Row]:
 
 
 def write(rows: Sequence[Row], file: Path = PARQUET) -> None:
-    """Write both files, each in one step."""
+    """Write the file in one step."""
     with replaced_file(file) as fresh:
         pq.write_table(_table(rows), fresh, compression="zstd")
-    columns = [name for name in SCHEMA.names if name != _LONG]
-    with replaced_file(file.with_suffix(".csv")) as fresh, fresh.open("w", encoding="utf-8", newline="") as text:
-        writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-        writer.writeheader()
-        writer.writerows({name: _cell(value) for name, value in row.items()} for row in rows)
 
 
 def _table(rows: Sequence[Row]) -> pa.Table:
     return pa.Table.from_pylist(list(rows), SCHEMA)
-
-
-def _cell(value: object) -> object:
-    return json.dumps(value) if isinstance(value, list) else value
 
 
 if __name__ == "__main__":

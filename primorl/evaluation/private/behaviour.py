@@ -1,4 +1,4 @@
-"""What the people in the data get today: the mean return of the log's behaviour, its quantiles and a histogram."""
+"""Today's returns of the people in the data: their mean, their quantiles and a histogram."""
 
 import math
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Annotated, ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.episodes import Episodes, counted
+from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
 from primorl.evaluation.private.noisy_means import Released, one_release, pair, t_quantile
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import counted
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.values import Share, Within
 
@@ -26,7 +26,7 @@ _COVERS = "sampling and privacy noise"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Behaviour:
+class Behaviour(Estimator):
     """Mean, quantiles and histogram of the units' returns, from one noisy release.
 
     A unit's return is the mean over its trajectories, each held within the declared bounds and mapped to x in [-1, 1].
@@ -46,10 +46,14 @@ class Behaviour:
     """
 
     name: ClassVar[str] = "behaviour"
-    about: ClassVar[tuple[About, ...]] = ()
 
     levels: Levels
     mean_share: Share
+
+    @property
+    def about(self) -> tuple[About, ...]:
+        """The answer depends on the data alone."""
+        return ()
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """See `Estimator.plan`."""
@@ -58,10 +62,6 @@ class Behaviour:
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; a unit may have one row only."""
         return 8 * (3 * problem.observation_size + problem.action_size + 12 + (1 << self.levels))
-
-    def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """Nothing is needed."""
-        return {}
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
         """See the class; float64 ``[U, 1 + 2^levels]``."""
@@ -72,36 +72,21 @@ class Behaviour:
         return torch.cat((pair(x) * math.sqrt(self.mean_share), nodes), 1)
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """The release as it is, and the histogram for a figure: ``edges`` and ``histogram``, a share for each bin."""
+        """Keep the release, and make the figure's histogram: ``edges`` and ``histogram``, a share for each bin."""
         made = {"released": released.double()}
         shown = min(self.levels, _SHOWN)
         cdf = self._cdf(made)[:: 1 << (self.levels - shown)]
         return made | {"histogram": cdf.diff(), "edges": self._edges(problem)[:: 1 << (self.levels - shown)]}
 
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The plan has no queries.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"there is no query {query!r}")
-
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """The mean return, then its `QUANTILES`."""
+        """Estimate the mean return, then its `QUANTILES`."""
         noise = noise_of(plan)
         mean, rest = (state.values["released"][:2] / math.sqrt(self.mean_share)).tolist()
         of_mean = Released(mean, rest, noise / math.sqrt(self.mean_share)).interval(problem.units)
-        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+        middle, half = problem.return_centre, problem.return_half
         value, low, high = (middle + half * end for end in (of_mean.value, of_mean.low, of_mean.high))
-        first = Estimate(
-            self.name,
-            "behaviour",
-            "mean return",
-            value,
-            (low, high),
-            _COVERS,
-            "Returns beyond their declared bounds count as the bound.",
-        )
+        bias = "Returns beyond their declared bounds count as the bound."
+        first = Estimate(self.name, "behaviour", MEAN_RETURN, value, (low, high), _COVERS, bias)
         width = 2 * half / (1 << self.levels)
         bias = f"Returns are spread evenly over their bin, so a quantile is off by one bin, {width:.3g}, at most."
         return first, *(
@@ -141,12 +126,12 @@ class Behaviour:
 
 
 def scaled_returns(problem: Problem, episodes: Episodes) -> Tensor:
-    """Each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``.
+    """Compute each unit's return: the mean over its trajectories, mapped from the declared bounds to [-1, 1], ``[U]``.
 
     Sums are those of whole numbers, multiples of 2⁻³⁶. A floating-point sum over padded trajectories takes another
     order where another unit of the batch has more of them, and its last bit would decide about a bin.
     """
-    middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
+    middle, half = problem.return_centre, problem.return_half
     longest = episodes.own.shape[1]
     discounts = torch.tensor([problem.discount**step for step in range(longest)], dtype=torch.float64)
     reward = problem.reward(episodes.reward) * discounts.to(episodes.reward.device)[episodes.step]
@@ -165,7 +150,7 @@ def _whole(numbers: Tensor) -> Tensor:
 
 
 def isotonic(values: Tensor) -> Tensor:
-    """The non-decreasing sequence that is nearest in least squares, by pooling adjacent violators; ``[n]``."""
+    """Find the non-decreasing sequence that is nearest in least squares, by pooling adjacent violators; ``[n]``."""
     means: list[float] = []
     sizes: list[int] = []
     for value in values.tolist():

@@ -1,37 +1,136 @@
-"""Doubly robust evaluation: the model's value, corrected by what the model got wrong on the logged steps."""
+"""Per-decision doubly robust estimation: the model's value, corrected by weighted people."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
+from primorl.evaluation.private.episodes import Episodes, counted
+from primorl.evaluation.private.estimator import (
+    About,
+    Estimate,
+    Estimator,
+    EvaluationState,
+    noise_multiplier,
+    noise_of,
+    plan_for,
+)
 from primorl.evaluation.private.model_q import ModelQ
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import counted
-from primorl.evaluation.private.weighting import SPREAD, SUMS, WeightedEstimator
-from primorl.privacy.mechanism.queries import register_query
-from primorl.project.values import Positive, PositiveInt, Steps
+from primorl.evaluation.private.results import MEAN_RETURN
+from primorl.evaluation.statistics import NORMAL_QUANTILE
+from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import BoundedSum, GaussianQuery, register_query
+from primorl.project.errors import PipelineError
+from primorl.project.values import (
+    ClippingNorm,
+    LearningRate,
+    Positive,
+    PositiveInt,
+    Probability,
+    Share,
+    Steps,
+    Within,
+)
+
+SUMS, SPREAD = "doubly_robust_sums", "doubly_robust_spread"
+"""Names of the two queries."""
+_SPREAD_SHARE = 0.1  # of what the two releases cost together, as squared Gaussian mean
+
+LargestWeight = Annotated[float, Within(ge=1, le=1e6)]
+
+_WEIGHTS, _AVERAGE = "behaviour.weights", "behaviour.average"
+_FIRST, _SECOND = "behaviour.first", "behaviour.second"  # Adam's moments of released gradients
+_DECAYS, _TINY = (0.9, 0.99), 1e-8
+_AVERAGED = 0.5  # share of the rounds, the last ones, whose iterates are averaged
 
 
-@register_query("doubly_robust" + SPREAD)
-@register_query("doubly_robust" + SUMS)
+@dataclass(frozen=True)
+class Cloned:
+    """The probabilities are those of the private clone (`Problem.clone`), which is released and costs nothing more."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class DoublyRobust(WeightedEstimator):
+class BehaviourFit:
+    """Fit of the behaviour's probabilities, where the log names none and there is no clone.
+
+    The model is b(a | s) ∝ exp(θ_a·x(s)), x being the standardised observation and a constant, divided by the root of
+    their number. In each round every unit of a Poisson cohort contributes the gradient of the mean cross-entropy of
+    its rows; Adam steps along the released means, and the iterates of the second half are averaged.
+
+    Attributes:
+        sampling_probability: q.
+        rounds: T.
+        clipping_norm: C of one unit's gradient.
+        learning_rate: of Adam.
+        budget_share: the share of the estimator's budget, as squared Gaussian mean, that pays for the fit.
+    """
+
+    sampling_probability: Probability
+    rounds: Steps
+    clipping_norm: ClippingNorm
+    learning_rate: LearningRate
+    budget_share: Share
+
+    def begin(self, problem: Problem) -> dict[str, Tensor]:
+        """Begin with the weights of a uniform behaviour, ``[S + 1, A]``."""
+        zeros = torch.zeros(problem.observation_size + 1, problem.action_size, dtype=torch.float64)
+        return {name: zeros.clone() for name in (_WEIGHTS, _AVERAGE, _FIRST, _SECOND)}
+
+    def gradients(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Compute each unit's gradient, float64 ``[U, (S + 1) A]``; sensitive."""
+        features = _features(problem, episodes.observation)
+        chances = torch.softmax(features @ values[_WEIGHTS].to(features.device), -1)
+        share = episodes.own / episodes.own.sum(1, keepdim=True)
+        errors = (chances - problem.centred(episodes.action)) * share[..., None]
+        return torch.einsum("umf,uma->ufa", features, errors).flatten(1)
+
+    def stepped(self, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """Take one step of Adam (Kingma and Ba 2015, Algorithm 1) along a released gradient."""
+        weights = values[_WEIGHTS]
+        gradient = released.double().view_as(weights)
+        first = torch.lerp(gradient, values[_FIRST], _DECAYS[0])
+        second = torch.lerp(gradient.square(), values[_SECOND], _DECAYS[1])
+        bias, spread = (1 - decay ** (done + 1) for decay in _DECAYS)
+        weights = weights - self.learning_rate * (first / bias) / ((second / spread).sqrt() + _TINY)
+        before = max(0, done - math.floor(self.rounds * (1 - _AVERAGED)))  # iterates that are in the average already
+        average = values[_AVERAGE] * (before / (before + 1)) + weights / (before + 1)
+        return {**values, _WEIGHTS: weights, _AVERAGE: average, _FIRST: first, _SECOND: second}
+
+    def probabilities(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
+        """Compute the fitted probabilities of all actions, float64 ``[.., A]``; sensitive."""
+        features = _features(problem, observation)
+        return torch.softmax(features @ values[_AVERAGE].to(features.device), -1)
+
+
+@register_query(SPREAD)
+@register_query(SUMS)
+@dataclass(frozen=True, kw_only=True)
+class DoublyRobust(Estimator):
     """Per-decision doubly robust estimation (Jiang and Li 2016; Thomas and Brunskill 2016, section 3).
 
-    A unit contributes one number, the mean over its trajectories of
+    A unit contributes one number x_i within ±1: the mean over its trajectories of
 
         ψ = V̂(s_0) + Σ_t γ^t w_t (r_t + γ V̂(s_{t+1}) - Q̂(s_t, a_t)),
 
     held within the return's bounds, widened by ``largest_correction`` times their distance on either side. Q̂ is the
-    mean of the model members' action-values (`ModelQ`), V̂(s) = Q̂(s, π(s)). With ``lookback`` 1 the weights are w_t =
-    1[a_t = π(s_t)] / b: the correction is the model's mean error at the policy's actions, in the states of the
-    behaviour.
+    mean of the model members' action-values (`ModelQ`), V̂(s) = Q̂(s, π(s)).
+
+    The policy is deterministic, so the weight of step t is w_t = 1[a_t = π(s_t)] / b(a_t | s_t), held at
+    ``largest_weight``: the correction is the model's mean error at the policy's actions, in the states of the
+    behaviour. Weights of several steps, multiplied, would die out.
+
+    There are two releases: the mean of the x_i, which gives the value, and the mean of the x_i², which gives the
+    sampling variance. Where b is fitted, the rounds fit it and the first release is a query; otherwise the first
+    release is the plan's only round, at q = 1.
 
     Attributes:
+        largest_weight: the bound on a weight; public.
+        behaviour: source of b, the private clone or a fit; None: the log names its probabilities.
         model_features: random features of the members' values (`ModelQ`).
         rollouts: of each member (`ModelQ`).
         largest_correction: how far ψ may lie outside the return's bounds, in units of their distance.
@@ -39,28 +138,92 @@ class DoublyRobust(WeightedEstimator):
 
     name: ClassVar[str] = "doubly_robust"
 
+    largest_weight: LargestWeight
+    behaviour: BehaviourFit | Cloned | None
     model_features: PositiveInt
     rollouts: Steps
     largest_correction: Positive
 
-    def norm(self, problem: Problem) -> float:
-        """1: the contribution is scaled to within ±1."""
-        return 1.0
+    @property
+    def about(self) -> tuple[About, ...]:
+        """See `Estimator.about`."""
+        return ("model", "policy", "clone") if isinstance(self.behaviour, Cloned) else ("model", "policy")
 
-    def size(self, problem: Problem) -> int:
-        """One number."""
-        return 1
+    @property
+    def _fit(self) -> BehaviourFit | None:
+        return self.behaviour if isinstance(self.behaviour, BehaviourFit) else None
+
+    def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
+        """See `Estimator.plan`.
+
+        Raises:
+            PipelineError: actions are not discrete.
+        """
+        if not problem.discrete_actions:
+            raise PipelineError(
+                f"evaluation.private: {self.name}: needs discrete actions: the policy is deterministic, and of actions "
+                "in a box it never takes exactly the logged one; leave this estimator out"
+            )
+        fit = self._fit
+        left = gaussian_mean if fit is None else gaussian_mean * math.sqrt(1 - fit.budget_share)
+        sums = noise_multiplier(left * math.sqrt(1 - _SPREAD_SHARE))
+        spread = GaussianQuery.of(SPREAD, BoundedSum(1, 1.0), noise_multiplier(left * math.sqrt(_SPREAD_SHARE)))
+        if fit is None:
+            return plan_for(problem, 1.0, sums, queries=(spread,))
+        q, rounds = fit.sampling_probability, fit.rounds
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(fit.budget_share), q, rounds)
+        queries = GaussianQuery.of(SUMS, BoundedSum(1, 1.0), sums), spread
+        return plan_for(problem, fit.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=queries)
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`."""
         return self._model(problem).row_bytes
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """See `Estimator.begin`: Q̂ as well."""
-        return super().begin(problem) | self._model(problem).fit()
+        """Fit Q̂, and begin the fit of the behaviour if there is one."""
+        return ({} if self._fit is None else self._fit.begin(problem)) | self._model(problem).fit()
 
-    def vectors(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """See `WeightedEstimator.vectors`."""
+    def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Compute the x_i, or gradients of the behaviour's fit; sensitive."""
+        if self._fit is None:
+            return self.numbers(problem, values, episodes)
+        return self._fit.gradients(problem, values, episodes)
+
+    def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
+        """See `Estimator.stepped`."""
+        if self._fit is None:
+            return {**values, SUMS: released.double()}
+        return self._fit.stepped(values, released, done)
+
+    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Sum the x_i, or their squares."""
+        numbers = self.numbers(problem, values, episodes)
+        if query == SUMS:
+            return BoundedSum(1, 1.0).total(numbers)
+        return BoundedSum(1, 1.0).total(L2Clip(1.0).finish(numbers).square())
+
+    def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
+        """Compute the value and its normal interval: ± 1.96 √(variance of the sample mean + variance of the noise).
+
+        One standard deviation of its own noise is added to the noisy second moment, so that the interval is rather too
+        wide.
+        """
+        mean = float((state.values if self._fit is None else state.answers)[SUMS].double()[0])
+        noise = {query.what: query.standard_deviation / plan.units for query in plan.queries}
+        if self._fit is None:
+            noise[SUMS] = noise_of(plan)
+        half_range = self._half_range(problem)
+        value = problem.return_centre + half_range * mean
+        second = float(state.answers[SPREAD]) + noise[SPREAD]
+        sampling = max(second * half_range**2 - (half_range * mean) ** 2, 0.0) / plan.units
+        half = NORMAL_QUANTILE * math.sqrt(sampling + half_range**2 * noise[SUMS] ** 2)
+        low, high = problem.return_low, problem.return_high
+        held, *ends = (min(max(number, low), high) for number in (value, value - half, value + half))
+        covers, bias = "sampling and privacy noise, not the bias", self._bias()
+        return (Estimate(self.name, "policy", MEAN_RETURN, held, (ends[0], ends[1]), covers, bias),)
+
+    def numbers(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Compute the x_i, float64 ``[U, 1]``, within ±1; sensitive."""
         now, following, step = episodes.observation, episodes.following, episodes.step
         ahead = self.action_values(problem, values, following, problem.actions(following), step + 1)
         ahead = ahead * problem.continues(step, episodes.terminated)
@@ -69,32 +232,65 @@ class DoublyRobust(WeightedEstimator):
         rows = self.weights(problem, values, episodes) * problem.discount**step * error * counted(problem, episodes)
         first = self.action_values(problem, values, now, problem.actions(now), step).where(episodes.begins, 0.0)
         corrected = (rows + first).sum(1, keepdim=True) / episodes.trajectories[:, None]
-        middle, half = self._range(problem)
-        return ((corrected - middle) / half).clamp(-1, 1)
+        return ((corrected - problem.return_centre) / self._half_range(problem)).clamp(-1, 1)
+
+    def weights(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Compute w_t of every row, float64 ``[U, M]``, within 0 and ``largest_weight``; sensitive.
+
+        A probability below 1 / ``largest_weight``, or one that is zero, changes nothing beside that bound; NaN counts
+        as 1.
+
+        Raises:
+            PipelineError: the log names no probabilities, and there is neither a clone nor a fit.
+            ValueError: there is no clone where the weights are to be its.
+        """
+        probability = self._probability(problem, values, episodes)
+        probability = probability.nan_to_num(nan=1.0).clamp(1 / self.largest_weight, 1.0)
+        same = problem.actions(episodes.observation).argmax(-1) == episodes.action.argmax(-1)
+        return torch.where(same, 1 / probability, 0.0)
 
     def action_values(
         self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor
     ) -> Tensor:
-        """Q̂, float64 ``[..]``, for ``[.., S]``, ``[.., A]`` and steps ``[..]``."""
+        """Compute Q̂, float64 ``[..]``, for ``[.., S]``, ``[.., A]`` and steps ``[..]``."""
         return self._model(problem).action_values(values, observation, action, step).mean(0)
 
-    def value(self, problem: Problem, mean: Tensor) -> tuple[float, Tensor]:
-        """See `WeightedEstimator.value`."""
-        middle, half = self._range(problem)
-        return middle + half * float(mean[0]), torch.full_like(mean, half)
+    def _probability(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
+        """Probabilities b of the logged actions, ``[U, M]``."""
+        if self.behaviour is None:
+            if episodes.probability is None:
+                raise PipelineError(
+                    f"evaluation.private: {self.name}: the log names no probabilities of its actions, and none are "
+                    "fitted"
+                )
+            return episodes.probability
+        if isinstance(self.behaviour, BehaviourFit):
+            chances = self.behaviour.probabilities(problem, values, episodes.observation)
+        elif problem.clone is not None:
+            chances = problem.asked(problem.clone, episodes.observation)
+        else:
+            raise ValueError("no clone of the behaviour was made")
+        return chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
 
-    def bias(self) -> str:
-        """See `WeightedEstimator.bias`."""
-        weights = f", {self.doubt}" if self.doubt else ""
+    def _bias(self) -> str:
+        doubt = ""
+        if self.behaviour is not None:
+            source = "fitted behaviour" if self._fit else "clone of the behaviour"
+            doubt = f", the {source} may be wrong"
         return (
             f"the model's error times the weights': weights above {self.largest_weight:g} are cut, ratios of the last "
-            f"{self.lookback} steps alone are multiplied{weights}; large corrections are cut"
+            f"1 steps alone are multiplied{doubt}; large corrections are cut"
         )
 
     def _model(self, problem: Problem) -> ModelQ:
         return ModelQ(problem, self.model_features, self.rollouts)
 
-    def _range(self, problem: Problem) -> tuple[float, float]:
-        """Middle and half of the width of what ψ is held within."""
-        middle, half = (problem.return_high + problem.return_low) / 2, (problem.return_high - problem.return_low) / 2
-        return middle, half * (1 + 2 * self.largest_correction)
+    def _half_range(self, problem: Problem) -> float:
+        """Half of the width of the interval that holds ψ."""
+        return problem.return_half * (1 + 2 * self.largest_correction)
+
+
+def _features(problem: Problem, observation: Tensor) -> Tensor:
+    """``[.., S]`` to ``[.., S + 1]``, of norm 5 at most."""
+    standard = problem.standardised(observation)
+    return torch.cat((standard, torch.ones_like(standard[..., :1])), -1) / math.sqrt(problem.observation_size + 1)

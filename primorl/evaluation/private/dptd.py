@@ -9,17 +9,14 @@ import torch
 from scipy.special import stdtrit
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_multiplier
-from primorl.evaluation.private.first_states import FirstStateValue
+from primorl.evaluation.private.episodes import Episodes, counted, first_rows, mean_over_trajectories
+from primorl.evaluation.private.estimator import Estimate, Estimator, EvaluationState, noise_multiplier, plan_for
+from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import counted, first_rows, mean_over_trajectories
-from primorl.evaluation.private.transitions import TRANSITION
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.evaluation.private.value_network import TdBatch, ValueNetwork
 from primorl.evaluation.statistics import NORMAL_QUANTILE
-from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.values import ClippingNorm, HiddenSizes, Members, Positive, Probability, Share, Steps, Within
 
 Averaging = Annotated[float, Within(gt=0, le=6.9)]
@@ -29,7 +26,7 @@ _BOX = 1.0  # Θ = Ω = [-1, 1]^d
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dptd:
+class Dptd(Estimator):
     """DPTD (Zhao et al. 2023), Algorithm 1, with enforced clipping.
 
     It finds the saddle point min_θ max_ω E[ℓ] of ℓ = δ ⟨Ψ(s), ω⟩ - ½ ⟨Ψ(s), ω⟩², Ψ = ∇_θ V_θ, whose value is the mean
@@ -39,7 +36,8 @@ class Dptd:
         p_t = (1 - α ν_{t-1}) p_{t-1} + α ν_{t-1} g^θ_t,    d_t = (1 - β ν_{t-1}) d_{t-1} + β ν_{t-1} g^ω_t,
         θ_{t+1} = θ_t + ν_t (P(θ_t - κ p_t) - θ_t),         ω_{t+1} = ω_t + ν_t (P(ω_t + η d_t) - ω_t),
 
-    p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d.
+    p_0 and d_0 being the first release, and P the projection onto [-1, 1]^d. The output is the mean of the later half
+    of the iterates; the paper draws one of them.
 
     Formal guarantee: the plan's. A unit contributes one vector, the gradients of both sides and of all members averaged
     over its own transitions, clipped jointly to C. The paper assumes that gradients are bounded by G, charges both
@@ -50,13 +48,8 @@ class Dptd:
     that are left. Values and rewards are divided by ρ h(0), a public constant, so that values are of order one. With a
     declared horizon, transitions beyond it have no weight.
 
-    With ``privacy_unit`` ``transition``, one transition is the privacy unit (the paper's Theorem 5.1): problem and
-    source are those of `primorl.evaluation.private.transitions.per_transition`. Such a guarantee says little about
-    a person with many transitions. Its charge does not compose at face value with charges on the dataset's units.
-
     Attributes:
         of: ``behaviour``: the data's own policy, V(s); ``policy``: the problem's, Q(s, a) with a' = π(s').
-        privacy_unit: ``dataset``: the dataset's unit; ``transition``.
         hidden: units of the hidden layers; ELU between layers.
         members: networks side by side, from different initial weights and with their own noise.
         rounds: T.
@@ -66,17 +59,12 @@ class Dptd:
         beta: β.
         kappa: κ, step size of θ.
         eta: η, step size of ω.
-        output: ``draw``: each member's θ is one of its iterates, drawn uniformly with the problem's seed, as in the
-            paper; ``average``: the mean of the later half of the iterates.
         query_share: share of the cost that the last query takes: the value at the private units' first states.
-            Transitions have no first states: there the public ones are used, and the share is left unspent.
     """
 
     name: ClassVar[str] = "dptd"
-    about: ClassVar[tuple[About, ...]] = ("model", "policy")
 
     of: Literal["behaviour", "policy"]
-    privacy_unit: Literal["dataset", "transition"]
     hidden: HiddenSizes
     members: Members
     rounds: Steps
@@ -86,35 +74,19 @@ class Dptd:
     beta: Averaging
     kappa: Positive
     eta: Positive
-    output: Literal["average", "draw"]
     query_share: Share
 
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """See `Estimator.plan`.
-
-        Raises:
-            ValueError: the problem's unit is not the one that the settings name.
-        """
-        if (problem.unit == TRANSITION) != (self.privacy_unit == "transition"):
-            raise ValueError(
-                f"privacy_unit: found {self.privacy_unit} with a problem whose unit is {problem.unit}; "
-                "`per_transition` makes a problem of single transitions"
-            )
-        rounds_mean = gaussian_mean * math.sqrt(1 - self.query_share)
+        """See `Estimator.plan`."""
+        q, rounds = self.sampling_probability, self.rounds
         query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
-        return Plan(
-            units=problem.units,
-            unit=problem.unit,
-            sampler=PoissonSampler(self.sampling_probability),
-            clip=L2Clip(self.clipping_norm),
-            noise_multiplier=noise_multiplier(rounds_mean, self.sampling_probability, self.rounds),
-            rounds=self.rounds,
-            delta=problem.delta,
-            queries=(query,) if self.privacy_unit == "dataset" else (),
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share), q, rounds)
+        return plan_for(
+            problem, self.clipping_norm, multiplier, sampling_probability=q, rounds=rounds, queries=(query,)
         )
 
     def network(self, problem: Problem) -> ValueNetwork:
-        """The members' shape."""
+        """Shape the members' networks."""
         time = problem.horizon is not None
         actions = problem.action_size if self.of == "policy" else 0
         return ValueNetwork(problem.observation_size + actions + time, self.hidden)
@@ -124,21 +96,18 @@ class Dptd:
         return self.network(problem).row_bytes(self.members)
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """Random θ, ω = 0, and with ``draw`` which iterate each member keeps."""
+        """Draw θ; ω begins at 0."""
         generator = torch.Generator().manual_seed(problem.seed)
         theta = self.network(problem).initial(self.members, generator).clamp(-_BOX, _BOX)
-        values = {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {"theta": theta}
-        if self.output == "draw":
-            values["drawn"] = torch.randint(self.rounds, (self.members,), generator=generator)
-        return values
+        return {name: torch.zeros_like(theta) for name in ("omega", "p", "d", "output")} | {"theta": theta}
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """Gradients of θ and ω of all members, ``[U, N·2d]``: one vector, to be clipped as one."""
+        """Compute the gradients of θ and ω of all members, ``[U, N·2d]``: one vector, to be clipped as one."""
         theta, omega = (values[name].to(episodes.reward.device) for name in ("theta", "omega"))
         return self.network(problem).gradients(theta, omega, self.batch(problem, episodes)).flatten(1)
 
     def batch(self, problem: Problem, episodes: Episodes) -> TdBatch:
-        """What the loss needs of these transitions. Sensitive."""
+        """Prepare these transitions for the loss. Sensitive."""
         step = episodes.step
         own = counted(problem, episodes)
         whole = problem.effective_horizon
@@ -159,7 +128,7 @@ class Dptd:
         return TdBatch(*(part[None] for part in parts))
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """Steps 1 to 3 of Algorithm 1 after round ``done``."""
+        """Take steps 1 to 3 of Algorithm 1 after round ``done``."""
         theta, omega = values["theta"], values["omega"]
         of_theta, of_omega = released.double().view(self.members, 2, -1).unbind(1)
         share, rate = 1.0 if done == 0 else _rate(done - 1), _rate(done)
@@ -168,51 +137,41 @@ class Dptd:
         return dict(values) | {
             "p": p,
             "d": d,
-            "output": self._output(values, done),
+            "output": self.averaged(values, done),
             "theta": theta.lerp(projected(theta - self.kappa * p), rate),
             "omega": omega.lerp(projected(omega + self.eta * d), rate),
         }
 
-    def _output(self, values: Mapping[str, Tensor], done: int) -> Tensor:
-        """What the output is once the iterate θ_done is known."""
+    def averaged(self, values: Mapping[str, Tensor], done: int) -> Tensor:
+        """Add the iterate θ_done to the average of the later half."""
         theta, output = values["theta"], values["output"]
-        if self.output == "draw":
-            return torch.where(values["drawn"][:, None] == done, theta, output)
         first = self.rounds // 2
         return output if done < first else output.lerp(theta, 1 / (done - first + 1))
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """See `Estimator.query_total`."""
+        """Sum the units' values at their first states, and the squares."""
         first = first_rows(episodes)
         numbers = self._first_values(problem, values, first.observation).mean(0)
         return FirstStateValue.of(problem).total(mean_over_trajectories(first, numbers))
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """The value, averaged over members and first states."""
+        """Average the value over members and first states."""
         public = self._first_values(problem, state.values, problem.starts)
         half_spread = float(stdtrit(self.members - 1, 0.975) * public.mean(1).std() / math.sqrt(self.members))
-        if plan.queries:
-            (query,) = plan.queries
-            found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
-            value, error = found.value, found.deviation
-            starts = "first states of the private units and the noise of their query"
-        else:
-            means = public.mean(0)
-            value, error = float(means.mean()), float(means.std(correction=0) / math.sqrt(len(means)))
-            starts = "public first states"
-        half = math.hypot(half_spread, NORMAL_QUANTILE * error)
-        return (
-            Estimate(
-                estimator=self.name,
-                of=self.of,
-                what="mean return" if problem.discount == 1 else "mean discounted return",
-                value=value,
-                ci95=(value - half, value + half),
-                covers=f"{starts}; initial weights and noise of training, by the spread of {self.members} members",
-                bias="Training may stop short of the saddle point, and the network may not represent the value; "
-                "cohorts and data are the same for all members, so their spread does not show these errors.",
-            ),
+        (query,) = plan.queries
+        found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
+        half = math.hypot(half_spread, NORMAL_QUANTILE * found.deviation)
+        what = MEAN_RETURN if problem.discount == 1 else "mean discounted return"
+        covers = (
+            "first states of the private units and the noise of their query; initial weights and noise of training, by "
+            f"the spread of {self.members} members"
         )
+        bias = (
+            "Training may stop short of the saddle point, and the network may not represent the value; cohorts and "
+            "data are the same for all members, so their spread does not show these errors."
+        )
+        ends = (found.value - half, found.value + half)
+        return (Estimate(self.name, self.of, what, found.value, ends, covers, bias),)
 
     def _first_values(self, problem: Problem, values: Mapping[str, Tensor], observation: Tensor) -> Tensor:
         """Each member's value of ``[.., S]`` at the first step, in units of the return and within its bounds."""
@@ -225,7 +184,7 @@ class Dptd:
 
 
 def projected(parameters: Tensor) -> Tensor:
-    """The projection onto Θ and Ω, the box [-1, 1]^d."""
+    """Project onto Θ and Ω, the box [-1, 1]^d."""
     return parameters.clamp(-_BOX, _BOX)
 
 

@@ -1,44 +1,49 @@
-"""The logged trajectories of some privacy units, as padded tensors."""
+"""The logged trajectories of some privacy units, as padded tensors, and selections of their rows.
+
+A unit's own rows alone decide which of them are selected and how much each counts.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Protocol
 
 import torch
 from torch import Tensor
+
+from primorl.evaluation.private.problem import Problem
 
 BYTES_AT_ONCE = 32 << 20
 """Rows of so many bytes are held at a time (`batches`); at least one unit."""
 
 
 class EpisodeSource(Protocol):
-    """Where evaluation gets trajectories from: it names units, the source hands out tensors."""
+    """Source of trajectories: evaluation names units, the source hands out tensors."""
 
     @property
     def units(self) -> int:
-        """Number of units, K."""
+        """Count the units, K."""
 
     def lengths(self, units: Tensor) -> Tensor:
-        """Transitions of each unit, of all its trajectories: int64 ``[U]`` for int64 ``[U]``."""
+        """Count each unit's transitions, over all its trajectories: int64 ``[U]`` for int64 ``[U]``."""
 
     def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        """Rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets ``[U, M, S + 2]``.
+        """Read rows ``steps[u, m]`` of unit ``units[u]``: inputs ``[U, M, S + A]`` and targets ``[U, M, S + 2]``.
 
         A target is the change of the observation, the reward, and whether the step terminated.
         """
 
     def begins(self, units: Tensor, steps: Tensor) -> Tensor:
-        """Whether each of these rows begins a trajectory: bool ``[U, M]``."""
+        """Tell which of these rows begin a trajectory: bool ``[U, M]``."""
 
     def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        """Probability of the logged action under the behaviour policy, ``[U, M]``; None if the log has none."""
+        """Read the logged actions' probabilities under the behaviour policy, ``[U, M]``; None if the log has none."""
 
 
 @dataclass(frozen=True)
 class Episodes:
     """All trajectories of U units, one after the other, padded to the longest unit. Sensitive.
 
-    What is padding is finite and belongs to the unit itself; every use must be masked by ``own``.
+    Padding is finite and belongs to the unit itself; every use must be masked by ``own``.
 
     Attributes:
         observation: ``[U, M, S]``, float64.
@@ -66,17 +71,17 @@ class Episodes:
 
     @property
     def units(self) -> int:
-        """U."""
+        """Count the units, U."""
         return len(self.own)
 
     @property
     def trajectories(self) -> Tensor:
-        """Number of trajectories of each unit, int64 ``[U]``."""
+        """Count each unit's trajectories, int64 ``[U]``."""
         return self.begins.sum(1)
 
     @classmethod
     def read(cls, source: EpisodeSource, units: Tensor, device: torch.device | None = None) -> "Episodes":
-        """All rows of some units.
+        """Read all rows of some units.
 
         Args:
             source: of the units.
@@ -122,7 +127,7 @@ def batches(
     Args:
         source: of the units.
         units: indices, int64 ``[U]``; may be empty.
-        row_bytes: what one row takes while it is worked on.
+        row_bytes: memory of one row while it is worked on.
         bytes_at_once: the bound; one unit is worked on in any case.
 
     Yields:
@@ -142,6 +147,52 @@ def batches(
 def portions(
     source: EpisodeSource, units: Tensor, *, row_bytes: int, device: torch.device | None = None
 ) -> Iterator[Episodes]:
-    """All rows of ``units``, a portion of them at a time; see `batches`. Sensitive."""
+    """Read all rows of ``units``, a portion of them at a time; see `batches`. Sensitive."""
     for portion in batches(source, units, row_bytes=row_bytes):
         yield Episodes.read(source, portion, device)
+
+
+def first_rows(episodes: Episodes) -> Episodes:
+    """Select the rows that begin a trajectory, ``[U, T]``, T being the most trajectories of a unit."""
+    count = episodes.trajectories
+    places = (~episodes.begins).long().argsort(dim=1, stable=True)[:, : int(count.max())]
+    return _taken(episodes, places, torch.arange(places.shape[1], device=places.device) < count[:, None])
+
+
+def thinned(episodes: Episodes, rows: int) -> Episodes:
+    """Select at most ``rows`` rows of each unit, evenly spaced over all of its trajectories: ``[U, rows]``."""
+    if episodes.own.shape[1] <= rows:
+        return episodes
+    lengths = episodes.own.sum(1, keepdim=True)
+    number = torch.arange(rows, device=lengths.device).expand(len(lengths), -1)
+    places = torch.where(lengths > rows, number * lengths // rows, number.clamp(max=episodes.own.shape[1] - 1))
+    return _taken(episodes, places, number < lengths)
+
+
+def counted(problem: Problem, episodes: Episodes) -> Tensor:
+    """Tell which rows count for the value: no padding, and within the horizon, bool ``[U, M]``."""
+    return episodes.own if problem.horizon is None else episodes.own & (episodes.step < problem.horizon)
+
+
+def row_shares(problem: Problem, episodes: Episodes) -> Tensor:
+    """Weigh each row by γ^t over the sum of γ^t over the unit's rows, ``[U, M]``; 0 in padding."""
+    weights = (problem.discount ** episodes.step.double()).where(episodes.own, 0.0)
+    return weights / weights.sum(1, keepdim=True).clamp(min=1e-300)
+
+
+def mean_over_trajectories(first: Episodes, numbers: Tensor) -> Tensor:
+    """Average ``[U, T]`` numbers over the trajectories that `first_rows` found: ``[U]``."""
+    return numbers.where(first.own, 0.0).sum(1) / first.own.sum(1).clamp(min=1)
+
+
+def _taken(episodes: Episodes, places: Tensor, own: Tensor) -> Episodes:
+    """The rows at ``places [U, n]``; those that are not ``own`` are padding."""
+    parts = {}
+    for part in fields(episodes):
+        values = getattr(episodes, part.name)
+        if values is None:
+            continue
+        index = places if values.dim() == 2 else places[..., None].expand(-1, -1, values.shape[-1])
+        parts[part.name] = values.gather(1, index)
+    parts |= {"own": own, "begins": parts["begins"] & own, "ends": parts["ends"] & own}
+    return Episodes(**parts)

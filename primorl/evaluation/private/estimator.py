@@ -1,9 +1,10 @@
 """Estimators: the queries that each makes of the private units, their cost, and the estimates."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -12,6 +13,8 @@ from primorl.evaluation.private.episodes import Episodes, EpisodeSource, portion
 from primorl.evaluation.private.problem import Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.queries import GaussianQuery
+from primorl.privacy.mechanism.sampling import PoissonSampler
 
 NOISE = "noise"
 """Among the values before the first round (`run` puts it there): standard deviation of the noise in a release."""
@@ -50,7 +53,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class EvaluationState:
-    """What an estimator carries from one release to the next. All of it is released, so it may be written down.
+    """State of an estimator between two releases. All of it is released, so it may be written down.
 
     Attributes:
         values: tensors, by name: public ones at first, then what was made from releases.
@@ -77,12 +80,12 @@ class EvaluationState:
 
     @property
     def missing(self) -> bool:
-        """Whether a query, or the only round, was answered and the answer is gone. The charge cannot ask again."""
+        """Tell whether a query, or the only round, was answered and the answer is gone; the charge cannot ask again."""
         return self.asked > len(self.answers) or (self.rounds == 1 and self.started > self.done)
 
     @classmethod
     def begin(cls, estimator: "Estimator", problem: Problem, plan: Plan, about: str = "") -> "EvaluationState":
-        """The state before the first round."""
+        """Begin before the first round."""
         return cls(
             {**estimator.begin(problem), NOISE: torch.tensor(noise_of(plan), dtype=torch.float64)},
             rounds=plan.rounds,
@@ -90,13 +93,13 @@ class EvaluationState:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint holds as tensors."""
+        """Return the tensors that a checkpoint holds."""
         return {f"values.{name}": value for name, value in self.values.items()} | {
             f"answers.{name}": answer for name, answer in self.answers.items()
         }
 
     def facts(self) -> dict[str, Any]:
-        """Everything else, as strict JSON."""
+        """Return everything else, as strict JSON."""
         return {name: value for name, value in vars(self).items() if name not in ("values", "answers")}
 
     @classmethod
@@ -109,7 +112,7 @@ class EvaluationState:
         return cls(parts["values"], parts["answers"], **facts)
 
 
-class Estimator(Protocol):
+class Estimator(ABC):
     """One way to evaluate. Its settings are its fields; everything random but noise and cohorts follows the seed.
 
     The privacy argument is the plan's alone: `contributions` is a function of one unit's own rows and of released
@@ -120,38 +123,49 @@ class Estimator(Protocol):
 
     @property
     def about(self) -> tuple[About, ...]:
-        """What the answer depends on beside the data: for another one, the question is charged again."""
+        """Name what the answer depends on beside the data: for another one, the question is charged again."""
+        return ("model", "policy")
 
+    @abstractmethod
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
-        """The mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (see `noise_multiplier`).
+        """Plan the mechanism, at a cost of about one Gaussian release of mean ``gaussian_mean`` (`noise_multiplier`).
 
         Its clip is an `L2Clip`. Its queries, if any, are asked after the rounds.
         """
 
+    @abstractmethod
     def row_bytes(self, problem: Problem) -> int:
-        """What one logged row takes while `contributions` works on it."""
+        """Bound the memory of one logged row while `contributions` works on it."""
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """The values before the first round: public."""
+        """Make the values before the first round, which are public."""
+        return {}
 
+    @abstractmethod
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """What each unit contributes to a round, float64 ``[U, n]``; sensitive. The caller clips it."""
+        """Compute each unit's contribution to a round, float64 ``[U, n]``; sensitive. The caller clips it."""
 
+    @abstractmethod
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """The values after round number ``done`` (from 0) released ``[n]``: post-processing."""
+        """Compute the values after round number ``done`` (from 0) released ``[n]``: post-processing."""
 
     def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The sum of these units' contributions to a query of the plan, int64; sensitive.
+        """Sum these units' contributions to a query of the plan, int64; sensitive.
 
         Queries are asked in the plan's order; ``values`` also holds the answers to those before it, by name.
-        """
 
+        Raises:
+            ValueError: the plan has no queries.
+        """
+        raise ValueError(f"there is no query {query!r}")
+
+    @abstractmethod
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """The estimates from the finished state: post-processing."""
+        """Compute the estimates from the finished state: post-processing."""
 
 
 def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, rounds: int = 1) -> float:
-    """The z at which ``rounds`` Poisson-sampled releases cost about one Gaussian release of mean μ.
+    """Compute the z at which ``rounds`` Poisson-sampled releases cost about one Gaussian release of mean μ.
 
     By the central limit theorem of Gaussian DP (Bu et al. 2020), μ = q √(T (exp(1/z²) - 1)); at q = 1 and one round it
     is exact to within 1/z², so there 1/μ is taken, which is exact. It only shares out a budget: ε is always computed
@@ -160,6 +174,28 @@ def noise_multiplier(gaussian_mean: float, sampling_probability: float = 1.0, ro
     if sampling_probability == 1.0:
         return math.sqrt(rounds) / gaussian_mean
     return 1 / math.sqrt(math.log1p((gaussian_mean / sampling_probability) ** 2 / rounds))
+
+
+def plan_for(
+    problem: Problem,
+    clipping_norm: float,
+    multiplier: float,
+    *,
+    sampling_probability: float = 1.0,
+    rounds: int = 1,
+    queries: tuple[GaussianQuery, ...] = (),
+) -> Plan:
+    """Plan rounds over the problem's units, at noise multiplier z, and queries after them."""
+    return Plan(
+        units=problem.units,
+        unit=problem.unit,
+        sampler=PoissonSampler(sampling_probability),
+        clip=L2Clip(clipping_norm),
+        noise_multiplier=multiplier,
+        rounds=rounds,
+        delta=problem.delta,
+        queries=queries,
+    )
 
 
 def run(
@@ -226,7 +262,7 @@ def run(
 
 
 def noise_of(plan: Plan) -> float:
-    """Standard deviation of the noise on every number of a release: public."""
+    """Compute the standard deviation of the noise on every number of a release: public."""
     scale = plan.noise_multiplier * plan.clip.sensitivity if plan.is_private else 0.0
     denominator = plan.expected_cohort if plan.denominator is None else plan.denominator
     return scale / denominator
@@ -241,14 +277,14 @@ def _sum(
     device: torch.device | None,
 ) -> Tensor:
     """The sum of a fresh cohort's clipped contributions, float64 ``[n]``. Sensitive."""
-    assert isinstance(plan.clip, L2Clip)
-    total: Tensor | None = None
-    cohort = plan.cohort()
-    for episodes in portions(source, cohort, row_bytes=estimator.row_bytes(problem), device=device):
-        clipped = plan.clip.finish(estimator.contributions(problem, values, episodes))
-        total = clipped.sum(0) if total is None else total + clipped.sum(0)
-    if total is not None:
-        return total
+    clip = plan.clip
+    assert isinstance(clip, L2Clip)
+    parts = [
+        clip.finish(estimator.contributions(problem, values, episodes)).sum(0)
+        for episodes in portions(source, plan.cohort(), row_bytes=estimator.row_bytes(problem), device=device)
+    ]
+    if parts:
+        return sum(parts[1:], parts[0])
     none = Episodes.read(source, torch.zeros(1, dtype=torch.int64), device)  # an empty cohort releases pure noise
     return torch.zeros_like(estimator.contributions(problem, values, none)[0])
 
@@ -262,10 +298,6 @@ def _total(
     device: torch.device | None,
 ) -> Tensor:
     """A query's sum over all units, int64. Sensitive."""
-    total: Tensor | None = None
-    everybody = torch.arange(source.units)
-    for episodes in portions(source, everybody, row_bytes=estimator.row_bytes(problem), device=device):
-        part = estimator.query_total(problem, query, values, episodes).cpu()
-        total = part if total is None else total + part
-    assert total is not None, "a plan has at least one unit"
-    return total
+    everybody = portions(source, torch.arange(source.units), row_bytes=estimator.row_bytes(problem), device=device)
+    parts = [estimator.query_total(problem, query, values, episodes).cpu() for episodes in everybody]
+    return sum(parts[1:], parts[0])

@@ -8,16 +8,14 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import NOISE, About, Estimate, EvaluationState, noise_multiplier
-from primorl.evaluation.private.first_states import FirstStateValue
+from primorl.evaluation.private.episodes import Episodes, first_rows, mean_over_trajectories, row_shares, thinned
+from primorl.evaluation.private.estimator import NOISE, Estimate, Estimator, EvaluationState, noise_multiplier, plan_for
 from primorl.evaluation.private.model_q import ModelQ
+from primorl.evaluation.private.noisy_means import FirstStateValue
 from primorl.evaluation.private.problem import Problem
-from primorl.evaluation.private.rows import first_rows, mean_over_trajectories, row_shares, thinned
-from primorl.privacy.mechanism.clipping import L2Clip
+from primorl.evaluation.private.results import MEAN_RETURN
 from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.project.values import ClippingNorm, NaturalInt, Positive, PositiveInt, Share, Steps
+from primorl.project.values import ClippingNorm, PositiveInt, Share, Steps
 
 _RIDGE = 1e-6  # beside statistics of order 1, where no noise asks for more
 _SPREADS = 3.0  # the scale is so many root mean square differences of the members
@@ -25,13 +23,13 @@ _LEAST_SPREAD = 1e-4  # of the range of returns
 
 
 @dataclass(frozen=True)
-class Lstd:
-    """LSTD-Q (Lagoudakis and Parr 2003) of what the released model gets wrong, from one noisy release over all units.
+class Lstd(Estimator):
+    """LSTD-Q (Lagoudakis and Parr 2003) of the released model's errors, from one noisy release over all units.
 
     The action-value is Q̄ + ⟨θ, φ⟩. Q̄ is the mean of the model members' action-values (`ModelQ`), which costs nothing.
     The features φ(s, a, t), of norm at most 1, are how far each member but the last is from Q̄ — so that the data say
-    which mixture of members fits their Bellman equation — and random Fourier features times the share of
-    rewards that is left. With δ = r + γ Q̄(s', π(s'), t + 1) - Q̄(s, a, t), a unit's contribution is
+    which mixture of members fits their Bellman equation. With δ = r + γ Q̄(s', π(s'), t + 1) - Q̄(s, a, t), a unit
+    contributes
 
         A_i = Σ w φ (φ - γ φ')ᵀ,  b_i = Σ w φ δ,  w = γ^t / Σ γ^t over the unit's rows,
 
@@ -45,8 +43,6 @@ class Lstd:
     first order what noise and ridge did to θ, and its spread over units is the sampling error of the estimate.
 
     Attributes:
-        features: random Fourier features, on top of the model's members.
-        lengthscale: of the random features, in standardised units.
         model_features: random features of the members' values (`ModelQ`).
         rollouts: of each member (`ModelQ`).
         rows: of a unit, at most, evenly spaced.
@@ -55,9 +51,6 @@ class Lstd:
     """
 
     name: ClassVar[str] = "lstd"
-    about: ClassVar[tuple[About, ...]] = ("model", "policy")
-    features: NaturalInt
-    lengthscale: Positive
     model_features: PositiveInt
     rollouts: Steps
     rows: PositiveInt
@@ -67,20 +60,12 @@ class Lstd:
     def plan(self, problem: Problem, gaussian_mean: float) -> Plan:
         """One round over all units, and one query."""
         query = FirstStateValue.of(problem).query(noise_multiplier(gaussian_mean * math.sqrt(self.query_share)))
-        return Plan(
-            units=problem.units,
-            unit=problem.unit,
-            sampler=PoissonSampler(1.0),
-            clip=L2Clip(self.clipping_norm),
-            noise_multiplier=noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share)),
-            rounds=1,
-            delta=problem.delta,
-            queries=(query,),
-        )
+        multiplier = noise_multiplier(gaussian_mean * math.sqrt(1 - self.query_share))
+        return plan_for(problem, self.clipping_norm, multiplier, queries=(query,))
 
     def row_bytes(self, problem: Problem) -> int:
-        """Random features of V̂ in every member, at this row and the next."""
-        return self._model(problem).row_bytes + 16 * problem.ensemble.architecture.members * self.features
+        """See `Estimator.row_bytes`."""
+        return self._model(problem).row_bytes
 
     def begin(self, problem: Problem) -> dict[str, Tensor]:
         """The members' values, and the scale of their differences at public first states."""
@@ -131,16 +116,9 @@ class Lstd:
         (query,) = plan.queries
         found = FirstStateValue.of(problem).mean(state.answers[query.what], query, plan.units)
         found = found.allowing_for_bias(self._model(problem).at_starts(state.values))
-        estimate = Estimate(
-            estimator=self.name,
-            of="policy",
-            what="mean return",
-            value=found.value,
-            ci95=found.ci95,
-            covers="sampling and privacy noise, and a bias as large as the correction of the model's value",
-            bias="where the features do not hold the policy's true action-values, up to the model's own error",
-        )
-        return (estimate,)
+        covers = "sampling and privacy noise, and a bias as large as the correction of the model's value"
+        bias = "where the features do not hold the policy's true action-values, up to the model's own error"
+        return (Estimate(self.name, "policy", MEAN_RETURN, found.value, found.ci95, covers, bias),)
 
     def _temporal_differences(
         self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes
@@ -160,23 +138,11 @@ class Lstd:
         found = self._model(problem).action_values(values, observation, action, step)
         mean = found.mean(0)
         parts = ((found[:-1] - mean) / values["scale"].to(mean.device)).movedim(0, -1)
-        if self.features:
-            parts = torch.cat((parts, self._random(problem, observation, action, step)), -1)
         norms = torch.linalg.vector_norm(parts, dim=-1, keepdim=True)
         return parts / norms.clamp(min=1.0), mean
 
-    def _random(self, problem: Problem, observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-        """Random Fourier features of the state and the action times the share of rewards left, ``[.., features]``."""
-        plain = torch.cat((problem.standardised(observation), problem.centred(action)), -1)
-        generator = torch.Generator().manual_seed(problem.seed)
-        shape = plain.shape[-1], self.features
-        frequencies = torch.randn(shape, generator=generator, dtype=torch.float64) / self.lengthscale
-        phases = 2 * math.pi * torch.rand(self.features, generator=generator, dtype=torch.float64)
-        waves = torch.cos(plain @ frequencies.to(plain.device) + phases.to(plain.device)) / math.sqrt(self.features)
-        return waves * (problem.rewards_left(step) / problem.effective_horizon)[..., None]
-
     def _size(self, problem: Problem) -> int:
-        return problem.ensemble.architecture.members - 1 + self.features
+        return problem.ensemble.architecture.members - 1
 
     def _model(self, problem: Problem) -> ModelQ:
         return ModelQ(problem, self.model_features, self.rollouts)

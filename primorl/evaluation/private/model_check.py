@@ -1,4 +1,4 @@
-"""How wrong the released model is on the private data, and whether to believe it."""
+"""Check of the released model on the private data: its errors, and whether to believe it."""
 
 import math
 from collections.abc import Mapping
@@ -9,12 +9,11 @@ import torch
 from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.estimator import About, Estimate, EvaluationState, noise_of
+from primorl.evaluation.private.estimator import About, Estimate, Estimator, EvaluationState, noise_of
 from primorl.evaluation.private.noisy_means import NoisyMean, Released, one_release, pair, t_quantile
-from primorl.evaluation.private.precision import ensemble_in_float64
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Problem, ensemble_in_float64
 from primorl.privacy.mechanism.plan import Plan
-from primorl.project.values import Length, Positive, Share, Within
+from primorl.project.values import Length, Positive, Within
 
 QUANTITIES = ("reward", "state")
 TRIVIAL = ("the usual reward", "no change")
@@ -24,14 +23,14 @@ GOOD_RATIO, BAD_RATIO = 0.5, 1.0
 
 Horizons = Annotated[tuple[Annotated[int, Within(gt=0, le=1000)], ...], Length(1, 8)]
 Starts = Annotated[int, Within(gt=0, le=1000)]
-Bins = Annotated[int, Within(ge=2, le=64)]
 
 _AT_ONCE = 4096  # rollouts
+_SHARE = 0.9  # of the squared norm; the rest held a histogram once, and releases that were paid for are scaled so
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model should be believed, and why.
+    """Judgement of the model, and its reason.
 
     Attributes:
         believable: yes, doubtful or no.
@@ -46,7 +45,7 @@ class Verdict:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelCheck:
+class ModelCheck(Estimator):
     """Errors of the released model's open-loop predictions on the private trajectories, from one noisy release.
 
     From several steps of each trajectory, the ensemble's mean is rolled out along the recorded actions, each state
@@ -57,31 +56,30 @@ class ModelCheck:
     over its starts. Beside it stands that of a trivial prediction (`TRIVIAL`). Estimates are roots of the means over
     units.
 
-    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); whether it has h steps,
-    as ±1 (for h > 1; every unit has one); and the bins that the model's two errors are in. Units without h steps
-    contribute zero to the first and the last: means are over the units that have them, whose noisy share is the
-    denominator. With n = 4 numbers for each h and one more for each h > 1, the factors √((1 - v) / n) and √(v / 2|h|),
-    v being ``histogram_share``, hold the joint norm within 1.
+    A unit contributes, for each h: four squared errors, mapped to x in [-1, 1], as (x, 1 - x²); and whether it has h
+    steps, as ±1 (for h > 1; every unit has one). Units without h steps contribute zero to the first: means are over the
+    units that have them, whose noisy share is the denominator. With n = 4 numbers for each h and one more for each
+    h > 1, the factor √(0.9 / n) holds the joint norm within 1.
 
     Attributes:
         horizons: the h; those beyond the declared horizon are dropped.
         starts: starting steps of each trajectory, evenly spaced; a shorter one has each of its steps once.
         cap: where errors are cut, in scales.
-        bins: of each histogram, from 0 to the cap.
-        histogram_share: v, the histograms' share of the privacy budget (of μ²).
     """
 
     name: ClassVar[str] = "model_check"
-    about: ClassVar[tuple[About, ...]] = ("model",)
 
     horizons: Horizons
     starts: Starts
     cap: Positive
-    bins: Bins
-    histogram_share: Share
+
+    @property
+    def about(self) -> tuple[About, ...]:
+        """The answer depends on the model, whatever the policy."""
+        return ("model",)
 
     def kept(self, problem: Problem) -> tuple[int, ...]:
-        """The horizons within the declared one, ascending.
+        """List the horizons within the declared one, ascending.
 
         Raises:
             ValueError: there are none.
@@ -99,36 +97,19 @@ class ModelCheck:
 
     def row_bytes(self, problem: Problem) -> int:
         """See `Estimator.row_bytes`; every row may be a start, and a unit may have one row only."""
-        numbers = len(self.kept(problem)) * (2 * self.bins + 20)
-        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + 2 * numbers)
-
-    def begin(self, problem: Problem) -> dict[str, Tensor]:
-        """Nothing is needed."""
-        return {}
+        numbers = 40 * len(self.kept(problem))
+        return 8 * (6 * problem.observation_size + 2 * problem.action_size + 12 + numbers)
 
     def contributions(self, problem: Problem, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """See the class; float64 ``[U, 9|h| (less one for h = 1) + 2 |h| bins]``."""
+        """See the class; float64 ``[U, 9|h| (less one for h = 1)]``."""
         kept = self.kept(problem)
         error, has = self.errors(problem, episodes)
-        one, histogram_one = self._factors(kept)
         pairs = pair(2 * error / self.cap**2 - 1) * has[:, :, None, None, None]
         shares = has[:, [i for i, h in enumerate(kept) if h > 1]].double() * 2 - 1
-        counts = self._shared_out(error[..., 0].sqrt()) * has[:, :, None, None]
-        return torch.cat((pairs.flatten(1) * one, shares * one, counts.flatten(1) * histogram_one), 1)
-
-    def _shared_out(self, error: Tensor) -> Tensor:
-        """Each error as shares of the two bins whose middles it lies between, ``[.., bins]``.
-
-        Not one of a single bin: a rounding error must not move a whole unit from one bin to another.
-        """
-        place = (error / self.cap * self.bins - 0.5).clamp(0, self.bins - 1)
-        lower = place.floor().clamp(max=self.bins - 2).long()
-        part = (place - lower)[..., None]
-        below, above = (torch.nn.functional.one_hot(bin, self.bins) for bin in (lower, lower + 1))
-        return (1 - part) * below + part * above
+        return torch.cat((pairs.flatten(1), shares), 1) * _factor(kept)
 
     def errors(self, problem: Problem, episodes: Episodes) -> tuple[Tensor, Tensor]:
-        """Each unit's mean squared errors, within [0, cap²]. Sensitive.
+        """Compute each unit's mean squared errors, within [0, cap²]. Sensitive.
 
         Returns:
             For each kept horizon, of `QUANTITIES`, of the model and of the trivial prediction: float64
@@ -201,26 +182,11 @@ class ModelCheck:
         return errors
 
     def stepped(self, problem: Problem, values: Mapping[str, Tensor], released: Tensor, done: int) -> dict[str, Tensor]:
-        """The release as it is, and for a figure ``histogram``: shares of the units, ``[|h|, 2, bins]``."""
-        kept = self.kept(problem)
-        counts = released.double()[-2 * len(kept) * self.bins :] / self._factors(kept)[1]
-        shares = counts.view(len(kept), 2, self.bins).clamp(min=0)
-        return {
-            "released": released.double(),
-            "histogram": shares / shares.sum(-1, keepdim=True).clamp(min=1e-12),
-            "edges": torch.linspace(0, self.cap, self.bins + 1, dtype=torch.float64),
-        }
-
-    def query_total(self, problem: Problem, query: str, values: Mapping[str, Tensor], episodes: Episodes) -> Tensor:
-        """The plan has no queries.
-
-        Raises:
-            ValueError: always.
-        """
-        raise ValueError(f"there is no query {query!r}")
+        """Keep the release as it is."""
+        return {"released": released.double()}
 
     def estimates(self, problem: Problem, plan: Plan, state: EvaluationState) -> tuple[Estimate, ...]:
-        """For each horizon and quantity: the model's error, then that of the trivial prediction."""
+        """Estimate, for each horizon and quantity, the model's error, then that of the trivial prediction."""
         bias = (
             f"Root mean squares, in the released normaliser's scales, of errors cut at {self.cap:g}; units without so "
             "many steps are left out. A policy may go where the log does not."
@@ -235,7 +201,7 @@ class ModelCheck:
         return tuple(found)
 
     def verdict(self, problem: Problem, plan: Plan, state: EvaluationState) -> Verdict:
-        """Whether to believe the model, from released numbers alone.
+        """Judge whether to believe the model, from released numbers alone.
 
         For rewards and for states, D = model's - c · trivial mean squared error, averaged over the horizons, with its
         95% interval. The model is believable if both are surely below 0 at c = `GOOD_RATIO`, and is not if one is
@@ -266,8 +232,7 @@ class ModelCheck:
     ) -> dict[tuple[int, str], tuple[NoisyMean, NoisyMean]]:
         """Squared errors of the model and of the trivial prediction, mapped from [0, cap²] to [-1, 1]."""
         kept = self.kept(problem)
-        one, _ = self._factors(kept)
-        noise, released = noise_of(plan) / one, state.values["released"] / one
+        noise, released = noise_of(plan) / _factor(kept), state.values["released"] / _factor(kept)
         pairs = released[: 8 * len(kept)].view(len(kept), 2, 2, 2).tolist()
         shares = iter(((released[8 * len(kept) : 9 * len(kept)] + 1) / 2).tolist())
         means = {}
@@ -281,10 +246,10 @@ class ModelCheck:
                 means[h, quantity] = model, trivial
         return means
 
-    def _factors(self, kept: tuple[int, ...]) -> tuple[float, float]:
-        """What the errors and shares are multiplied by, and what the histograms' ones are."""
-        numbers = 4 * len(kept) + sum(h > 1 for h in kept)
-        return math.sqrt((1 - self.histogram_share) / numbers), math.sqrt(self.histogram_share / (2 * len(kept)))
+
+def _factor(kept: tuple[int, ...]) -> float:
+    """Factor that holds the joint norm of a contribution within 1."""
+    return math.sqrt(_SHARE / (4 * len(kept) + sum(h > 1 for h in kept)))
 
 
 def _difference(own: list[tuple[NoisyMean, NoisyMean]], share: float, units: int) -> tuple[float, float]:

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
-from primorl.evaluation.private.precision import ensemble_in_float64
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Problem, ensemble_in_float64
 
 _WEIGHTS = "model_values"
 _RIDGE = 1e-3  # per row, beside features of mean square 1
@@ -39,16 +38,16 @@ class ModelQ:
 
     @property
     def row_bytes(self) -> int:
-        """What `action_values` takes for a logged row and the one after it."""
+        """Bound the memory of `action_values` for a logged row and the one after it."""
         return 16 * self._members * (self.features + 4 * self.problem.observation_size + 200)
 
     def fit(self) -> dict[str, Tensor]:
-        """The regressions' weights, as public values of an estimator."""
+        """Fit the regressions; their weights are public values of an estimator."""
         weights = torch.stack([self._fit_member(number) for number in range(self._members)])
         return {_WEIGHTS: weights}
 
     def values(self, fitted: Mapping[str, Tensor], observation: Tensor, step: Tensor) -> Tensor:
-        """V̂_i, float64 ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``; within what rewards allow."""
+        """Compute V̂_i ``[N, B]``, for ``[N, B, S]`` or ``[B, S]`` and steps ``[B]``, in the rewards' bounds."""
         weights = fitted[_WEIGHTS].to(observation.device)
         inputs = self._inputs(observation, step)
         mean = (inputs @ weights[..., None]).squeeze(-1)
@@ -57,7 +56,7 @@ class ModelQ:
 
     @torch.no_grad()
     def action_values(self, fitted: Mapping[str, Tensor], observation: Tensor, action: Tensor, step: Tensor) -> Tensor:
-        """Q̂_i, float64 ``[N, .., ]`` for ``[.., S]``, ``[.., A]`` and steps ``[..]``; 0 after the horizon."""
+        """Compute Q̂_i, float64 ``[N, .., ]`` for ``[.., S]``, ``[.., A]`` and steps ``[..]``; 0 after the horizon."""
         shape = step.shape
         flat = observation.reshape(-1, observation.shape[-1]), action.reshape(-1, action.shape[-1]), step.reshape(-1)
         parts = zip(*(torch.split(part, _ROWS_AT_ONCE) for part in flat), strict=True)
@@ -65,7 +64,7 @@ class ModelQ:
         return torch.cat(found, 1).view(-1, *shape)
 
     def at_starts(self, fitted: Mapping[str, Tensor]) -> Tensor:
-        """Each member's mean value of the policy's first actions in the public first states, ``[N]``."""
+        """Average each member's value of the policy's first actions over the public first states, ``[N]``."""
         states = self.problem.starts.double()
         steps = torch.zeros(len(states), dtype=torch.int64)
         return self.action_values(fitted, states, self.problem.actions(states), steps).mean(1)
@@ -118,7 +117,9 @@ class ModelQ:
         states, rewards, used = [], [], []
         for step in range(steps if problem.horizon is not None else 2 * steps):
             explores = (step < switch) & (torch.rand(count, generator=generator) < random_share)
-            action = torch.where(explores[:, None], self._uniform(count, generator), problem.policy(state).float())
+            action = torch.where(
+                explores[:, None], problem.uniform_actions(count, generator), problem.policy(state).float()
+            )
             moved = model.step(state, action, draws)
             states.append(state)
             rewards.append(torch.where(alive, moved.reward.double(), 0.0))
@@ -141,11 +142,3 @@ class ModelQ:
         ridge = _RIDGE * len(rows) * torch.eye(inputs.shape[1], dtype=torch.float64)
         weights: Tensor = torch.linalg.solve(inputs.T @ inputs + ridge, inputs.T @ mean)
         return weights
-
-    def _uniform(self, count: int, generator: torch.Generator) -> Tensor:
-        problem = self.problem
-        if problem.discrete_actions:
-            chosen = torch.randint(problem.action_size, (count,), generator=generator)
-            return torch.nn.functional.one_hot(chosen, problem.action_size).float()
-        drawn = torch.rand(count, problem.action_size, generator=generator)
-        return (problem.action_low + (problem.action_high - problem.action_low) * drawn).float()

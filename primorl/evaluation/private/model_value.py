@@ -1,4 +1,4 @@
-"""Values of the policy and of simple baselines in the released model. Reads nothing private and costs nothing."""
+"""Values of the policy, the clone and simple baselines in the released model. Costs nothing: all is released."""
 
 import math
 from dataclasses import dataclass
@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from primorl.evaluation.private.estimator import Estimate, Of
 from primorl.evaluation.private.problem import Act, Problem
@@ -58,7 +57,7 @@ class ModelBased:
     rollouts: Steps
 
     def estimates(self, problem: Problem, clone: Clone | None = None) -> tuple[Estimate, ...]:
-        """The policy, the clone if there is one, uniform random actions, and zero actions where actions are a box."""
+        """Value the policy, the clone if there is one, random actions, and zero actions where actions are a box."""
         policy = self._returns(problem, problem.policy)
         found = [self._value(problem, "policy", policy)]
         if clone is not None:
@@ -69,7 +68,10 @@ class ModelBased:
                 self._gain(policy - released),
                 self._doubt(self._uncertainty(problem, problem.policy), self._uncertainty(problem, clone.released)),
             ]
-        baselines: list[tuple[Of, Act]] = [("random", uniform_random(problem))]
+        generator = torch.Generator().manual_seed(problem.seed)
+        baselines: list[tuple[Of, Act]] = [
+            ("random", lambda observation: problem.uniform_actions(len(observation), generator))
+        ]
         if not problem.discrete_actions:
             baselines.append(("zero_action", zero_action(problem)))
         return (*found, *(self._value(problem, of, self._returns(problem, act)) for of, act in baselines))
@@ -90,29 +92,17 @@ class ModelBased:
         }
 
     def _doubt(self, policy: float, clone: float) -> Estimate:
-        return Estimate(
-            estimator=self.name,
-            of="policy",
-            what=DOUBT,
-            value=policy - clone,
-            ci95=None,
-            covers=f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes",
-            bias="members that were trained on the same rows may be wrong alike",
-        )
+        covers = f"no interval: {policy:.4g} where the policy goes, {clone:.4g} where the clone goes"
+        bias = "members that were trained on the same rows may be wrong alike"
+        return Estimate(self.name, "policy", DOUBT, policy - clone, None, covers, bias)
 
     def _value(self, problem: Problem, of: Of, returns: Tensor, what: str = MEAN_RETURN) -> Estimate:
         members = returns.mean(1).clamp(problem.return_low, problem.return_high)
         low, high = float(members.min()), float(members.max())
-        return Estimate(
-            estimator=self.name,
-            of=of,
-            what=what,
-            value=float(members.mean()),
-            ci95=None,
-            covers=f"no interval: the members of the model say {low:.4g} to {high:.4g}",
-            bias="wrong wherever the model is, and likely too high for a policy that was trained in this model",
-            members=tuple(members.tolist()),
-        )
+        covers = f"no interval: the members of the model say {low:.4g} to {high:.4g}"
+        bias = "wrong wherever the model is, and likely too high for a policy that was trained in this model"
+        value = float(members.mean())
+        return Estimate(self.name, of, what, value, None, covers, bias, tuple(members.tolist()))
 
     def _gain(self, gains: Tensor) -> Estimate:
         """From the differences of the same rollouts, ``[N, rollouts]``: the least that a member says."""
@@ -120,32 +110,13 @@ class ModelBased:
         least = int(members.argmin())
         half = NORMAL_QUANTILE * float(gains[least].std()) / math.sqrt(gains.shape[1])
         value = float(members[least])
-        return Estimate(
-            estimator=self.name,
-            of="policy",
-            what=GAIN,
-            value=value,
-            ci95=(value - half, value + half),
-            covers="luck of the simulated episodes in the member that says the least",
-            bias="wrong wherever the model is, though errors that both policies share cancel",
-            members=tuple(members.tolist()),
-        )
-
-
-def uniform_random(problem: Problem) -> Act:
-    """Uniform actions, drawn from the problem's seed anew at every call."""
-    generator = torch.Generator().manual_seed(problem.seed)
-    low, high, size = problem.action_low, problem.action_high, problem.action_size
-
-    def act(observation: Tensor) -> Tensor:
-        if problem.discrete_actions:
-            return one_hot(torch.randint(size, (len(observation),), generator=generator), size)
-        return low + (high - low) * torch.rand(len(observation), size, generator=generator)
-
-    return act
+        ends = (value - half, value + half)
+        covers = "luck of the simulated episodes in the member that says the least"
+        bias = "wrong wherever the model is, though errors that both policies share cancel"
+        return Estimate(self.name, "policy", GAIN, value, ends, covers, bias, tuple(members.tolist()))
 
 
 def zero_action(problem: Problem) -> Act:
-    """Zero, or the nearest action that the bounds allow."""
+    """Act zero, or the nearest action that the bounds allow."""
     action = torch.zeros(problem.action_size).clamp(problem.action_low, problem.action_high)
     return lambda observation: action.expand(len(observation), -1)

@@ -1,4 +1,7 @@
-"""What is evaluated: public facts, declared bounds, the released model and the policy. Holds nothing private."""
+"""The question of an evaluation: public facts, declared bounds, the released model and the policy.
+
+Nothing here is private.
+"""
 
 import math
 from collections.abc import Callable, Sequence
@@ -8,10 +11,15 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.ensemble import GaussianEnsemble
-from primorl.evaluation.private.precision import in_blocks
+from primorl.dynamics.normaliser import Normaliser
+from primorl.policy.exported import DeterministicPolicy
+from primorl.policy.loaded import SCALES
 
 Act = Callable[[Tensor], Tensor]
 """Actions of a policy: ``[B, S]`` in the environment's units to ``[B, A]``, one-hot where actions are discrete."""
+
+BLOCK = 1024
+"""Rows that `in_blocks` asks for at once."""
 
 _NEGLIGIBLE = 1e-3  # weight of a reward
 _FARTHEST = 5.0  # scales from the mean; standardised observations are held within
@@ -81,17 +89,27 @@ class Problem:
 
     @property
     def observation_size(self) -> int:
-        """S."""
+        """Size S of an observation."""
         return len(self.observation_low)
 
     @property
     def action_size(self) -> int:
-        """A."""
+        """Size A of an action."""
         return len(self.action_low)
 
     @property
+    def return_centre(self) -> float:
+        """Middle of the bounds of a return."""
+        return (self.return_high + self.return_low) / 2
+
+    @property
+    def return_half(self) -> float:
+        """Half of the distance of the bounds of a return."""
+        return (self.return_high - self.return_low) / 2
+
+    @property
     def effective_horizon(self) -> float:
-        """Σ_{t < horizon} γ^t: of how many rewards a return is made at most."""
+        """Sum γ^t over the horizon: the most rewards that a return is made of."""
         steps = math.inf if self.horizon is None else self.horizon
         if self.discount == 1.0:
             return float(steps)
@@ -99,16 +117,16 @@ class Problem:
 
     @property
     def rollout_steps(self) -> int:
-        """The horizon; where none is declared, the steps until a reward counts for less than a thousandth."""
+        """Return the horizon; if none is declared, the steps until a reward counts for less than a thousandth."""
         return self.horizon or math.ceil(math.log(_NEGLIGIBLE) / math.log(self.discount))
 
     @property
     def lived_steps(self) -> int:
-        """The first so many steps of a rollout count for the value."""
+        """Count the first steps of a rollout that matter for the value."""
         return self.rollout_steps if self.survival is None else int((self.survival > 0).sum())
 
     def with_return_bounds(self, declared: Sequence[float] | None) -> "Problem":
-        """The same problem, a trajectory's return being held within ``declared``; None: what the rewards allow.
+        """Bound a trajectory's return by ``declared``; None: by what the rewards allow.
 
         A trajectory may end early, so 0 is among what the rewards allow.
         """
@@ -118,32 +136,32 @@ class Problem:
         return replace(self, return_low=min(low, 0.0), return_high=max(high, 0.0))
 
     def bounded_observation(self, observation: Tensor) -> Tensor:
-        """``[.., S]`` in float64, held within the bounds; NaN counts as 0."""
+        """Hold observations ``[.., S]`` within their bounds, in float64; NaN counts as 0."""
         return _held(observation, self.observation_low, self.observation_high)
 
     def bounded_action(self, action: Tensor) -> Tensor:
-        """``[.., A]`` in float64, held within the bounds; NaN counts as 0."""
+        """Hold actions ``[.., A]`` within their bounds, in float64; NaN counts as 0."""
         return _held(action, self.action_low, self.action_high)
 
     def standardised(self, observation: Tensor) -> Tensor:
-        """``[.., S]`` in the environment's units to float64 within ±5: bounded, finite and standardised."""
+        """Standardise ``[.., S]`` in the environment's units to float64 within ±5: bounded and finite."""
         mean, scale = (part.double().to(observation.device) for part in (self.observation_mean, self.observation_scale))
         return ((self.bounded_observation(observation) - mean) / scale).clamp(-_FARTHEST, _FARTHEST)
 
     def centred(self, action: Tensor) -> Tensor:
-        """``[.., A]``: actions in a box to float64 within ±1, one-hot actions as they are."""
+        """Map actions ``[.., A]`` of a box to float64 within ±1; one-hot actions stay as they are."""
         held = self.bounded_action(action)
         low, high = (part.double().to(action.device) for part in (self.action_low, self.action_high))
         return held if self.discrete_actions else 2 * (held - low) / (high - low) - 1
 
     def time_left(self, step: Tensor) -> Tensor:
-        """Share of the horizon that is left at a step, float64 within [0, 1]; ones where no horizon is declared."""
+        """Compute the share of the horizon left at a step, float64 in [0, 1]; ones if no horizon is declared."""
         if self.horizon is None:
             return torch.ones_like(step, dtype=torch.float64)
         return (1 - step.double() / self.horizon).clamp(0, 1)
 
     def rewards_left(self, step: Tensor) -> Tensor:
-        """What a reward of 1 at every step from this one on is worth, float64: Σ_k γ^k S(t + k) / S(t)."""
+        """Value a reward of 1 at every step from this one on, float64: Σ_k γ^k S(t + k) / S(t)."""
         if self.survival is not None:
             left = _left(self.survival, self.discount).to(step.device)
             return torch.cat((left, left.new_zeros(1)))[step.clamp(0, len(left))]
@@ -153,11 +171,11 @@ class Problem:
         return left if self.discount == 1.0 else (1 - self.discount**left) / (1 - self.discount)
 
     def reward(self, reward: Tensor) -> Tensor:
-        """Rewards held within their declared bounds."""
+        """Hold rewards within their declared bounds."""
         return reward.double().nan_to_num(nan=self.reward_low).clamp(self.reward_low, self.reward_high)
 
     def continues(self, step: Tensor, terminated: Tensor) -> Tensor:
-        """How much the value of the next state counts, float64.
+        """Weigh the value of the next state, float64.
 
         0 in a terminal state and at the end of the horizon, otherwise S(t + 1) / S(t). The last row of a recording that
         was cut counts as any other one: others went on from such a state, and S says how many.
@@ -166,24 +184,79 @@ class Problem:
         return goes_on * self.chance_of_next(step)
 
     def chance_of_next(self, step: Tensor) -> Tensor:
-        """S(t + 1) / S(t), float64: the chance that a trajectory which does not terminate has another step."""
+        """Compute S(t + 1) / S(t), float64: the chance of another step for a trajectory that does not terminate."""
         if self.survival is None:
             return torch.ones_like(step, dtype=torch.float64)
         chances = torch.cat((_chances(self.survival), self.survival.new_zeros(1))).to(step.device)
         return chances[step.clamp(0, len(self.survival))]
 
     def actions(self, observation: Tensor) -> Tensor:
-        """What the policy does, float64 ``[.., A]``, for ``[.., S]`` in the environment's units."""
+        """Ask the policy for actions, float64 ``[.., A]``, in states ``[.., S]`` in the environment's units."""
         return self.asked(self.policy, observation)
 
+    def uniform_actions(self, count: int, generator: torch.Generator) -> Tensor:
+        """Draw actions ``[count, A]`` uniformly within their bounds, float32; one-hot where actions are discrete."""
+        if self.discrete_actions:
+            chosen = torch.randint(self.action_size, (count,), generator=generator)
+            return torch.nn.functional.one_hot(chosen, self.action_size).float()
+        drawn = torch.rand(count, self.action_size, generator=generator)
+        return (self.action_low + (self.action_high - self.action_low) * drawn).float()
+
     def asked(self, act: Act, observation: Tensor) -> Tensor:
-        """``act`` of every row, float64 ``[.., A]``, for ``[.., S]`` in the environment's units.
+        """Apply ``act`` to states ``[.., S]`` in the environment's units: float64 ``[.., A]``.
 
         Rows are asked on the CPU in blocks of one size; the answer is returned on the observations' device.
         """
         flat = observation.reshape(-1, self.observation_size).float().cpu()
         answer = in_blocks(act, flat).to(observation.device, torch.float64)
         return answer.view(*observation.shape[:-1], self.action_size)
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], rows: Tensor) -> Tensor:
+    """Apply ``function`` to rows, ``[B, n]`` to ``[B, m]``, in blocks of one constant size.
+
+    The rounding of a product depends on its number of rows. Where a decision hangs on it, as that of a discrete action
+    does, one unit's rows would decide about another's. The last block is filled up with zeros.
+    """
+    count = len(rows)
+    filled = torch.nn.functional.pad(rows, (0, 0, 0, -count % BLOCK))
+    return torch.cat([function(block) for block in torch.split(filled, BLOCK)])[:count]
+
+
+def ensemble_in_float64(ensemble: GaussianEnsemble, device: torch.device) -> GaussianEnsemble:
+    """Copy the model in float64 to ``device``.
+
+    In float32 the rounding of a product depends on the size of the batch, so a unit's contribution would depend on the
+    others in its batch by more than the margins of the mechanisms cover.
+    """
+
+    def double(part: Tensor) -> Tensor:
+        return part.to(device, torch.float64)
+
+    old, bounds = ensemble.normaliser, ensemble.bounds
+    return replace(
+        ensemble,
+        weights=tuple(double(part) for part in ensemble.weights),
+        normaliser=Normaliser(
+            double(old.input_mean), double(old.input_scale), double(old.target_mean), double(old.target_scale), old.flag
+        ),
+        bounds=replace(
+            bounds,
+            observation_low=double(bounds.observation_low),
+            observation_high=double(bounds.observation_high),
+            action_low=double(bounds.action_low),
+            action_high=double(bounds.action_high),
+        ),
+    )
+
+
+def policy_in_float64(policy: DeterministicPolicy) -> DeterministicPolicy:
+    """Copy the policy in float64."""
+    return replace(
+        policy,
+        layers=tuple(layer.double() for layer in policy.layers),
+        **{name: getattr(policy, name).double() for name in SCALES},
+    )
 
 
 def _chances(survival: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Protocol
+from typing import Annotated, ClassVar
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from torch import Tensor
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.evaluation.private.episodes import Episodes
-from primorl.evaluation.private.precision import ensemble_in_float64, in_blocks, policy_in_float64
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import Problem, ensemble_in_float64, in_blocks, policy_in_float64
 from primorl.policy.exported import DeterministicPolicy
 from primorl.project.values import Within
 
@@ -32,40 +31,13 @@ class Candidates:
 
     @classmethod
     def of(cls, policies: Sequence[DeterministicPolicy]) -> "Candidates":
-        """From policies as they are saved."""
+        """Convert policies as they are saved."""
         return cls(tuple(policy_in_float64(policy) for policy in policies))
 
     def act(self, observation: Tensor) -> Tensor:
-        """Actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
+        """Choose actions in the environment's units, or one-hot, float64: ``[k, B, S]`` to ``[k, B, A]``."""
         held = observation.double()
         return torch.cat([part.act(own[None]) for part, own in zip(self.parts, held, strict=True)])
-
-
-class Scorer(Protocol):
-    """Made from public and released values. Scores a unit by its own rows alone, up to the rounding of float64.
-
-    That rounding must stay within `primorl.privacy.mechanism.selection.ROUNDING`.
-    """
-
-    @property
-    def row_bytes(self) -> int:
-        """What one logged row takes while `scores` works on it."""
-
-    def scores(self, episodes: Episodes) -> Tensor:
-        """One score for each unit and policy, within [0, 1], float64 ``[U, k]``; sensitive."""
-
-    def model_values(self) -> Tensor:
-        """Value of each policy in the released model alone, ``[k]``."""
-
-
-class Score(Protocol):
-    """One way to score. Its settings are its fields."""
-
-    name: ClassVar[str]
-    bias: ClassVar[str]
-
-    def fitted(self, problem: Problem, policies: Candidates) -> Scorer:
-        """The scorer of some policies (P = k). Reads no private row."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +98,7 @@ class Basis:
     phases: Tensor
 
     def of(self, problem: Problem, observation: Tensor, step: Tensor) -> Tensor:
-        """``[.., S]``, and int64 steps that broadcast against it, to float64 ``[.., D + 1]``."""
+        """Compute the features of ``[.., S]`` and of int64 steps that broadcast against it, float64 ``[.., D + 1]``."""
         left = problem.time_left(step)[..., None].expand(*observation.shape[:-1], 1)
         point = torch.cat((_FAR * problem.standardised(observation), left), -1)
         waves = torch.cos(point @ self.frequencies + self.phases)
@@ -135,7 +107,10 @@ class Basis:
 
 @dataclass(frozen=True)
 class CorrectedScorer:
-    """`CorrectedModel`, fitted.
+    """`CorrectedModel`, fitted. Made from public and released values.
+
+    A unit's score depends on its own rows alone, up to the rounding of float64, which stays within
+    `primorl.privacy.mechanism.selection.ROUNDING`.
 
     Attributes:
         score: the settings.
@@ -153,25 +128,25 @@ class CorrectedScorer:
 
     @property
     def row_bytes(self) -> int:
-        """What one logged row takes while `scores` works on it."""
+        """Bound the memory of one logged row while `scores` works on it."""
         copies = 2 * self.problem.ensemble.architecture.members + 3
         return 8 * copies * (len(self.weights) + 4 * len(self.policies.parts))
 
     @torch.no_grad()
     def values(self, observation: Tensor, step: Tensor) -> Tensor:
-        """V̂ within the bounds of a return, float64 ``[.., k]``."""
+        """Compute V̂ within the bounds of a return, float64 ``[.., k]``."""
         return (self.basis.of(self.problem, observation, step) @ self.weights).clamp(
             self.problem.return_low, self.problem.return_high
         )
 
     def model_values(self) -> Tensor:
-        """Mean of V̂ at the public or released first states."""
+        """Average V̂ over the public or released first states, ``[k]``."""
         starts = self.problem.starts
         return self.values(starts, torch.zeros(len(starts), dtype=torch.int64)).mean(0)
 
     @torch.no_grad()
     def scores(self, episodes: Episodes) -> Tensor:
-        """ψ, from the bounds of a return to [0, 1]."""
+        """Map ψ of each unit and policy from the bounds of a return to [0, 1], float64 ``[U, k]``; sensitive."""
         problem = self.problem
         value = self.values(episodes.observation, episodes.step).where(episodes.begins[..., None], 0.0)
         if self.score.largest_weight > 0:
@@ -182,7 +157,7 @@ class CorrectedScorer:
         return ((mean - low) / (high - low)).nan_to_num(nan=0.0).clamp(0, 1)
 
     def surprises(self, episodes: Episodes) -> Tensor:
-        """The surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
+        """Compute the surprise r + γ V̂(s') - Q̂(s, a) of every row, ``[U, M, k]``."""
         problem = self.problem
         held = problem.bounded_observation(episodes.observation)
         action = problem.bounded_action(episodes.action)
@@ -199,7 +174,7 @@ class CorrectedScorer:
         return gain + problem.discount * (logged[..., None] * real - goes_on[..., None] * following)
 
     def action_weights(self, episodes: Episodes) -> Tensor:
-        """The weight w of every row and policy, ``[U, M, k]``."""
+        """Compute the weight w of every row and policy, ``[U, M, k]``."""
         problem, count = self.problem, len(self.policies.parts)
         flat = problem.bounded_observation(episodes.observation)
         found = in_blocks(lambda rows: self.policies.act(rows.expand(count, -1, -1)).movedim(0, 1), flat.flatten(0, 1))

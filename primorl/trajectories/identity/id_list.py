@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.storage.schema import id_text
+from primorl.project.paths import WITHDRAWALS
+from primorl.trajectories.storage.schema import id_text, whole
 
 
 def read_ids(file: str, folder: Path, key: str) -> list[str]:
@@ -80,3 +81,34 @@ class IdList:
                 f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} such lines); "
                 "allowed are ids of the data, as they are in the column unit_id; correct it, or remove the line"
             )
+
+
+class Withdrawals:
+    """The ids in a file, one a line; `drop` takes their rows out of every batch.
+
+    Args:
+        file: in ``data/withdrawals``; None: nobody withdrew.
+
+    Raises:
+        PipelineError: if the file is elsewhere, is missing or is not text.
+    """
+
+    def __init__(self, file: str | None):
+        self._gone = (
+            None if file is None else IdList(file, WITHDRAWALS, "ingestion.exclude_units of the dataset's file")
+        )
+
+    def drop(self, table: pa.Table) -> pa.Table:
+        """The rows of ``table`` that are of units that stay."""
+        if not self._gone:
+            return table
+        return table.filter(pa.array(~self._gone.contains(whole(table["unit_id"]))))
+
+    def check_all_met(self) -> None:
+        """Call after the last batch; see `IdList.check_all_met`.
+
+        Raises:
+            PipelineError: if a listed id is not in the data.
+        """
+        if self._gone is not None:
+            self._gone.check_all_met()

@@ -6,9 +6,9 @@ from primorl.config.datasets import AnyDataset
 from primorl.trajectories.sources.source import Source
 
 _MODULES = {
-    "replay": "replay.source",
+    "replay": "replay",
     "minari": "minari.source",
-    "d4rl": "d4rl.source",
+    "d4rl": "d4rl",
     "tabular": "tabular.source",
     "icu-sepsis": "icu_sepsis",
     "propofol": "propofol",

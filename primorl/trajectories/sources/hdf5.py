@@ -4,7 +4,7 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import h5py
 
@@ -15,7 +15,7 @@ _SMALL_BYTES = 2**20  # not worth a look
 
 
 def claims_too_much(array: h5py.h5d.DatasetID) -> bool:
-    """Whether an array says that it is larger than what the file holds of it can be.
+    """Say whether an array claims to be larger than what the file holds of it can be.
 
     A file of 2 kB can claim 10^12 rows: HDF5 writes only the parts that were filled, and reads others as zeros. To make
     room for such an array would take all memory.
@@ -27,8 +27,8 @@ def claims_too_much(array: h5py.h5d.DatasetID) -> bool:
 
 
 @contextmanager
-def checked_writing(path: Path, mode: Literal["w", "r+"]) -> Iterator[h5py.File]:
-    """Give an HDF5 file to write; a full disk is one error when the block ends.
+def checked_writing(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file to append to; a full disk is one error when the block ends.
 
     HDF5 itself does not recover from a write that fails: it writes what waits again at every later call, and at last
     crashes the process. So the file that it sees takes everything from the first failure on, and keeps nothing.
@@ -36,9 +36,9 @@ def checked_writing(path: Path, mode: Literal["w", "r+"]) -> Iterator[h5py.File]
     Raises:
         PipelineError: if the system refused a write.
     """
-    target = _CheckedFile(path, "w+" if mode == "w" else mode)
+    target = _CheckedFile(path, "r+")
     try:
-        with h5py.File(target, mode, track_order=True) as file:
+        with h5py.File(target, "r+") as file:
             yield file
     except (OSError, RuntimeError, ValueError):
         if target.refused is None:
@@ -60,7 +60,6 @@ class _CheckedFile(io.FileIO):
         self.refused: OSError | None = None
 
     def write(self, data: Any, /) -> int:
-        """Write all of ``data``."""
         left = memoryview(data).cast("B")
         size = len(left)
         while self.refused is None and len(left) > 0:
@@ -71,7 +70,6 @@ class _CheckedFile(io.FileIO):
         return size
 
     def truncate(self, size: int | None = None, /) -> int:
-        """Change the file's size."""
         try:
             return super().truncate(size) if self.refused is None else size or 0
         except OSError as refused:

@@ -12,8 +12,7 @@ from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
 from primorl.simulators.environments import make
 from primorl.trajectories.sources.minari.reading import MinariReader
-from primorl.trajectories.sources.minari.writing import EpisodeWriter
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
 from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Dict, Discrete, MultiDiscrete, Space, Tuple, flatdim, flatten_space
 from gymnasium.wrappers import FlattenObservation
@@ -16,7 +17,7 @@ _SMALLEST_IMAGE = 8  # a smaller matrix of bytes is a board or a grid
 
 
 def needed(name: str, environment: str | None, why: str = "") -> str:
-    """The environment of the entry ``name``, whose source cannot do without one; ``why`` ends the refusal.
+    """Give the environment of the entry ``name``, whose source needs one; ``why`` ends the refusal.
 
     Raises:
         PipelineError: if the dataset names none.
@@ -27,14 +28,14 @@ def needed(name: str, environment: str | None, why: str = "") -> str:
 
 
 def declared(environment: str) -> tuple[Spaces, int | None]:
-    """The spaces and the step limit (None: no limit) that ``environment`` declares.
+    """Give the spaces and the step limit (None: no limit) that ``environment`` declares.
 
     Raises:
         PipelineError: if the environment cannot be built, or a space is not supported.
     """
     env = make(environment)
     try:
-        inner = env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+        inner = unflattened(env)
         if _image(inner) is not None:
             spaces_of(f"environment {environment!r}", inner, env.action_space)  # raises
         spaces = spaces_of(f"environment {environment!r}", env.observation_space, env.action_space)
@@ -44,8 +45,13 @@ def declared(environment: str) -> tuple[Spaces, int | None]:
         env.close()
 
 
+def unflattened(env: gymnasium.Env[Any, Any]) -> Space[Any]:
+    """Give the observation space of an environment before `make` flattened it."""
+    return env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
+
+
 def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Spaces:
-    """The bounds of an observation space, flattened, and of an action space.
+    """Give the bounds of an observation space, flattened, and of an action space.
 
     Raises:
         PipelineError: observations that do not flatten to numbers; actions that are neither discrete nor a
@@ -96,7 +102,7 @@ def _image(space: Space[Any]) -> Box | None:
 
 
 def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
-    """What each dimension of a space is called once Gymnasium has flattened it.
+    """Name each dimension of a space as Gymnasium flattens it.
 
     Entries of a Dict are called by their keys, those of a Tuple by their numbers; a category is ``name=2``.
     """

@@ -6,7 +6,6 @@ which row groups a cohort lies, so that nothing else of the part is read.
 
 import base64
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import lru_cache
@@ -36,7 +35,6 @@ class PartWriter:
     """Writes tables of whole units into ``folder`` as ``part-00000.parquet`` and so on.
 
     Every part carries the dataset's facts, which may be known only after the last row: parts stay open until `finish`.
-    Rows are encoded in a thread of the writer's own, one batch behind.
 
     Args:
         folder: an empty folder.
@@ -60,8 +58,6 @@ class PartWriter:
         self._units: list[list[npt.NDArray[np.int64]]] = []
         self._groups: list[list[int]] = []
         self._files = ExitStack()
-        self._encoder = ThreadPoolExecutor(1)
-        self._encoding: Future[None] | None = None
         self._rows_in_part = _ROWS_PER_PART
         self._waiting: list[pa.Table] = []
 
@@ -71,15 +67,13 @@ class PartWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._encoder.shutdown()
         self._files.close()
 
     def write(self, table: pa.Table) -> None:
         """Append a table of whole units."""
         self._waiting.append(table)
         if sum(table.num_rows for table in self._waiting) >= ROWS_PER_BATCH:
-            self._settle()
-            self._encoding = self._encoder.submit(self._encode, self._waiting)
+            self._encode(self._waiting)
             self._waiting = []
 
     def finish(self, info: DatasetInfo) -> None:
@@ -87,7 +81,6 @@ class PartWriter:
 
         A dataset without rows is one part without rows.
         """
-        self._settle()
         self._encode(self._waiting)
         if not self._parts:
             self._begin_part()
@@ -99,12 +92,6 @@ class PartWriter:
             lengths = np.concatenate([np.empty(0, np.int64), *units])
             index = b".".join(base64.b64encode(np.asarray(rows, "<i8").tobytes()) for rows in (lengths, groups))
             part.add_key_value_metadata(facts | {b"ARROW:schema": described, _INDEX_KEY: index})
-
-    def _settle(self) -> None:
-        """Wait for the batch before, and raise what it raised: a full disk."""
-        if self._encoding is not None:
-            self._encoding.result()
-            self._encoding = None
 
     def _encode(self, tables: list[pa.Table]) -> None:
         batch = pa.concat_tables(tables or [self._schema.empty_table()]).combine_chunks()

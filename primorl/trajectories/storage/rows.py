@@ -1,26 +1,42 @@
-"""One partition in memory as NumPy arrays, for what trains nothing. Loading this module needs no torch."""
+"""One partition in memory: arrays for the statistics of its rows, tensors for training.
 
-from collections.abc import Callable
+Loading this module needs no torch: it is imported when tensors are first asked for.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from primorl.trajectories.storage.loading import EVERY, Floats, UnitOrder, memory_for, not_finite
+from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.parquet import PartReader
 from primorl.trajectories.storage.schema import (
     BEHAVIOUR_PROBABILITY,
     DatasetInfo,
     action_vectors,
     numbers,
+    row_numbers,
+    run_starts,
     trajectory_starts,
     vectors,
+    whole,
 )
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Floats = npt.NDArray[np.float32]
 _Whole = npt.NDArray[np.int64]
+
+EVERY = slice(None)
+"""All units. Of several processes each holds some of them."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +62,7 @@ class PartitionArrays:
     probabilities: Floats | None
 
 
-class UnitRows:
+class UnitStore:
     """The units of one partition in memory, ragged: float32 rows one after the other, and the offset of each unit.
 
     U units, R transitions, observations of size S and actions of size A. Units are numbered 0 … U - 1 in the order of
@@ -125,6 +141,94 @@ class UnitRows:
         """Whether any transition ended in a terminal state; a truncation is no such end."""
         return bool((self.loaded.outcomes[:, 1] > 0).any())
 
+    @cached_property
+    def _tensors(self) -> dict[str, "Tensor"]:
+        """The arrays as tensors, which share their memory; and how many transitions each unit has."""
+        import torch
+
+        arrays = vars(self.loaded) | {"lengths": np.diff(self.loaded.unit_starts, append=self.size)}
+        return {name: torch.from_numpy(values) for name, values in arrays.items() if values is not None}
+
+    @property
+    def numbers(self) -> "Tensor":
+        """Which of the partition's units these are, int64 [U], ascending."""
+        return self._tensors["numbers"]
+
+    def lengths(self, units: "Tensor") -> "Tensor":
+        """Count the transitions of each unit: int64 [U] of unit numbers to int64 [U]."""
+        return self._tensors["lengths"][units]
+
+    def transitions(self, units: "Tensor", steps: "Tensor") -> tuple["Tensor", "Tensor"]:
+        """Gather the chosen transitions of each unit.
+
+        A step past a unit's end gives the unit's own last transition: padding, which the caller's mask drops, never
+        touches another unit's data.
+
+        Args:
+            units: int64 [U], unit numbers.
+            steps: int64 [U, M], from 0, within each unit.
+
+        Returns:
+            Inputs [U, M, S + A] and targets [U, M, S + 2], float32.
+        """
+        return self._gather(self._chosen(units, steps))
+
+    def begins(self, units: "Tensor", steps: "Tensor") -> "Tensor":
+        """Say whether the chosen transitions each begin a trajectory, bool [U, M]; see `transitions`."""
+        return self._begins[self._chosen(units, steps)]
+
+    def behaviour_probabilities(self, units: "Tensor", steps: "Tensor") -> "Tensor | None":
+        """Give the probability (density, for continuous actions) of each logged action, float32 [U, M].
+
+        See `transitions`. None: the log does not say.
+        """
+        if self.loaded.probabilities is None:
+            return None
+        return self._tensors["probabilities"][self._chosen(units, steps)]
+
+    def flat(self) -> tuple["Tensor", "Tensor"]:
+        """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
+        import torch
+
+        return self._gather(torch.arange(self.size))
+
+    def first_observations(self) -> "Tensor":
+        """Give the first observation of every trajectory, float32 [trajectories, S]."""
+        tensors = self._tensors
+        return tensors["rows"][:, : self.observation_size][tensors["places"][tensors["trajectory_starts"]]]
+
+    def terminated(self) -> "Tensor":
+        """Say whether each transition ended in a terminal state, bool [R]; a truncation is no such end."""
+        return self._tensors["outcomes"][:, 1] > 0
+
+    @cached_property
+    def _begins(self) -> "Tensor":
+        """Whether each transition begins a trajectory, bool [R]; made when first asked for: training never asks."""
+        import torch
+
+        begins = torch.zeros(self.size, dtype=torch.bool)
+        begins[self._tensors["trajectory_starts"]] = True
+        return begins
+
+    def _chosen(self, units: "Tensor", steps: "Tensor") -> "Tensor":
+        starts, lengths = self._tensors["unit_starts"], self._tensors["lengths"]
+        return starts[units, None] + steps.minimum(lengths[units, None] - 1)
+
+    def _gather(self, rows: "Tensor") -> tuple["Tensor", "Tensor"]:
+        import torch
+        from torch.nn.functional import embedding  # faster than an index
+
+        S, tensors = self.observation_size, self._tensors
+        places = tensors["places"][rows]
+        inputs, following = embedding(places, tensors["rows"]), embedding(places + 1, tensors["rows"])
+        targets = torch.empty(*rows.shape, S + 2)
+        torch.sub(following[..., :S], inputs[..., :S], out=targets[..., :S])
+        targets[..., S:] = embedding(rows, tensors["outcomes"])
+        return inputs, targets
+
+
+UnitRows = UnitStore
+
 
 class _Filling:
     """Transitions on their way into memory.
@@ -180,7 +284,7 @@ class _Filling:
         return known and all(bool(np.isfinite(each).all()) for each in found)
 
     def loaded(self, unit_starts: _Whole, unit_numbers: _Whole) -> PartitionArrays:
-        """All that came, as `UnitRows` holds it."""
+        """All that came, as `UnitStore` holds it."""
         return PartitionArrays(
             rows=self._rows[: self._filled],
             outcomes=self._outcomes,
@@ -190,3 +294,78 @@ class _Filling:
             numbers=unit_numbers,
             probabilities=self._probabilities,
         )
+
+
+class UnitOrder:
+    """Checks that units are ascending over all batches, and where each begins."""
+
+    def __init__(self) -> None:
+        self._starts: list[npt.NDArray[np.int64]] = []
+        self._rows = 0
+        self._last: pa.Array | None = None  # the id of the last unit so far, alone
+        self._ascending = True
+
+    def add(self, table: pa.Table) -> None:
+        """Take in the next rows."""
+        starts = run_starts(table["unit_id"])
+        names = whole(table["unit_id"]).take(row_numbers(starts))
+        if self._last is not None and len(names) > 0:
+            if names.slice(0, 1).equals(self._last):
+                starts, names = starts[1:], names.slice(1)
+            names = pa.concat_arrays([self._last, names])
+        if len(names) > 0:
+            earlier = names.slice(0, len(names) - 1)
+            self._ascending = self._ascending and not pc.any(pc.less_equal(names.slice(1), earlier)).as_py()
+            self._last = names.slice(len(names) - 1)
+        self._starts.append(starts + self._rows)
+        self._rows += table.num_rows
+
+    def check(self, lengths: npt.NDArray[np.int64], folder: Path) -> None:
+        """Call after the last batch. The index decides whose rows are whose, so it must fit the rows.
+
+        Args:
+            lengths: rows of each unit, as the index has them.
+            folder: of the partition, for errors.
+
+        Raises:
+            PipelineError: if units are out of order, or the index is another's.
+        """
+        starts = np.concatenate([np.empty(0, dtype=np.int64), *self._starts])
+        if not self._ascending or not np.array_equal(np.diff(starts, append=self._rows), lengths):
+            raise PipelineError(
+                f"{folder}: units are out of order or appear twice; run `dvc repro partition` to make it again"
+            )
+
+
+def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
+    """The most memory that one transition takes.
+
+    Args:
+        info: of the dataset.
+        episodes: whether it is held too which transitions begin a trajectory.
+    """
+    held = 2 * info.spaces.observation_size + info.spaces.action_size + 2
+    return 4 * (held + info.behaviour_probabilities + episodes)
+
+
+def not_finite(folder: Path) -> PipelineError:
+    """The error about numbers that are not finite."""
+    return PipelineError(
+        f"{folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the data again"
+    )
+
+
+@contextmanager
+def memory_for(folder: Path) -> Iterator[None]:
+    """Say what to change where memory runs out within the block.
+
+    Raises:
+        PipelineError: if it did. The size of private data is not said.
+    """
+    try:
+        yield
+    except MemoryError:  # Arrow's own error is one too
+        raise PipelineError(
+            f"{folder}: not enough memory for its rows; params.yaml: compute.data_mb: set a smaller number of "
+            "megabytes (rows beyond it are read from disk as they are needed), or free memory, and run the stage again"
+        ) from None

@@ -344,8 +344,8 @@ def trajectory_table(
 
 def transition_table(
     spaces: Spaces,
-    unit_ids: Sequence[str],
-    trajectory_ids: Sequence[str],
+    unit_ids: Sequence[str] | pa.Array,
+    trajectory_ids: Sequence[str] | pa.Array,
     lengths: npt.NDArray[np.int64],
     observation: Array,
     action: Array,
@@ -370,32 +370,29 @@ def transition_table(
         truncated: [R].
         behaviour_probability: of the actions, [R]; None: not known.
     """
-    trajectory = np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
+    trajectory = pa.array(np.repeat(np.arange(len(lengths), dtype=np.int32), lengths))
     first = np.cumsum(lengths) - lengths
+    columns = [
+        pa.array(unit_ids, pa.string()).take(trajectory),
+        pa.array(trajectory_ids, pa.string()).take(trajectory),
+        pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
+        _matrix(observation),
+        pa.array(action.astype(np.int32, copy=False)) if spaces.discrete_actions else _matrix(action),
+        pa.array(_float32(reward)),
+        _matrix(next_observation),
+        pa.array(terminated),
+        pa.array(truncated),
+    ]
+    if behaviour_probability is not None:
+        columns.append(pa.array(_float32(behaviour_probability)))
+    schema = arrow_schema(spaces, behaviour_probabilities=behaviour_probability is not None)
+    return pa.Table.from_arrays(columns, schema=schema)
 
-    def text(values: Sequence[str]) -> pa.Array:
-        return pa.array(values, pa.string()).take(pa.array(trajectory))
 
-    def matrix(values: Array) -> pa.Array:
-        return pa.FixedSizeListArray.from_arrays(pa.array(_float32(values).ravel()), values.shape[1])
-
-    return pa.Table.from_arrays(
-        [
-            text(unit_ids),
-            text(trajectory_ids),
-            pa.array((np.arange(len(trajectory)) - np.repeat(first, lengths)).astype(np.int32)),
-            matrix(observation),
-            pa.array(action.astype(np.int32)) if spaces.discrete_actions else matrix(action),
-            pa.array(_float32(reward)),
-            matrix(next_observation),
-            pa.array(terminated),
-            pa.array(truncated),
-            *([] if behaviour_probability is None else [pa.array(_float32(behaviour_probability))]),
-        ],
-        schema=arrow_schema(spaces, behaviour_probabilities=behaviour_probability is not None),
-    )
+def _matrix(values: Array) -> pa.Array:
+    return pa.FixedSizeListArray.from_arrays(pa.array(_float32(values).ravel()), values.shape[1])
 
 
 def _float32(values: Array) -> npt.NDArray[np.float32]:
     with np.errstate(over="ignore"):  # a number too large for float32 becomes infinite, and RowCheck refuses it
-        return values.astype(np.float32)
+        return values.astype(np.float32, copy=False)

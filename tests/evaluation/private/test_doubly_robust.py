@@ -1,27 +1,29 @@
-"""Doubly robust: a slow loop, the truth whatever the model says, its value where no weights are left, bounds."""
+"""Doubly robust: a slow loop, the truth whatever the model says, the behaviour's probabilities, bounds, intervals."""
 
 from dataclasses import replace
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
-from primorl.evaluation.private.doubly_robust import DoublyRobust
+from primorl.evaluation.private.doubly_robust import SPREAD, SUMS, BehaviourFit, Cloned, DoublyRobust
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.problem import Problem
+from primorl.evaluation.private.problem import BLOCK, Problem
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.queries import ONE
+from primorl.project.errors import PipelineError
 from tests.evaluation.private import tiny_mdp
 
 EXACT = 1e5  # a Gaussian mean at which noise is negligible
+FIT = BehaviourFit(sampling_probability=0.5, rounds=60, clipping_norm=1.0, learning_rate=0.2, budget_share=0.5)
 
 
 def estimator(**changed: object) -> DoublyRobust:
     """With a Q̂ that is wrong: the model pays 0.5 a step and nothing moves."""
     plain = DoublyRobust(
         largest_weight=1e4,
-        lookback=tiny_mdp.HORIZON,
         behaviour=None,
         model_features=8,
         rollouts=64,
@@ -30,10 +32,14 @@ def estimator(**changed: object) -> DoublyRobust:
     return replace(plain, **changed)  # type: ignore[arg-type]
 
 
+def unscaled(own: DoublyRobust, problem: Problem, numbers: Tensor) -> Tensor:
+    return problem.return_centre + own._half_range(problem) * numbers[:, 0]
+
+
 def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], episodes: Episodes, unit: int) -> float:
     """ψ of one unit by a loop over its rows, before it is scaled."""
     assert episodes.probability is not None
-    total, ratios = 0.0, [1.0]
+    total = 0.0
 
     def q(observation: Tensor, action: Tensor | None, step: int) -> float:
         taken = problem.actions(observation) if action is None else action
@@ -42,11 +48,10 @@ def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], 
     for row in range(int(episodes.own[unit].sum())):
         now, then, action = (part[unit, row] for part in (episodes.observation, episodes.following, episodes.action))
         if episodes.begins[unit, row]:
-            step, ratios = 0, []
+            step = 0
             total += q(now, None, 0)
         same = problem.actions(now).argmax() == action.argmax()
-        ratios.append(1 / float(episodes.probability[unit, row]) if same else 0.0)
-        weight = min(float(torch.tensor(ratios[-own.lookback :]).prod()), own.largest_weight)
+        weight = min(1 / float(episodes.probability[unit, row]), own.largest_weight) if same else 0.0
         ahead = 0.0 if episodes.terminated[unit, row] or step + 1 == tiny_mdp.HORIZON else q(then, None, step + 1)
         error = float(episodes.reward[unit, row]) + tiny_mdp.DISCOUNT * ahead - q(now, action, step)
         total += tiny_mdp.DISCOUNT**step * weight * error
@@ -54,62 +59,120 @@ def slow_number(own: DoublyRobust, problem: Problem, values: dict[str, Tensor], 
     return total / int(episodes.begins[unit].sum())
 
 
-@pytest.mark.parametrize(("lookback", "largest"), [(1, 2.0), (2, 1e4), (5, 3.0)])
-def test_contributions_are_those_of_a_slow_loop(lookback: int, largest: float) -> None:
-    own, problem, episodes = estimator(lookback=lookback, largest_weight=largest), *_small()
+@pytest.mark.parametrize("largest", [2.0, 1e4])
+def test_contributions_are_those_of_a_slow_loop(largest: float) -> None:
+    own = estimator(largest_weight=largest)
+    problem, episodes = tiny_mdp.problem(12), tiny_mdp.log(12).episodes()
     values = own.begin(problem)
     slow = [slow_number(own, problem, values, episodes, unit) for unit in range(episodes.units)]
-    vectors = own.vectors(problem, values, episodes)[:, 0]
-    found = torch.tensor([own.value(problem, vector[None])[0] for vector in vectors])
-    torch.testing.assert_close(found, torch.tensor(slow), rtol=1e-5, atol=1e-5)
+    found = unscaled(own, problem, own.numbers(problem, values, episodes))
+    torch.testing.assert_close(found, torch.tensor(slow, dtype=torch.float64), rtol=1e-5, atol=1e-5)
 
 
 def test_without_noise_the_value_is_the_truth_though_the_model_is_wrong() -> None:
-    source = tiny_mdp.log(6000)
-    problem = tiny_mdp.problem(source.units)
-    own = estimator()
+    """Of a single step: with more, the behaviour's states would have to be the policy's."""
+    source, own = tiny_mdp.log(6000), estimator()
+    problem = replace(tiny_mdp.problem(6000), horizon=1).with_return_bounds(None)
+    truth = float(tiny_mdp.REWARDS[torch.arange(3), tiny_mdp.POLICY].mean())
     plan = own.plan(problem, EXACT)
     state = run(own, problem, plan, source)
     (value,) = own.estimates(problem, plan, state)
     assert value.ci95 is not None
-    assert 0.01 < value.ci95[1] - value.ci95[0] < 0.2
-    assert abs(value.value - tiny_mdp.true_value()) < value.ci95[1] - value.ci95[0]  # four standard errors
-    first = own.action_values(
-        problem, state.values, problem.starts, tiny_mdp.act(problem.starts), torch.zeros(3).long()
-    )
-    assert abs(float(first.mean()) - tiny_mdp.true_value()) > value.ci95[1] - value.ci95[0]
+    width = value.ci95[1] - value.ci95[0]
+    assert 0.01 < width < 0.2
+    assert abs(value.value - truth) < width  # four standard errors
+    actions, steps = tiny_mdp.act(problem.starts), torch.zeros(3).long()
+    first = own.action_values(problem, state.values, problem.starts, actions, steps)
+    assert abs(float(first.mean()) - truth) > width
 
 
 def test_who_is_never_treated_like_the_policy_leaves_the_model_its_value() -> None:
-    problem, episodes = _small()
-    problem = replace(problem, policy=lambda observation: 1 - tiny_mdp.act(observation))
-    own = estimator()
-    values = own.begin(problem)
-    other = 1 - problem.actions(episodes.observation)
-    alone = replace(episodes, action=other)
-    first = own.action_values(
-        problem, values, episodes.observation, problem.actions(episodes.observation), episodes.step
-    )
+    own, episodes = estimator(), tiny_mdp.log(12).episodes()
+    problem = replace(tiny_mdp.problem(12), policy=lambda observation: 1 - tiny_mdp.act(observation))
+    values, chosen = own.begin(problem), problem.actions(episodes.observation)
+    first = own.action_values(problem, values, episodes.observation, chosen, episodes.step)
     expected = (first * episodes.begins).sum(1) / episodes.trajectories
-    found = torch.tensor([own.value(problem, vector)[0] for vector in own.vectors(problem, values, alone)])
-    torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
+    found = unscaled(own, problem, own.numbers(problem, values, replace(episodes, action=1 - chosen)))
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_whatever_a_unit_holds_its_contribution_is_bounded_and_the_others_stay() -> None:
-    own, problem = estimator(largest_weight=50.0, largest_correction=0.1), tiny_mdp.problem(20)
-    values = own.begin(problem)
-    sound, hostile = (own.vectors(problem, values, tiny_mdp.log(20, hostile=u).episodes()) for u in (None, 4))
-    assert hostile.isfinite().all()
-    assert (hostile.abs() <= 1).all()
+@pytest.mark.parametrize("behaviour", [None, FIT, Cloned()], ids=["logged", "fitted", "cloned"])
+def test_whatever_a_unit_holds_its_contribution_is_bounded_and_the_others_stay(
+    behaviour: BehaviourFit | Cloned | None,
+) -> None:
+    own = estimator(behaviour=behaviour, largest_weight=1.2, largest_correction=0.1)
+    problem = replace(tiny_mdp.problem(20), clone=tiny_mdp.clone)
+    plan, values = own.plan(problem, 1.0), own.begin(problem)
+    sound, hostile = (tiny_mdp.log(20, hostile=unit).episodes() for unit in (None, 4))
+    weights = own.weights(problem, values, hostile)
+    assert ((weights >= 0) & (weights <= 1.2)).all()
+    assert estimator(behaviour=behaviour).weights(problem, values, hostile).max() > 1.2, "the twin: not cut"
+    clip = L2Clip(0.01) if behaviour is FIT else plan.clip
+    assert isinstance(clip, L2Clip)
+    before, after = (clip.finish(own.contributions(problem, values, rows)) for rows in (sound, hostile))
     others = torch.arange(20) != 4
-    torch.testing.assert_close(sound[others], hostile[others], atol=1e-12, rtol=0)
-    plan = own.plan(problem, 1.0)
-    assert isinstance(plan.clip, L2Clip)
-    assert plan.clip.sensitivity == 1.0
-    released = {**values, "doubly_robust_sums": torch.tensor([0.3], dtype=torch.float64)}
+    torch.testing.assert_close(before[others], after[others], atol=1e-12, rtol=0)
+    assert float(after[4].norm()) <= clip.sensitivity
+    released = {**values, SUMS: torch.tensor([0.3], dtype=torch.float64)}
     alone = Episodes.read(tiny_mdp.log(20, hostile=4), torch.tensor([4]))
-    (query,) = plan.queries
-    assert 0 <= int(own.query_total(problem, query.what, released, alone)) <= query.sensitivity * ONE
+    for query in plan.queries:
+        assert abs(int(own.query_total(problem, query.what, released, alone))) <= query.sensitivity * ONE
+
+
+def test_the_behaviours_probabilities_are_logged_cloned_or_fitted() -> None:
+    """A clone costs nothing; a fit pays for itself. Twin: a clone that is wrong makes other weights."""
+    problem, logged = tiny_mdp.problem(50), tiny_mdp.log(50)
+    silent, cloned = replace(logged, probability=None).episodes(), estimator(behaviour=Cloned())
+    sizes: list[int] = []
+    known = replace(problem, clone=lambda rows: (sizes.append(len(rows)), tiny_mdp.clone(rows))[1])
+    expected = estimator().weights(problem, {}, logged.episodes())
+    torch.testing.assert_close(cloned.weights(known, {}, silent), expected)
+    assert set(sizes) == {BLOCK}, "a row's rounding would depend on who shares its batch"
+    wrong = replace(problem, clone=lambda rows: torch.full((len(rows), 2), 0.5, dtype=torch.float64))
+    assert not torch.allclose(cloned.weights(wrong, {}, silent), expected, atol=0.1)
+    assert (cloned.about, estimator().about) == (("model", "policy", "clone"), ("model", "policy"))
+    with pytest.raises(ValueError, match="no clone"):
+        cloned.weights(problem, {}, silent)
+    with pytest.raises(PipelineError, match="names no probabilities"):
+        estimator().weights(problem, {}, silent)
+    with pytest.raises(PipelineError, match="needs discrete actions"):
+        estimator().plan(replace(problem, discrete_actions=False), 1.0)
+    plan, paid = cloned.plan(known, 0.3), estimator(behaviour=FIT).plan(problem, 0.3)
+    shares = [plan.noise_multiplier, *(query.noise_multiplier for query in plan.queries)]
+    assert sum(z**-2 for z in shares) == pytest.approx(0.3**2), "squared Gaussian means add up"
+    assert sum(query.noise_multiplier**-2 for query in paid.queries) == pytest.approx(0.5 * 0.3**2)
+    spent, other = plan.spent(), paid.spent()
+    assert spent
+    assert other
+    assert other.epsilon_pld == pytest.approx(spent.epsilon_pld, rel=0.15)
+
+
+def test_the_fit_descends_the_cross_entropy_to_a_known_behaviour() -> None:
+    problem, episodes = tiny_mdp.problem(1500), tiny_mdp.log(1500).episodes()
+    values = FIT.begin(problem)
+    values["behaviour.weights"] = torch.randn(4, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    found = FIT.gradients(problem, values, episodes)
+    for unit in range(9):
+        own, rows = values["behaviour.weights"].clone().requires_grad_(), episodes.own[unit]
+        standard = problem.standardised(episodes.observation[unit, rows])
+        features = torch.cat((standard, torch.ones(len(standard), 1)), 1) / 2  # √(S + 1)
+        cross_entropy(features @ own, episodes.action[unit, rows].argmax(1)).backward()  # type: ignore[no-untyped-call]
+        assert own.grad is not None
+        torch.testing.assert_close(found[unit], own.grad.flatten())
+    values, iterates = FIT.begin(problem), []
+    for done in range(FIT.rounds):  # without noise, of all units
+        values = FIT.stepped(values, FIT.gradients(problem, values, episodes).mean(0).float(), done)
+        iterates.append(values["behaviour.weights"])
+    torch.testing.assert_close(values["behaviour.average"], torch.stack(iterates[FIT.rounds // 2 :]).mean(0))
+    assert episodes.probability is not None
+
+    def error(fitted: dict[str, Tensor]) -> Tensor:
+        chances = FIT.probabilities(problem, fitted, episodes.observation)
+        logged = chances.gather(-1, episodes.action.argmax(-1, keepdim=True))[..., 0]
+        return (logged - episodes.probability)[episodes.own].abs().max()
+
+    assert error(values) < 0.05
+    assert error(FIT.begin(problem)) > 0.1
 
 
 def test_the_interval_is_that_of_a_mean_of_many_units() -> None:
@@ -118,15 +181,10 @@ def test_the_interval_is_that_of_a_mean_of_many_units() -> None:
     plan = own.plan(problem, 0.5)
     middle, half = (problem.return_high + problem.return_low) / 2, problem.return_high * 20.5
     spread = torch.tensor([0.01], dtype=torch.float64)
-    state = EvaluationState({"doubly_robust_sums": torch.tensor([0.0])}, {"doubly_robust_spread": spread})
-    (value,) = own.estimates(problem, plan, state)
+    (value,) = own.estimates(problem, plan, EvaluationState({SUMS: torch.tensor([0.0])}, {SPREAD: spread}))
     noise = plan.noise_multiplier / 4000
     second = 0.01 + plan.queries[0].noise_multiplier / 4000
     expected = 1.96 * half * (second / 4000 + noise**2) ** 0.5
     assert value.value == pytest.approx(middle)
     assert value.ci95 is not None
     assert value.ci95[1] - middle == pytest.approx(min(expected, problem.return_high - middle), rel=1e-3)
-
-
-def _small() -> tuple[Problem, Episodes]:
-    return tiny_mdp.problem(12), tiny_mdp.log(12).episodes()

@@ -10,49 +10,15 @@ from torch import Tensor
 
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.estimator import EvaluationState, run
-from primorl.evaluation.private.model_check import ModelCheck, Verdict
+from primorl.evaluation.private.model_check import ModelCheck, _factor
 from primorl.evaluation.private.problem import Problem
-from tests.evaluation.private.query_units import Logged, Step, extreme, people, problem
+from tests.evaluation.private import tiny_mdp
 
-LENGTHS = [[3], [12, 1, 4], [1], [8, 8], [2, 1], [5, 6, 1, 2]]
-CHECK = ModelCheck(horizons=(1, 3, 5, 9), starts=3, cap=1.5, bins=4, histogram_share=0.2)
-
-
-def read(source: Logged) -> Episodes:
-    return Episodes.read(source, torch.arange(source.units))
+CHECK = ModelCheck(horizons=(1, 3, 4, 9), starts=3, cap=1.5)
 
 
-def slow_errors(asked: Problem, trajectory: list[Step], begin: int, h: int) -> list[float]:
-    """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
-    ensemble, size = asked.ensemble, asked.observation_size
-    low, high = asked.observation_low, asked.observation_high
-    scale, spread = asked.observation_scale, float(ensemble.normaliser.target_scale[-1])
-    start = state = trajectory[begin].observation.clamp(low, high)
-    for step in trajectory[begin : begin + h]:
-        mean, _, _ = ensemble.predict(state[None], step.action[None])
-        change = mean.mean(0)[0]
-        state = (state + change[:size]).clamp(low, high)
-    reward = min(max(step.reward, asked.reward_low), asked.reward_high)
-    said = min(max(float(change[size]), asked.reward_low), asked.reward_high)
-    seen = step.following.clamp(low, high)
-    gaps = (said - reward) / spread, (reward - float(ensemble.normaliser.target_mean[-1])) / spread
-    states = [float((((one - seen) / scale) ** 2).mean()) for one in (state, start)]
-    squares = [gaps[0] ** 2, gaps[1] ** 2, *states]
-    return [min(square, 1.5**2) for square in squares]
-
-
-def slow_unit(asked: Problem, unit: list[list[Step]], h: int, starts: int) -> list[float] | None:
-    """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
-    of_trajectories = []
-    for trajectory in unit:
-        length = len(trajectory)
-        begins = sorted({i * length // starts for i in range(starts)})
-        found = [slow_errors(asked, trajectory, b, h) for b in begins if b + h <= length]
-        if found:
-            of_trajectories.append([sum(column) / len(found) for column in zip(*found, strict=True)])
-    if not of_trajectories:
-        return None
-    return [sum(column) / len(of_trajectories) for column in zip(*of_trajectories, strict=True)]
+def asked(units: int) -> Problem:
+    return replace(tiny_mdp.problem(units), ensemble=tiny_mdp.ensemble(known=False))
 
 
 class Unbounded(ModelCheck):
@@ -62,97 +28,92 @@ class Unbounded(ModelCheck):
         return 3 * super().contributions(problem, values, episodes)
 
 
+def slow_errors(problem: Problem, rows: Episodes, unit: int, begin: int, h: int) -> list[float]:
+    """Squared errors after h steps from one start: reward and state, of the model and of the trivial prediction."""
+    normaliser, scale = problem.ensemble.normaliser, problem.observation_scale
+    start = state = rows.observation[unit, begin]
+    for row in range(begin, begin + h):
+        change = problem.ensemble.predict(state[None].float(), rows.action[unit, row][None].float())[0].mean(0)[0]
+        state = (state + change[:3]).clamp(0, 1)
+    last = begin + h - 1
+    reward, said = float(rows.reward[unit, last]), min(max(float(change[3]), 0.0), 1.0)
+    spread = float(normaliser.target_scale[-1])
+    gaps = (said - reward) / spread, (reward - float(normaliser.target_mean[-1])) / spread
+    states = [float((((one - rows.following[unit, last]) / scale) ** 2).mean()) for one in (state, start)]
+    return [min(square, 1.5**2) for square in (gaps[0] ** 2, gaps[1] ** 2, *states)]
+
+
+def slow_unit(problem: Problem, rows: Episodes, unit: int, h: int, starts: int) -> list[float] | None:
+    """Mean over the trajectories that have h steps of the mean over their evenly spaced starts."""
+    firsts = rows.begins[unit].nonzero().flatten().tolist()
+    ends, found = [*firsts[1:], int(rows.own[unit].sum())], []
+    for first, end in zip(firsts, ends, strict=True):
+        length = end - first
+        begins = sorted({i * length // starts for i in range(starts)})
+        own = [slow_errors(problem, rows, unit, first + b, h) for b in begins if b + h <= length]
+        if own:
+            found.append(torch.tensor(own).mean(0))
+    return torch.stack(found).mean(0).tolist() if found else None
+
+
 @pytest.mark.parametrize("starts", [1, 3, 50])
 def test_errors_equal_the_slow_ones(starts: int) -> None:
-    source, asked = people(LENGTHS), problem(6)
-    errors, has = replace(CHECK, starts=starts).errors(asked, read(source))
-    for u, unit in enumerate(source.people):
-        for i, h in enumerate((1, 3, 5)):  # 9 is beyond the declared horizon of 8
-            expected = slow_unit(asked, unit, h, starts)
-            assert bool(has[u, i]) == (expected is not None)
-            assert errors[u, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+    rows, problem = tiny_mdp.log(8).episodes(), asked(8)
+    errors, has = replace(CHECK, starts=starts).errors(problem, rows)
+    for unit in range(8):
+        for i, h in enumerate((1, 3, 4)):  # 9 is beyond the declared horizon
+            expected = slow_unit(problem, rows, unit, h, starts)
+            assert bool(has[unit, i]) == (expected is not None)
+            assert errors[unit, i].flatten().tolist() == pytest.approx(expected or [0.0] * 4, abs=1e-5)
+    assert not has.all()
+    with pytest.raises(ValueError, match="horizons"):
+        replace(CHECK, horizons=(9, 20)).plan(problem, 0.1)
 
 
-def test_a_unit_is_alone() -> None:
-    source, asked = people(LENGTHS), problem(6)
-    together = CHECK.contributions(asked, {}, read(source))
-    for u in range(6):
-        alone = CHECK.contributions(asked, {}, Episodes.read(source, torch.tensor([u])))
-        assert torch.allclose(alone[0], together[u], rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("kind", ["nan", "huge", "infinite"])
-def test_one_unit_moves_the_sum_by_its_own_contribution_only(kind: str) -> None:
-    source, asked = people(LENGTHS), problem(6)
-    broken = source.replaced(1, extreme(kind))
-    before, after = (CHECK.contributions(asked, {}, read(s)) for s in (source, broken))
-    others = [0, 2, 3, 4, 5]
-    assert torch.allclose(before[others], after[others], rtol=0, atol=1e-12)
-    assert bool(after.isfinite().all())
-    assert bool((after.norm(dim=1) <= 1 + 1e-12).all())
-    assert bool((Unbounded(**vars(CHECK)).contributions(asked, {}, read(broken)).norm(dim=1) > 1).any())
-
-
-def test_the_driver_clips_what_forgets_its_bound() -> None:
-    source, asked = people([[6]] * 10), problem(10)
-    careless = Unbounded(**vars(CHECK))
-    plan = replace(careless.plan(asked, 0.5), noise_multiplier=1e-9)
-    total = run(careless, asked, plan, source).values["released"] * 10
-    assert float(total.norm()) <= 10 * plan.clip.sensitivity
+def test_one_unit_moves_the_sum_by_its_own_contribution_only() -> None:
+    source, problem = tiny_mdp.log(6), asked(6)
+    before = CHECK.contributions(problem, {}, source.episodes())
+    for number in (math.nan, 3e38, math.inf):
+        broken = source.spoilt(1, number).episodes()
+        after = CHECK.contributions(problem, {}, broken)
+        for unit in (0, 2, 3, 4, 5):
+            alone = CHECK.contributions(problem, {}, Episodes.read(source, torch.tensor([unit])))[0]
+            assert torch.allclose(torch.stack((before[unit], after[unit])), alone, rtol=0, atol=1e-12)
+        assert bool(after.isfinite().all())
+        assert bool((after.norm(dim=1) <= 1 + 1e-12).all())
+        assert bool((Unbounded(**vars(CHECK)).contributions(problem, {}, broken).norm(dim=1) > 1).any())
 
 
 def test_estimates_without_noise_are_means_over_the_units_that_have_so_many_steps() -> None:
-    source, asked = people(LENGTHS * 20), problem(120)
-    errors, has = CHECK.errors(asked, read(source))
-    plan = replace(CHECK.plan(asked, 0.5), noise_multiplier=1e-7)
-    state = run(CHECK, asked, plan, source)
+    source, problem = tiny_mdp.log(120), asked(120)
+    errors, has = CHECK.errors(problem, source.episodes())
+    plan = replace(CHECK.plan(problem, 0.5), noise_multiplier=1e-7)
+    said = CHECK.estimates(problem, plan, run(CHECK, problem, plan, source))
     expected = (errors.sum(0) / has.sum(0)[:, None, None]).sqrt().flatten().tolist()
-    said = CHECK.estimates(asked, plan, state)
     assert [estimate.value for estimate in said] == pytest.approx(expected, abs=1e-4)
-    assert said[-1].what == "state error, 5 steps ahead, of no change"
-    shares = torch.zeros(4, dtype=torch.float64)
-    for error in errors[:, 0, 0, 0].sqrt().tolist():  # shared by the two bins whose middles it lies between
-        place = min(max(error / 1.5 * 4 - 0.5, 0.0), 3.0)
-        lower = min(int(place), 2)
-        shares[lower] += 1 - (place - lower)
-        shares[lower + 1] += place - lower
-    assert torch.allclose(state.values["histogram"][0, 0], shares / 120, atol=1e-4)
+    assert said[-1].what == "state error, 4 steps ahead, of no change"
 
 
-def test_a_rounding_error_moves_no_unit_to_another_bin() -> None:
-    """The twin: a hard histogram would move by 1 at an edge."""
-    edge = torch.tensor([0.75 - 1e-15, 0.75 + 1e-15], dtype=torch.float64)
-    shared = CHECK._shared_out(edge)
-    assert float((shared[0] - shared[1]).abs().max()) < 1e-12
-    hard = torch.nn.functional.one_hot((edge / 1.5 * 4).long(), 4)
-    assert int((hard[0] - hard[1]).abs().max()) == 1
-
-
-def test_no_horizon_within_the_declared_one_is_refused() -> None:
-    with pytest.raises(ValueError, match="horizons"):
-        replace(CHECK, horizons=(9, 20)).plan(problem(5), 0.1)
-
-
-def judged(model: float, trivial: float, noise: float) -> Verdict:
-    """The verdict on 3,000 units that all have these squared errors, for rewards; states are predicted well."""
-    check = ModelCheck(horizons=(1, 5), starts=1, cap=1.5, bins=4, histogram_share=0.1)
-    asked = problem(3000)
-    one, _ = check._factors((1, 5))
+@pytest.mark.parametrize(
+    ("model", "trivial", "noise", "believable", "rule"),
+    [
+        (0.1, 1.0, 1e-6, "yes", "surely below 0.5"),
+        (0.1, 1.0, 0.2, "doubtful", "of a trivial guess's, but noise hides whether it is below 0.5"),
+        (0.8, 1.0, 1e-6, "doubtful", "about 0.8 of a trivial guess's, not below 0.5"),
+        (1.1, 1.0, 1e-6, "no", "error of rewards is surely above"),
+        (2.0, 1.0, 1e-3, "no", "error of rewards is surely above"),
+        (0.0, 0.0, 0.5, "doubtful", "of a trivial guess's"),
+    ],
+)
+def test_the_verdict_is_sure_or_says_that_it_is_not(
+    model: float, trivial: float, noise: float, believable: str, rule: str
+) -> None:
+    """3,000 units that all have these squared errors, for rewards; states are predicted well."""
+    check, problem = ModelCheck(horizons=(1, 5), starts=1, cap=1.5), asked(3000)
     x = 2 * torch.tensor([[model, trivial], [0.01, 0.5]], dtype=torch.float64) / 1.5**2 - 1
     pairs = torch.stack((x, 1 - x**2), -1).expand(2, 2, 2, 2)
-    released = torch.cat((pairs.flatten(), torch.ones(1), torch.zeros(16))) * one
-    plan = replace(check.plan(asked, 0.1), noise_multiplier=noise * asked.units)
-    return check.verdict(asked, plan, EvaluationState(check.stepped(asked, {}, released, 0)))
-
-
-def test_the_verdict_is_sure_or_says_that_it_is_not() -> None:
-    assert judged(0.1, 1.0, 1e-6).believable == "yes"
-    assert judged(0.1, 1.0, 0.2).believable == "doubtful"
-    assert judged(0.8, 1.0, 1e-6).believable == "doubtful"
-    assert judged(0.1, 1.0, 0.2).rule.endswith("of a trivial guess's, but noise hides whether it is below 0.5")
-    assert judged(0.8, 1.0, 1e-6).rule.endswith("about 0.8 of a trivial guess's, not below 0.5")
-    assert judged(1.1, 1.0, 1e-6).believable == "no"
-    assert judged(2.0, 1.0, 1e-3).believable == "no"
-    assert judged(0.8, 1.0, 1e-6).figure == pytest.approx(0.8)
-    assert math.isfinite(judged(0.0, 0.0, 0.5).figure) or judged(0.0, 0.0, 0.5).believable == "doubtful"
-    assert "reward" in judged(2.0, 1.0, 1e-3).rule
+    released = torch.cat((pairs.flatten(), torch.ones(1))) * _factor((1, 5))
+    plan = replace(check.plan(problem, 0.1), noise_multiplier=noise * 3000)
+    found = check.verdict(problem, plan, EvaluationState(check.stepped(problem, {}, released, 0)))
+    assert found.believable == believable
+    assert rule in found.rule

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.evaluation.private.estimator import noise_of
-from primorl.evaluation.private.noisy_means import Released, one_release, pair
-from tests.evaluation.private.query_units import problem
+from primorl.evaluation.private.noisy_means import FirstStateValue, Released, one_release, pair
+from primorl.privacy.mechanism.queries import ONE
+from tests.evaluation.private.conftest import question
 
 
 def covered(share: float, noise: float, units: int, seed: int, *, hide_noise: bool = False) -> float:
@@ -40,9 +41,10 @@ def test_intervals_cover(share: float, noise: float, units: int) -> None:
     assert covered(share, noise, units, seed=1) >= 0.935
 
 
-def test_intervals_are_not_too_long() -> None:
+def test_intervals_are_not_too_long_and_hold_the_noise() -> None:
     assert covered(1.0, 0.02, 300, seed=2) <= 0.975
     assert covered(0.4, 1e-6, 300, seed=2) <= 0.965
+    assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9, "the twin: without the noise"
 
 
 def test_a_spread_that_noise_hides_is_not_taken_for_none() -> None:
@@ -55,10 +57,6 @@ def test_a_spread_that_noise_hides_is_not_taken_for_none() -> None:
     assert hits >= 0.935 * 400  # 89% if the estimated variance were taken as it comes
 
 
-def test_an_interval_without_the_noise_would_be_noticed() -> None:
-    assert covered(1.0, 0.05, 300, seed=3, hide_noise=True) < 0.9
-
-
 def test_an_unknown_share_says_nothing() -> None:
     found = Released(0.01, 0.0, 0.05, 0.02, 0.05).interval(1000)
     assert (found.low, found.high) == (-1, 1)
@@ -66,8 +64,29 @@ def test_an_unknown_share_says_nothing() -> None:
 
 
 def test_no_contribution_within_the_norm_is_changed() -> None:
-    plan = one_release(problem(10), 0.1)
+    plan = one_release(question(10, 1, 1), 0.1)
     vectors = torch.nn.functional.normalize(torch.randn(50, 7, dtype=torch.float64))
     assert torch.equal(plan.clip.finish(vectors.clone()), vectors)  # type: ignore[attr-defined]
     assert noise_of(plan) == pytest.approx(1 / (0.1 * 10), rel=1e-3)
     assert plan.spent() is not None
+
+
+@given(st.floats())
+def test_one_unit_moves_the_query_by_at_most_its_sensitivity(value: float) -> None:
+    query = FirstStateValue(-1.0, 3.0)
+    total = query.total(torch.tensor([value], dtype=torch.float64))
+    assert float(total.double().norm()) <= query.query(1.0).sensitivity * ONE
+
+
+@pytest.mark.parametrize(("spread", "wide"), [(0.0, False), (0.8, True)])
+def test_the_interval_of_a_query_holds_sampling_and_noise(spread: float, wide: bool) -> None:
+    generator, first = torch.Generator().manual_seed(0), FirstStateValue(-1.0, 3.0)
+    query, units, covered, widths = first.query(5.0), 400, 0, 0.0
+    for _ in range(200):
+        numbers = 1.0 + spread * torch.randn(units, generator=generator, dtype=torch.float64)
+        noise = query.standard_deviation * torch.randn(2, generator=generator, dtype=torch.float64)
+        low, high = first.mean((first.total(numbers).double() / ONE + noise) / units, query, units).ci95
+        covered += low <= 1.0 <= high
+        widths += (high - low) / 200
+    assert 180 <= covered <= 199
+    assert (widths > 1.1 * 2 * 1.96 * 2 * query.standard_deviation / units) == wide

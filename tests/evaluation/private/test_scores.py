@@ -2,96 +2,44 @@
 
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 
-from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
-from primorl.dynamics.normaliser import Normaliser
 from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
 from primorl.evaluation.private.scores import Candidates, CorrectedModel, CorrectedScorer
 from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.mechanism.selection import ROUNDING, Scores
 from tests.evaluation.conftest import random_policy
+from tests.evaluation.private import tiny_mdp
+from tests.evaluation.private.conftest import Log, model, payers
+from tests.evaluation.private.conftest import problem as paying
 
 SMALL = CorrectedModel(features=12, rollouts=6, bandwidth=0.4, largest_weight=2.0)
-UNITS, STEPS, HORIZON = 6, 9, 12
+UNITS, HORIZON = 6, 5
 
 
 def problem(discrete: bool) -> Problem:
-    """Two observations, and one action in a box or three discrete ones; the model is untrained."""
-    actions = 3 if discrete else 1
-    shape = Architecture(2, actions, 2, (8,), -10.0, 0.5, False)
-    low, high = (torch.zeros(3), torch.ones(3)) if discrete else (torch.tensor([-2.0]), torch.tensor([2.0]))
-    observation = torch.tensor([-3.0, -3.0]), torch.tensor([3.0, 3.0])
-    size = shape.inputs
-    normaliser = Normaliser(torch.zeros(size), torch.ones(size), torch.zeros(3), torch.ones(3))
-    return Problem(
-        units=UNITS,
-        unit="person",
-        delta=1e-3,
-        horizon=HORIZON,
-        discount=0.9,
-        observation_low=observation[0],
-        observation_high=observation[1],
-        observation_mean=torch.zeros(2),
-        observation_scale=torch.ones(2),
-        action_low=low,
-        action_high=high,
-        discrete_actions=discrete,
-        reward_low=-1.0,
-        reward_high=1.0,
-        return_low=-5.0,
-        return_high=5.0,
-        policy=lambda seen: seen[:, :1],
-        ensemble=GaussianEnsemble(
-            shape, shape.initial_weights(0), normaliser, Bounds(*observation, low, high, -1.0, 1.0, discrete)
-        ),
-        starts=torch.rand(20, 2) * 2 - 1,
-    )
+    if discrete:
+        return replace(tiny_mdp.problem(UNITS), ensemble=tiny_mdp.ensemble(known=False))
+    return paying(model([0.5, 0.9], [1.0, 1.0]), UNITS)
 
 
 def candidates(discrete: bool) -> Candidates:
-    drawn = random_policy(4, 2, 2.0)
     if not discrete:
+        drawn = random_policy(4, 1, 1.0)
         return Candidates.of([drawn.one(number) for number in range(4)])
     generator = torch.Generator().manual_seed(5)
-    layers = (*drawn.layers[:2], torch.randn(4, 3, 8, generator=generator), torch.zeros(4, 1, 3))
-    whole = DeterministicPolicy(layers, torch.zeros(2), torch.ones(2), torch.zeros(3), torch.ones(3), True)
+    layers = (torch.randn(4, 2, 3, generator=generator), torch.zeros(4, 1, 2))
+    whole = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), torch.zeros(2), torch.ones(2), True)
     return Candidates.of([whole.one(number) for number in range(4)])
 
 
-def episodes(discrete: bool, seed: int = 1) -> Episodes:
-    """Two trajectories a unit; the last unit has a few rows only."""
-    generator = torch.Generator().manual_seed(seed)
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    own = torch.ones(UNITS, STEPS, dtype=torch.bool)
-    own[-1, 4:] = False
-    begins = torch.zeros_like(own)
-    begins[:, 0], begins[:-1, 5] = True, True
-    step = torch.arange(STEPS).expand(UNITS, -1) - 5 * (torch.arange(STEPS) >= 5) * torch.tensor([1] * 5 + [0])[:, None]
-    action = 1.5 * normal(UNITS, STEPS, 1)
-    if discrete:
-        action = torch.nn.functional.one_hot(torch.randint(3, (UNITS, STEPS), generator=generator), 3).double()
-    return Episodes(
-        observation=normal(UNITS, STEPS, 2),
-        action=action,
-        reward=normal(UNITS, STEPS),
-        following=normal(UNITS, STEPS, 2),
-        terminated=normal(UNITS, STEPS) > 1.5,
-        step=step.where(own, 0),
-        begins=begins,
-        ends=torch.zeros_like(own),
-        own=own,
-        probability=0.2 + 0.8 * torch.rand(UNITS, STEPS, generator=generator) if discrete else None,
-    )
+def log(discrete: bool) -> Log:
+    """One to three trajectories a unit, some of them short."""
+    return tiny_mdp.log(UNITS) if discrete else payers(UNITS, 0.4, noise=1.0)
 
 
 def fitted(discrete: bool = False, score: CorrectedModel = SMALL) -> CorrectedScorer:
@@ -101,7 +49,7 @@ def fitted(discrete: bool = False, score: CorrectedModel = SMALL) -> CorrectedSc
 def one_by_one(scorer: CorrectedScorer, data: Episodes, unit: int, policy: int) -> float:
     """The docstring's ψ, row by row."""
     question, total = scorer.problem, 0.0
-    part = scorer.policies.parts[policy]
+    part, low, high = scorer.policies.parts[policy], question.reward_low, question.reward_high
 
     def value(state: Tensor, step: int) -> float:
         return float(scorer.values(state, torch.tensor(step))[policy])
@@ -116,98 +64,67 @@ def one_by_one(scorer: CorrectedScorer, data: Episodes, unit: int, policy: int) 
             assert data.probability is not None
             weight = float(wanted @ action) / float(data.probability[unit, row])
         else:
-            gap = float(wanted / 2 - action.clamp(-2, 2) / 2)
+            gap = float(wanted - action)
             weight = math.exp(-0.5 * (gap / 0.4) ** 2) / (0.4 * math.sqrt(math.pi / 2))
         mean = question.ensemble.predict(held, action.clamp(question.action_low, question.action_high)[None])[0]
         mean = mean[:, 0]
         goes_on = step + 1 < HORIZON
         expected = sum(
-            float(own[-1].clamp(-1, 1)) + 0.9 * goes_on * value(held[0] + own[:-1], step + 1) for own in mean
+            float(own[-1].clamp(low, high)) + 0.9 * goes_on * value(held[0] + own[:-1], step + 1) for own in mean
         ) / len(mean)
-        real = float(data.reward[unit, row].clamp(-1, 1))
+        real = float(data.reward[unit, row].clamp(low, high))
         real += 0.9 * (goes_on and not data.terminated[unit, row]) * value(data.following[unit, row], step + 1)
         total += 0.9**step * min(weight, 2.0) * (real - expected)
-    found = (total / int(data.begins[unit].sum()) + 5) / 10
-    return min(1.0, max(0.0, found))
+    mean_return, width = total / int(data.begins[unit].sum()), question.return_high - question.return_low
+    return min(1.0, max(0.0, (mean_return - question.return_low) / width))
 
 
 @pytest.mark.parametrize("discrete", [False, True])
 def test_it_is_the_obvious_loop(discrete: bool) -> None:
-    scorer, data = fitted(discrete), episodes(discrete)
+    scorer, data = fitted(discrete), log(discrete).episodes()
     found = scorer.scores(data)
     for unit in range(UNITS):
         for policy in range(4):
             assert float(found[unit, policy]) == pytest.approx(one_by_one(scorer, data, unit, policy), abs=1e-11)
 
 
-def changed(data: Episodes, unit: int, value: float) -> Episodes:
-    """Everything that one unit has is this number."""
-    parts = {name: getattr(data, name).clone() for name in ("observation", "action", "reward", "following")}
-    for part in parts.values():
-        part[unit] = value
-    return replace(data, **parts)
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -1e300, 1e300])
 def test_whatever_a_unit_holds_its_scores_are_bounded_and_the_others_stay(value: float) -> None:
     """So zeroing it out moves each sum by at most one; rounding of a batched product may differ in the last digit."""
-    scorer, data = fitted(), episodes(False)
-    before, after = scorer.scores(data), scorer.scores(changed(data, 2, value))
+    scorer, source = fitted(), log(False)
+    before, after = scorer.scores(source.episodes()), scorer.scores(source.spoilt(2, value).episodes())
     assert ((after >= 0) & (after <= 1)).all()
     others = torch.arange(UNITS) != 2
     torch.testing.assert_close(after[others], before[others], rtol=0, atol=float(ROUNDING))
     moved = Scores(4).total(after) - Scores(4).total(after[others])
     assert ((moved >= 0) & (moved <= 1 << 36)).all()
-
-
-def test_units_are_scored_alone_and_padding_counts_for_nothing() -> None:
-    scorer, data = fitted(), episodes(False)
-    together = scorer.scores(data)
-    short = Episodes(**{name: value if value is None else value[-1:, :4] for name, value in vars(data).items()})
-    torch.testing.assert_close(scorer.scores(short)[0], together[-1], rtol=0, atol=float(ROUNDING))
+    alone = scorer.scores(Episodes.read(source, torch.tensor([3])))
+    torch.testing.assert_close(alone[0], before[3], rtol=0, atol=float(ROUNDING))
 
 
 def test_without_weight_only_the_first_states_count() -> None:
-    scorer, data = fitted(score=replace(SMALL, largest_weight=0.0)), episodes(False)
+    scorer, data = fitted(score=replace(SMALL, largest_weight=0.0)), log(False).episodes()
     other = replace(data, reward=data.reward * 0, following=-data.following, action=-data.action)
     assert torch.equal(scorer.scores(data), scorer.scores(other))
     assert scorer.model_values().shape == (4,)
     assert not torch.equal(fitted().scores(data), fitted().scores(other))
 
 
-def test_the_value_is_that_of_the_model() -> None:
-    """With one reward whatever happens, a value is a geometric series, and no correction is left."""
-    question = problem(False)
-    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
-    normaliser = replace(
-        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.5]), target_scale=torch.full((3,), 1e-6)
-    )
-    question = replace(question, ensemble=replace(question.ensemble, weights=weights, normaliser=normaliser))
-    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
-    series = 0.5 * (1 - 0.9**HORIZON) / 0.1
-    assert scorer.model_values().tolist() == pytest.approx([series] * 4, rel=0.02)
+@pytest.mark.parametrize(("horizon", "value"), [(HORIZON, 0.5 * (1 - 0.9**HORIZON) / 0.1), (None, 5.0)])
+def test_the_value_is_that_of_the_model(horizon: int | None, value: float) -> None:
+    """With one reward whatever happens, a value is a geometric series."""
+    asked = paying(model([0.5, 0.5], [1.0, 1.0]), UNITS, horizon=horizon)
+    scorer = replace(SMALL, features=64, rollouts=32).fitted(asked, candidates(False))
+    assert scorer.model_values().tolist() == pytest.approx([value] * 4, rel=0.02)
 
 
-def test_policies_of_different_shapes_stand_side_by_side(tmp_path: Path) -> None:
-    one, wide = random_policy(1, 2, 2.0, seed=1), random_policy(1, 2, 2.0, seed=2)
+def test_policies_of_different_shapes_stand_side_by_side() -> None:
+    one, two = random_policy(1, 2, 2.0, seed=1), random_policy(1, 2, 2.0, seed=2)
+    first, bias, last, end = two.layers
     wide = replace(
-        wide, layers=tuple(torch.cat((part, part), 1) if part.shape[1] == 8 else part for part in wide.layers)
+        two, layers=(torch.cat((first, first), 1), torch.cat((bias, bias), 2), torch.cat((last, last), 2), end)
     )
-    wide = replace(wide, layers=(torch.cat([wide.layers[0]]), torch.cat([wide.layers[1]] * 2, 2), *wide.layers[2:]))
-    wide = replace(wide, layers=(*wide.layers[:2], torch.cat([wide.layers[2]] * 2, 2), wide.layers[3]))
     seen = torch.randn(2, 5, 2)
     both = Candidates.of([one, wide]).act(seen)
     torch.testing.assert_close(both[0].float(), one.act(seen[:1])[0])
     torch.testing.assert_close(both[1].float(), wide.act(seen[1:])[0])
-
-
-def test_without_a_horizon_the_value_counts_all_rewards() -> None:
-    question = problem(False)
-    weights = tuple(torch.zeros_like(part) for part in question.ensemble.weights)
-    normaliser = replace(
-        question.ensemble.normaliser, target_mean=torch.tensor([0.0, 0.0, 0.4]), target_scale=torch.full((3,), 1e-6)
-    )
-    ensemble = replace(question.ensemble, weights=weights, normaliser=normaliser)
-    question = replace(question, ensemble=ensemble, horizon=None)
-    scorer = replace(SMALL, features=64, rollouts=32).fitted(question, candidates(False))
-    assert scorer.model_values().tolist() == pytest.approx([4.0] * 4, rel=0.01)

@@ -46,8 +46,7 @@ def transition_loss(
     return (error * features) @ omega - 0.5 * (features @ omega).square()
 
 
-@pytest.mark.parametrize("hidden", [(6, 5), (4,), (3, 3, 3)])
-@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize(("hidden", "shared"), [((6, 5), True), ((4,), False), ((3, 3, 3), True)])
 def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], shared: bool) -> None:
     _GENERATOR.manual_seed(0)
     network, networks, units, length = ValueNetwork(4, hidden), 2, 2, 3
@@ -65,14 +64,9 @@ def test_gradients_and_losses_are_those_of_autograd(hidden: tuple[int, ...], sha
             expected = torch.stack(torch.autograd.grad(total, (own_theta, own_omega)))
             torch.testing.assert_close(gradients[u, n], expected, rtol=1e-10, atol=1e-12)
             torch.testing.assert_close(losses[n, u], torch.stack(each).detach(), rtol=1e-10, atol=1e-12)
-
-
-def test_values_take_inputs_of_any_shape() -> None:
-    _GENERATOR.manual_seed(1)
-    network = ValueNetwork(3, (5,))
-    theta, inputs = network.initial(2, _GENERATOR), _normal(1, 4, 3)
-    expected = torch.stack([torch.stack([plain(network, own, row) for row in inputs[0]]) for own in theta])
-    torch.testing.assert_close(network.values(theta, inputs), expected)
+    inputs = batch.inputs[:1]
+    expected = [[plain(network, own, row) for row in inputs[0].flatten(0, 1)] for own in theta]
+    torch.testing.assert_close(network.values(theta, inputs).flatten(1), torch.tensor(expected).double())
 
 
 def test_each_unit_depends_on_its_own_transitions_alone() -> None:

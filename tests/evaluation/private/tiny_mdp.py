@@ -1,7 +1,5 @@
 """A small MDP whose values are known, logs of it with known probabilities, and the question about a policy."""
 
-from dataclasses import dataclass, replace
-
 import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
@@ -9,8 +7,8 @@ from torch.nn.functional import one_hot
 from primorl.dynamics.architecture import Architecture
 from primorl.dynamics.ensemble import Bounds, GaussianEnsemble
 from primorl.dynamics.normaliser import Normaliser
-from primorl.evaluation.private.episodes import Episodes
 from primorl.evaluation.private.problem import Problem
+from tests.evaluation.private.conftest import Log, question
 
 STATES, ACTIONS, HORIZON, DISCOUNT = 3, 2, 5, 0.9
 _DRAWN = torch.Generator().manual_seed(4)
@@ -31,20 +29,13 @@ def clone(observation: Tensor) -> Tensor:
     return BEHAVIOUR[observation.nan_to_num(nan=0.0).argmax(-1)]
 
 
-def true_value() -> float:
-    """Of the policy, all first states being as likely: dynamic programming."""
-    value = torch.zeros(STATES + 1, dtype=torch.float64)
-    states = torch.arange(STATES)
-    for _ in range(HORIZON):
-        value[:STATES] = REWARDS[states, POLICY] + DISCOUNT * MOVES[states, POLICY] @ value
-    return float(value[:STATES].mean())
-
-
-def ensemble(reward: float = 0.5) -> GaussianEnsemble:
-    """A model in which nothing moves and every step pays the same."""
-    shape = Architecture(STATES, ACTIONS, 2, (4,), -41.0, -40.0)
-    weights = [torch.zeros_like(w) for w in shape.initial_weights(0)]
-    weights[-1][:, 0, STATES] = reward
+def ensemble(*, known: bool = True) -> GaussianEnsemble:
+    """A model in which nothing moves and every step pays 0.5; or a random one."""
+    shape = Architecture(STATES, ACTIONS, 2, (8,), -41.0, -40.0)
+    weights = list(shape.initial_weights(0))
+    if known:
+        weights = [torch.zeros_like(part) for part in weights]
+        weights[-1][:, 0, STATES] = 0.5
     zero, one = torch.zeros(STATES), torch.ones(STATES)
     bounds = Bounds(zero, one, torch.zeros(ACTIONS), torch.ones(ACTIONS), 0.0, 1.0, discrete_actions=True)
     inputs, outputs = STATES + ACTIONS, STATES + 1
@@ -53,62 +44,21 @@ def ensemble(reward: float = 0.5) -> GaussianEnsemble:
 
 
 def problem(units: int) -> Problem:
-    model = ensemble()
-    bounds = model.bounds
-    return Problem(
-        units=units,
-        unit="person",
-        delta=1e-6,
-        horizon=HORIZON,
-        discount=DISCOUNT,
-        observation_low=bounds.observation_low,
-        observation_high=bounds.observation_high,
-        observation_mean=torch.full((STATES,), 0.3),
-        observation_scale=torch.full((STATES,), 0.5),
-        action_low=bounds.action_low,
-        action_high=bounds.action_high,
-        discrete_actions=True,
-        reward_low=0.0,
-        reward_high=1.0,
-        return_low=0.0,
-        return_high=0.0,
-        policy=act,
-        ensemble=model,
-        starts=torch.eye(STATES),
-    ).with_return_bounds(None)
-
-
-@dataclass(frozen=True)
-class Log:
-    """Units of one or two trajectories. See `primorl.evaluation.private.episodes.EpisodeSource`."""
-
-    inputs: Tensor
-    targets: Tensor
-    first: Tensor
-    probability: Tensor | None
-    rows: Tensor
-
-    @property
-    def units(self) -> int:
-        return len(self.rows)
-
-    def lengths(self, units: Tensor) -> Tensor:
-        return self.rows[units]
-
-    def transitions(self, units: Tensor, steps: Tensor) -> tuple[Tensor, Tensor]:
-        return self.inputs[units[:, None], steps], self.targets[units[:, None], steps]
-
-    def begins(self, units: Tensor, steps: Tensor) -> Tensor:
-        return self.first[units[:, None], steps]
-
-    def behaviour_probabilities(self, units: Tensor, steps: Tensor) -> Tensor | None:
-        return None if self.probability is None else self.probability[units[:, None], steps]
-
-    def episodes(self) -> Episodes:
-        return Episodes.read(self, torch.arange(self.units))
-
-    def without_probabilities(self) -> "Log":
-        return replace(self, probability=None)
+    settings = {
+        "delta": 1e-6,
+        "horizon": HORIZON,
+        "discount": DISCOUNT,
+        "observation_low": torch.zeros(STATES),
+        "observation_mean": torch.full((STATES,), 0.3),
+        "observation_scale": torch.full((STATES,), 0.5),
+        "action_low": torch.zeros(ACTIONS),
+        "discrete_actions": True,
+        "reward_low": 0.0,
+        "policy": act,
+        "ensemble": ensemble(),
+        "starts": torch.eye(STATES),
+    }
+    return question(units, STATES, ACTIONS, **settings)
 
 
 def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
@@ -137,4 +87,4 @@ def log(units: int, seed: int = 0, *, hostile: int | None = None) -> Log:
         inputs[hostile, :, STATES:] = torch.tensor([float("-inf"), 1e300], dtype=torch.float64)  # what the policy does
         targets[hostile, 0], targets[hostile, 1:] = float("inf"), float("nan")
         probability[hostile] = torch.tensor([0.0, float("nan"), -1.0, 7.0, 1e-300]).repeat(2)
-    return Log(inputs, targets, first, probability, own.sum(1))
+    return Log(inputs, targets, first, own.sum(1), probability)

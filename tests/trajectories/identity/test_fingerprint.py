@@ -22,7 +22,6 @@ def keyed(*tables: pa.Table, secret: bytes = SECRET) -> str:
 
 
 def test_batches_do_not_matter_and_the_secret_does() -> None:
-    """The same rows must give the same ledger entry, however they were read; without the key, nothing to compare."""
     rows = table(episodes(6))
     assert keyed(rows) == keyed(rows.slice(0, 5), rows.slice(5, 1), rows.slice(6))
     assert keyed(rows) == keyed(pa.concat_tables([rows.slice(0, 5), rows.slice(5)]))
@@ -47,18 +46,15 @@ def test_any_changed_value_changes_it(column: str) -> None:
 
 
 def test_text_cannot_be_shifted_between_rows() -> None:
-    """Without separators, units 'ab', 'c' and 'a', 'bc' would look alike."""
     assert keyed(table(episodes(2), names=["ab", "c"])) != keyed(table(episodes(2), names=["a", "bc"]))
 
 
 def test_long_runs_of_an_id_and_single_rows_give_the_same() -> None:
-    """Runs of one id are hashed another way than ids that change with every row; both must be the same bytes."""
     rows = table([episode(30, seed) for seed in range(3)], names=["a", "bé", "c"])
     assert keyed(rows) == keyed(*(rows.slice(row, 1) for row in range(rows.num_rows)))
 
 
 def test_the_secret_is_made_once_and_kept_private(project: Path) -> None:
-    """Two stages at once must agree on one secret; only the owner may read it."""
     with ThreadPoolExecutor(8) as pool:
         made = set(pool.map(lambda _: project_secret(), range(16)))
     assert len(made) == 1
@@ -70,7 +66,6 @@ def test_the_secret_is_made_once_and_kept_private(project: Path) -> None:
 
 
 def test_experiments_in_copies_share_the_projects_secret(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queued experiment runs in a temporary copy; a secret of its own would split the ledger."""
     secret = project_secret()
     monkeypatch.setenv("DVC_ROOT", str(project / ".dvc/tmp/exps/one"))
     assert project_secret() == secret

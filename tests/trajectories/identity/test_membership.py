@@ -35,14 +35,12 @@ def test_ids_mean_the_same_within_one_entry_only_and_rows_everywhere() -> None:
 
 
 def test_ids_mean_the_same_in_all_entries_of_one_population() -> None:
-    """A copied entry with other columns has other rows and the same people."""
     base = digests(units(["a", "b"], [1, 2]), population="ward")
     assert len(base & digests(units(["a", "c"], [3, 4]), dataset="copy", population="ward")) == 1
     assert not base & digests(units(["a", "c"], [3, 4]), dataset="copy", population="another ward")
 
 
 def test_what_was_digested_before_populations_is_known_under_any_of_them() -> None:
-    """An upgrade that names a population must not make strangers of people who were charged."""
     before = digests(units(["a", "b"], [1, 2]))
     assert digests(units(["a", "b"], [1, 2]), population="d") == before, "nothing changes under the dataset's own name"
     assert len(before & digests(units(["a", "c"], [3, 4]), population="ward")) == 1
@@ -53,7 +51,6 @@ def test_another_secret_recognises_nobody() -> None:
 
 
 def test_a_changed_number_or_a_moved_row_is_other_rows() -> None:
-    """Rows are hashed with their order and every column; only the id stays known."""
     one = episode(5, 1)
     base = digests(table([one], units=["a"], names=["a"]))
     for change in ("rewards", "actions", "observations"):
@@ -63,7 +60,6 @@ def test_a_changed_number_or_a_moved_row_is_other_rows() -> None:
 
 
 def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
-    """Had another `unit` other digests, a spent budget would be fresh again for the very same rows."""
     content, names = [episode(3, 1), episode(4, 2), episode(5, 3)], ["t1", "t2", "t3"]
     persons = digests(table(content, units=["a", "a", "b"], names=names))
     assert len(persons) == 2 + 2 * 3
@@ -72,13 +68,3 @@ def test_people_are_known_whatever_the_unit_is_said_to_be() -> None:
     assert trajectories < persons
     renamed = digests(table(content[1:2], units=["z"], names=["z"]), dataset="other")
     assert len(renamed & persons) == 1
-
-
-def test_where_batches_begin_does_not_matter() -> None:
-    one = Membership(SECRET, "d")
-    one.update(table([episode(3, 1), episode(4, 2)], units=["a", "a"], names=["t1", "t2"]))
-    one.update(table([episode(5, 3)], units=["b"], names=["t3"]))
-    whole = table([episode(3, 1), episode(4, 2), episode(5, 3)], units=["a", "a", "b"], names=["t1", "t2", "t3"])
-    both = Membership(SECRET, "d")
-    both.update(whole)
-    assert one.to_bytes() == both.to_bytes()

@@ -7,13 +7,13 @@ import h5py
 import numpy as np
 import pyarrow as pa
 
-from primorl.config.datasets import D4rlDataset, checked
-from primorl.trajectories.storage.schema import Spaces, trajectory_table
+from primorl.config.datasets import D4rlDataset
+from primorl.trajectories.storage.schema import trajectory_table
+from tests.trajectories.builders import SPACES, dataset
 
 Columns = dict[str, np.ndarray[Any, Any]]
 LENGTHS = (4, 1, 3, 2, 5)
 TERMINATES = (True, True, False, True, False)
-PENDULUM = Spaces((-1.0, -1.0, -8.0), (1.0, 1.0, 8.0), (-2.0,), (2.0,))
 
 
 def columns(lengths: tuple[int, ...] = LENGTHS, terminates: tuple[bool, ...] = TERMINATES) -> Columns:
@@ -67,7 +67,7 @@ def expected(content: Columns, horizon: int | None = None) -> pa.Table:
             last = step == len(kept) - 1
             tables.append(
                 trajectory_table(
-                    PENDULUM,
+                    SPACES,
                     [f"{number:09d}"],
                     [f"{number:09d}"],
                     [np.stack([content["observations"][row], after[row]])],
@@ -95,24 +95,7 @@ def package(folder: Path, url: str) -> Path:
     return folder
 
 
-def entry(file: Path | None = None, name: str | None = None, **changes: Any) -> D4rlDataset:
+def entry(file: Path | None = None, name: str | None = None, remote: bool = False, **changes: Any) -> D4rlDataset:
     """A dataset."""
-    plain: dict[str, Any] = {
-        "source": "d4rl",
-        "environment": "Pendulum-v1",
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {},
-        "options": {
-            "file": None if file is None else str(file),
-            "name": name,
-            "remote": changes.pop("remote", False),
-        },
-        "bounds": {"observation": "space", "reward": "public"},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(D4rlDataset, plain | changes)
+    options = {"file": None if file is None else str(file), "name": name, "remote": remote}
+    return dataset(D4rlDataset, "d4rl", options, **changes)

@@ -1,6 +1,5 @@
 """Minari datasets with known content in all of Minari's formats, written by Minari itself."""
 
-import os
 import warnings
 from collections import OrderedDict
 from pathlib import Path
@@ -9,10 +8,12 @@ from typing import Any
 import gymnasium
 import minari
 import numpy as np
+import pytest
 from gymnasium.spaces import Box, Dict, Discrete, MultiBinary, MultiDiscrete, Space, Tuple
 from minari.data_collector import EpisodeBuffer
 
-from primorl.config.datasets import MinariDataset, checked
+from primorl.config.datasets import MinariDataset
+from tests.trajectories.builders import dataset
 
 FORMATS = ("hdf5", "arrow", "parquet")
 # Not in the order of the alphabet, and every kind of space that flattens.
@@ -92,50 +93,28 @@ def create(
     root: Path, dataset_id: str, content: list[EpisodeBuffer], data_format: str = "hdf5", **spaces: Space[Any]
 ) -> Path:
     """Have Minari write a dataset under ``root``; returns its ``data`` folder."""
-    before = os.environ.get("MINARI_DATASETS_PATH")
-    os.environ["MINARI_DATASETS_PATH"] = str(root)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Minari asks for authors and links
-            minari.create_dataset_from_buffers(
-                dataset_id,
-                content,
-                data_format=data_format,
-                **(spaces or {"observation_space": MIXED, "action_space": CHOICES}),
-            )
-    finally:
-        if before is None:
-            del os.environ["MINARI_DATASETS_PATH"]
-        else:
-            os.environ["MINARI_DATASETS_PATH"] = before
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
+        warnings.simplefilter("ignore")  # Minari asks for authors and links
+        patch.setenv("MINARI_DATASETS_PATH", str(root))
+        minari.create_dataset_from_buffers(
+            dataset_id,
+            content,
+            data_format=data_format,
+            **(spaces or {"observation_space": MIXED, "action_space": CHOICES}),
+        )
     return root / dataset_id / "data"
 
 
-def entry(*parts: str | dict[str, Any], root: Path | None = None, **changes: Any) -> MinariDataset:
-    """A dataset: parts are ids, or blocks of an id and a filter's ranges."""
-    plain: dict[str, Any] = {
-        "source": "minari",
-        "environment": None,
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {},
-        "options": {
-            "root": None if root is None else str(root),
-            "remote": changes.pop("remote", False),
-            "parts": [_part(part) for part in parts],
-        },
-        "bounds": {"observation": "public", "reward": "public"},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(MinariDataset, plain | changes)
-
-
-def _part(part: str | dict[str, Any]) -> dict[str, Any]:
-    if isinstance(part, str):
-        return {"id": part, "filter": None}
-    ranges = {name: part.get(name) for name in ("returns", "lengths", "episodes")}
-    return {"id": part["id"], "filter": ranges}
+def entry(
+    *parts: str | dict[str, Any], root: Path | None = None, remote: bool = False, **changes: Any
+) -> MinariDataset:
+    """A dataset without an environment: parts are ids, or an id and a filter's ranges in one dictionary."""
+    named = [
+        {"id": part, "filter": None}
+        if isinstance(part, str)
+        else {"id": part["id"], "filter": {name: part.get(name) for name in ("returns", "lengths", "episodes")}}
+        for part in parts
+    ]
+    options = {"root": None if root is None else str(root), "remote": remote, "parts": named}
+    plain = {"environment": None, "bounds": {"observation": "public", "reward": "public"}} | changes
+    return dataset(MinariDataset, "minari", options, **plain)

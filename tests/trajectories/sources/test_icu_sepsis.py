@@ -9,7 +9,7 @@ import pytest
 import scipy.stats
 import torch
 
-from primorl.config.datasets import IcuSepsisDataset, checked
+from primorl.config.datasets import IcuSepsisDataset
 from primorl.dynamics.termination import RULES
 from primorl.project.errors import PipelineError
 from primorl.simulators.environments import make
@@ -17,36 +17,16 @@ from primorl.simulators.icu_sepsis import DEATH, ENVIRONMENTS, SURVIVAL, tables
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.icu_sepsis import Patients, simulate, source
 from primorl.trajectories.storage.schema import vectors
+from tests.trajectories.builders import dataset
 
 pytest.importorskip("icu_sepsis")
-
-SUGGESTED: dict[str, Any] = {
-    "partition": {},
-    "privacy": {},
-    "dynamics": {},
-    "behaviour": {},
-    "policy": {},
-    "evaluation": {},
-}
 
 
 def entry(observation: str = "centres", environment: str | None = None, **changes: Any) -> IcuSepsisDataset:
     options = {"patients": 60, "expert_share": 0.5, "observation": observation, "seed": 0} | changes
-    content = {
-        "source": "icu-sepsis",
-        "environment": environment or ENVIRONMENTS[observation],  # type: ignore[index]
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {"duplicates": "allow"},
-        "options": options,
-        "bounds": {"observation": "space", "reward": [0.0, 1.0]},
-        "score": None,
-        "suggested": SUGGESTED,
-    }
-    return checked(IcuSepsisDataset, content)
+    named = environment or ENVIRONMENTS[observation]  # type: ignore[index]
+    ingestion = {"duplicates": "allow"}
+    return dataset(IcuSepsisDataset, "icu-sepsis", options, environment=named, ingestion=ingestion)
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +71,6 @@ def from_commonest(package: Any, patients: Patients) -> list[tuple[Any, Any]]:
 
 
 def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients) -> None:
-    """First states, successors and choices against the shipped tables; 42 tests, each at a thousandth of 1%."""
     firsts = patients.states[np.cumsum(patients.lengths + 1) - 1 - patients.lengths]
     assert suits(np.bincount(firsts, minlength=716), package.dynamics["d_0"]) > 1e-5
     for counted, probabilities in from_commonest(package, patients):
@@ -103,7 +82,6 @@ def test_patients_come_and_go_as_in_the_package(package: Any, patients: Patients
 
 
 def test_another_distribution_would_be_seen(package: Any, patients: Patients) -> None:
-    """The twin: successors a little flatter than the package's, and an expert who is heeded a little less."""
     rejected = 0
     for counted, probabilities in from_commonest(package, patients):
         flatter = np.where(probabilities > 0, probabilities**0.8, 0)
@@ -116,7 +94,6 @@ def test_another_distribution_would_be_seen(package: Any, patients: Patients) ->
 
 
 def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
-    """Every transition that is read back, put to the package: its reward, and whether it ends the episode."""
     mdp = simulate(tables(), 60, 0.5, seed=0)
     state, action, after = transitions(mdp)
     table = collected(entry())
@@ -133,7 +110,6 @@ def test_rewards_and_ends_are_the_packages(package: Any, project: Path) -> None:
 def test_the_probability_of_each_action_is_that_of_the_mixture(
     package: Any, project: Path, expert_share: float
 ) -> None:
-    """An importance weight of another policy is its probability over this one."""
     state, action, _ = transitions(simulate(tables(), 60, expert_share, seed=0))
     table = collected(entry(expert_share=expert_share, behaviour_probabilities=True))
     assert np.array_equal(table["action"].to_numpy(), action)
@@ -144,42 +120,9 @@ def test_the_probability_of_each_action_is_that_of_the_mixture(
     assert not np.allclose(found, behaviour[shifted, action], rtol=1e-2)
 
 
-def test_a_file_of_older_versions_makes_the_dataset_of_older_versions(project: Path) -> None:
-    """Else an upgrade would make another dataset, and charge its people again."""
-    assert "behaviour_probability" not in collected(entry()).column_names
-
-
-def test_importance_weights_average_to_one(patients: Patients) -> None:
-    """The mean over patients of uniform random choice over the recorded probability, at the first step."""
-    first = np.cumsum(patients.lengths) - patients.lengths
-    weights = (1 / 25) / patients.probabilities[first].astype(float)
-    assert abs(weights.mean() - 1) < 5 * weights.std() / np.sqrt(len(weights))
-
-
-def test_returns_are_those_of_the_packages_environment(package: Any, patients: Patients) -> None:
-    """400 patients treated at random, one by one, by the package: survival and length of stay agree."""
-    at_random = simulate(tables(), 20_000, 1e-9, seed=1)
-    rng = np.random.default_rng(0)
-    package.reset(seed=0)
-    lengths, survived = [], []
-    for _ in range(400):
-        package.reset()
-        steps, over = 0, False
-        while not over:
-            _, reward, over, _, _ = package.step(rng.integers(5, size=2))
-            steps += 1
-        lengths.append(steps)
-        survived.append(reward)
-    assert scipy.stats.ks_2samp(lengths, at_random.lengths).pvalue > 1e-4
-    ours = at_random.states[np.cumsum(at_random.lengths + 1) - 1] == SURVIVAL
-    assert scipy.stats.binomtest(int(sum(survived)), 400, ours.mean()).pvalue > 1e-4
-    assert 0.77 < ours.mean() < 0.79  # the package's README says 0.78 in 9.45 steps
-    assert 9.3 < at_random.lengths.mean() < 9.6
-
-
-def collected(dataset: IcuSepsisDataset) -> pa.Table:
-    made = source("icu", dataset)
-    folder = Path(dataset.options.observation)
+def collected(chosen: IcuSepsisDataset) -> pa.Table:
+    made = source("icu", chosen)
+    folder = Path(chosen.options.observation)
     folder.mkdir()
     made.collect(folder)
     reader = made.open(folder)
@@ -210,21 +153,19 @@ def test_what_is_read_passes_the_schema_and_the_rule_tells_the_ends(
     assert sum(over) == 60
 
 
-@pytest.mark.parametrize("observation", ["centres", "one_hot"])
-def test_the_environment_shows_what_the_data_shows(observation: str) -> None:
-    """A policy that was learned from the data must meet the same observations when it is judged."""
-    env = make(ENVIRONMENTS[observation])  # type: ignore[index]
-    mdp = tables()
+def test_the_environment_shows_what_the_data_shows() -> None:
+    env = make(ENVIRONMENTS["centres"])
+    observations = tables().observations["centres"]
     seen, _ = env.reset(seed=0)
     env.action_space.seed(0)
     ends = set()
     for _ in range(30):
         over = False
         while not over:
-            assert (mdp.observations[observation] == seen).all(axis=1).any()  # type: ignore[index]
+            assert (observations == seen).all(axis=1).any()
             seen, reward, over, truncated, _ = env.step(env.action_space.sample())
             assert not truncated
-        last = int((mdp.observations[observation] == seen).all(axis=1).argmax())  # type: ignore[index]
+        last = int((observations == seen).all(axis=1).argmax())
         assert last in (DEATH, SURVIVAL)
         assert reward == (last == SURVIVAL)
         ends.add(last)
@@ -232,25 +173,16 @@ def test_the_environment_shows_what_the_data_shows(observation: str) -> None:
     assert ends == {DEATH, SURVIVAL}
 
 
-def test_the_seed_repeats_the_patients() -> None:
-    first, again, other = (simulate(tables(), 50, 0.5, seed) for seed in (0, 0, 1))
-    assert np.array_equal(first.states, again.states)
-    assert not np.array_equal(first.lengths, other.lengths)
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "other"])
-def test_damaged_files_are_one_clear_error(project: Path, damage: str) -> None:
+def test_damaged_files_are_one_clear_error(project: Path) -> None:
     made = source("icu", entry())
     made.collect(project)
     file = project / "patients.npz"
-    if damage == "missing":
-        file.unlink()
-    elif damage == "truncated":
-        file.write_bytes(file.read_bytes()[:-300])
-    else:
-        np.savez(file, states=np.zeros(3, np.int16), actions=np.zeros(3, np.int8), lengths=np.ones(2, np.int32))
-    with pytest.raises(PipelineError, match=r"patients\.npz: missing, truncated or corrupt; run `dvc repro collect`"):
-        list(made.open(project).tables())
+    good = file.read_bytes()
+    np.savez(file, states=np.zeros(3, np.int16), actions=np.zeros(3, np.int8), lengths=np.ones(2, np.int32))
+    for damaged in (file.read_bytes(), good[:-300], None):
+        file.unlink() if damaged is None else file.write_bytes(damaged)
+        with pytest.raises(PipelineError, match=r"patients\.npz: missing, truncated or corrupt; run `dvc repro coll"):
+            list(made.open(project).tables())
 
 
 def test_an_environment_with_other_observations_is_refused() -> None:

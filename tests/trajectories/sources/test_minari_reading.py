@@ -14,74 +14,66 @@ from primorl.trajectories.sources.minari.reading import MinariReader
 from tests.trajectories.builders import SPACES, episodes, write_raw
 
 
-def replaced(name: str, values: Any) -> Callable[[h5py.File], None]:
-    def change(file: h5py.File) -> None:
-        del file[f"episode_2/{name}"]
-        if values is not None:
-            file[f"episode_2/{name}"] = values
-
-    return change
-
-
-def nested(file: h5py.File) -> None:
-    del file["episode_2/observations"]
-    file["episode_2/observations/position"] = np.zeros((8, 3))
-
-
-def missing(file: h5py.File) -> None:
-    del file["episode_2"]
-    file.create_group("episode_9")
-
-
-def fewer(file: h5py.File) -> None:
-    del file["episode_3"]
-
-
-def empty(file: h5py.File) -> None:
+def without_steps(file: h5py.File) -> None:
     for name, shape in {"observations": (1, 3), "actions": (0, 1), "rewards": (0,)}.items():
-        replaced(name, np.zeros(shape))(file)
+        exchange(file, name, np.zeros(shape))
     for name in ("terminations", "truncations"):
-        replaced(name, np.zeros(0, dtype=bool))(file)
+        exchange(file, name, np.zeros(0, dtype=bool))
+
+
+def exchange(file: h5py.File, name: str, values: Any) -> None:
+    del file[f"episode_2/{name}"]
+    file[f"episode_2/{name}"] = values
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("name", "values", "message"),
     [
-        (
-            replaced("observations", np.zeros((8, 4))),
-            "observations: found shape (4,) a step, declared is (3,)",
-        ),
-        (replaced("observations", np.zeros(8)), "observations: found shape () a step"),
-        (replaced("observations", np.zeros((8, 3), dtype=int)), "observations: found type int64; allowed: floating"),
-        (
-            replaced("observations", np.zeros((7, 3))),
-            "observations: wrong number of rows; allowed: one more than rewards",
-        ),
-        (replaced("actions", np.zeros((7, 2))), "actions: found shape (2,) a step, declared is (1,)"),
-        (replaced("actions", np.zeros((6, 1))), "actions: wrong number of rows; allowed: as many as rewards"),
-        (replaced("rewards", np.zeros((7, 2))), "rewards: found an array of 2 axes"),
-        (replaced("rewards", np.array([b"x"] * 7)), "rewards: found type |S1; allowed: real numbers"),
-        (replaced("truncations", np.zeros(7)), "truncations: found type float64; allowed: booleans"),
-        (replaced("terminations", np.zeros(3, dtype=bool)), "terminations: wrong number of rows"),
-        (replaced("truncations", None), "an array is missing, nested or corrupt"),
-        (missing, "an array is missing, nested or corrupt"),
-        (nested, "an array is missing, nested or corrupt"),
-        (empty, "found no steps; allowed is at least one"),
-        (fewer, "its number of episodes is not the one in metadata.json"),
+        ("observations", np.zeros((8, 4)), "observations: found shape (4,) a step, declared is (3,)"),
+        ("observations", np.zeros((8, 3), dtype=int), "observations: found type int64; allowed: floating"),
+        ("observations", np.zeros((7, 3)), "observations: wrong number of rows; allowed: one more than rewards"),
+        ("actions", np.zeros((7, 2)), "actions: found shape (2,) a step, declared is (1,)"),
+        ("actions", np.zeros((6, 1)), "actions: wrong number of rows; allowed: as many as rewards"),
+        ("rewards", np.zeros((7, 2)), "rewards: found an array of 2 axes"),
+        ("rewards", np.array([b"x"] * 7), "rewards: found type |S1; allowed: real numbers"),
+        ("truncations", np.zeros(7), "truncations: found type float64; allowed: booleans"),
+        ("terminations", np.zeros(3, dtype=bool), "terminations: wrong number of rows"),
     ],
 )
-def test_unfit_episodes_are_named(tmp_path: Path, change: Callable[[h5py.File], None], message: str) -> None:
-    """Someone with thousands of episodes has to find the one that is wrong."""
+def test_unfit_episodes_are_named(tmp_path: Path, name: str, values: Any, message: str) -> None:
     path = write_raw(tmp_path, episodes(4))  # episode 2 has 7 steps
     with h5py.File(path, "a") as file:
-        assert len(file["episode_2/rewards"]) == 7
-        change(file)
+        exchange(file, name, values)
     with pytest.raises(PipelineError) as wrong:
         list(MinariReader(tmp_path, SPACES).tables())
-    text = str(wrong.value)
-    assert message in text
-    assert text.startswith(f"{path}: " if change is fewer else f"{path}: episode 2")
-    assert "\n" not in text
+    assert str(wrong.value).startswith(f"{path}: episode 2: {message}")
+    assert "\n" not in str(wrong.value)
+
+
+def test_missing_and_empty_episodes_are_named(tmp_path: Path) -> None:
+    damages: list[tuple[Callable[[h5py.File], Any], str]] = [
+        (lambda file: file["episode_2"].pop("truncations"), ": episode 2: a file or array is missing, nested or corr"),
+        (lambda file: file.move("episode_2", "episode_9"), ": episode 2: a file or array is missing, nested or corru"),
+        (without_steps, ": episode 2: found no steps; allowed is at least one"),
+        (lambda file: file.pop("episode_3"), ": its number of episodes is not the one in metadata.json"),
+    ]
+    for number, (damage, message) in enumerate(damages):
+        path = write_raw(tmp_path / str(number), episodes(4))
+        with h5py.File(path, "a") as file:
+            damage(file)
+        with pytest.raises(PipelineError) as wrong:
+            list(MinariReader(tmp_path / str(number), SPACES).tables())
+        assert str(wrong.value).startswith(f"{path}{message}")
+
+
+def test_one_number_a_step_may_have_an_axis_or_none(tmp_path: Path) -> None:
+    path = write_raw(tmp_path, episodes(3))
+    (before,) = MinariReader(tmp_path, SPACES).tables()
+    with h5py.File(path, "a") as file:
+        for name, change in (("actions", lambda values: values[:, 0]), ("rewards", lambda values: values[:, None])):
+            exchange(file, name, change(file[f"episode_2/{name}"][()]))
+    (after,) = MinariReader(tmp_path, SPACES).tables()
+    assert after.equals(before)
 
 
 def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
@@ -132,14 +124,6 @@ def test_unfit_datasets_are_refused_before_a_row_is_read(tmp_path: Path, change:
     with pytest.raises(PipelineError) as wrong:
         MinariReader(tmp_path, SPACES)
     assert message in str(wrong.value)
-
-
-def test_a_dataset_without_stored_spaces_takes_its_environments(tmp_path: Path) -> None:
-    """Minari writes the spaces only where they differ from the environment's, in its older versions."""
-    path = write_raw(tmp_path, episodes(1)).with_name("metadata.json")
-    metadata = json.loads(path.read_text())
-    path.write_text(json.dumps({key: value for key, value in metadata.items() if not key.endswith("_space")}))
-    assert sum(table.num_rows for table in MinariReader(tmp_path, SPACES).tables()) == 1
 
 
 def test_no_dataset_or_two_are_refused(tmp_path: Path) -> None:

@@ -56,7 +56,6 @@ def collect(dataset_id: str, root: Path) -> None:
 def test_a_dataset_that_is_not_here_is_fetched_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """It lands where Minari itself would look for it; other datasets of its namespace are left alone."""
     written = create(tmp_path / "there", "hop/medium-v0", [box_episode(3, 0)], **box_spaces()).parent
     files = {f"medium-v0/{name}": body for name, body in snapshot(written).items()}
     answers = hub("farama-minari/hop", files | {"expert-v0/data/metadata.json": b"{}", "README.md": b"x"})
@@ -80,7 +79,6 @@ def test_unknown_names_are_told_at_once(root: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_without_network_the_error_comes_quickly(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Minari's own download tries again for 24 seconds, then raises an error of its HTTP library."""
     with serving({}) as address:
         pass
     point(monkeypatch, address)

@@ -4,35 +4,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from primorl.config.datasets import PropofolDataset, checked
-from primorl.project.errors import PipelineError
+from primorl.config.datasets import PropofolDataset
 from primorl.simulators.environments import make
 from primorl.trajectories.checks import RowCheck
 from primorl.trajectories.sources.propofol import anaesthetise, source
 from primorl.trajectories.storage.schema import vectors
+from tests.trajectories.builders import dataset
 
 pytest.importorskip("anesthesim")
 
 ENVIRONMENT = "anesthesim:anesthesim/PropofolControl-v0"
 
 
-def entry(environment: str = ENVIRONMENT, **changes: Any) -> PropofolDataset:
+def entry(**changes: Any) -> PropofolDataset:
     options = {"patients": 12, "base": [0.0, 200.0], "gain": [0.0, 8.0], "noise": [0.0, 60.0], "seed": 0} | changes
-    content = {
-        "source": "propofol",
-        "environment": environment,
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": 200,
-        "termination": "learned",
-        "ingestion": {},
-        "options": options,
-        "bounds": {"observation": "space", "reward": [-2.01, 1.0]},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(PropofolDataset, content)
+    return dataset(PropofolDataset, "propofol", options, environment=ENVIRONMENT, horizon=200)
 
 
 def test_every_patient_is_read_back_whole(project: Path) -> None:
@@ -50,7 +36,6 @@ def test_every_patient_is_read_back_whole(project: Path) -> None:
 
 
 def test_each_patient_has_a_body_and_a_controller_of_its_own() -> None:
-    """Without exploration the rate is base + gain · (BIS - 50): two unknowns, found again from a patient's record."""
     env = make(ENVIRONMENT)
     options = entry(noise=[0.0, 1e-9], base=[40.0, 120.0], gain=[0.5, 2.0]).options
     found, bodies = [], []
@@ -69,7 +54,6 @@ def test_each_patient_has_a_body_and_a_controller_of_its_own() -> None:
 
 
 def test_a_patient_put_too_deep_ends_early() -> None:
-    """An end is recorded as terminated, and only an end by the clock as truncated."""
     env = make(ENVIRONMENT)
     deep = entry(base=[199.0, 200.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options
     light = entry(base=[60.0, 80.0], gain=[0.0, 1e-9], noise=[0.0, 1e-9]).options
@@ -79,15 +63,3 @@ def test_a_patient_put_too_deep_ends_early() -> None:
         for episode in episodes:
             assert episode.terminated == (len(episode.rewards) < 200)
             assert episode.truncated == (len(episode.rewards) == 200)
-
-
-def test_the_seed_repeats_the_patients() -> None:
-    env = make(ENVIRONMENT)
-    first, again, other = (anaesthetise(env, entry().options, np.random.SeedSequence(seed)) for seed in (0, 0, 1))
-    assert np.array_equal(first.observations, again.observations)
-    assert not np.array_equal(first.actions, other.actions)
-
-
-def test_another_environment_is_refused() -> None:
-    with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found Pendulum-v1; allowed is anesthesim:"):
-        source("x", entry("Pendulum-v1"))

@@ -1,80 +1,264 @@
+import re
+import sys
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import minari
+import numpy as np
 import pytest
+from gymnasium.spaces import Box, Discrete
+from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
 
-from primorl.config.datasets import ReplayDataset, checked
+from primorl.config.datasets import ReplayDataset, ReplayOptions, checked
 from primorl.project.errors import PipelineError
 from primorl.trajectories.checks import RowCheck
-from primorl.trajectories.sources import source_of
+from primorl.trajectories.sources import replay, source_of
+from primorl.trajectories.sources.minari.writing import Episode
+from primorl.trajectories.sources.replay import RecordingEnvs, record_training
+from tests.trajectories.builders import dataset, snapshot
 
 
-def entry(environment: str | None, **changes: Any) -> ReplayDataset:
-    options = {
-        "backend": "gymnasium",
+def options(**changes: Any) -> ReplayOptions:
+    small = {
         "algorithm": "ddpg",
-        "episodes": 3,
+        "episodes": 5,
         "runs": 1,
         "num_envs": 3,
         "gradient_steps": 1,
-        "learning_starts": 10**6,
+        "learning_starts": 450,
         "hidden": [8],
         "learning_rate": 0.001,
         "action_noise": 0.2,
         "seed": 0,
     }
-    content = {
-        "source": "replay",
-        "environment": environment,
-        "unit": "trajectory",
-        "population": "tests",
-        "trajectories_per_person": None,
-        "horizon": None,
-        "termination": "learned",
-        "ingestion": {},
-        "options": options | changes,
-        "bounds": {"observation": "public", "reward": "public"},
-        "score": None,
-        "suggested": {"partition": {}, "privacy": {}, "dynamics": {}, "behaviour": {}, "policy": {}, "evaluation": {}},
-    }
-    return checked(ReplayDataset, content)
+    return checked(ReplayOptions, small | changes)
+
+
+def entry(environment: str | None, **changes: Any) -> ReplayDataset:
+    return dataset(ReplayDataset, "replay", vars(options(**changes)), environment=environment)
+
+
+def recorded(folder: str) -> list[minari.EpisodeData]:
+    return list(minari.MinariDataset(f"{folder}/x-v0/data").iterate_episodes())
+
+
+@pytest.mark.parametrize("algorithm", ["ddpg", "td3", "sac"])
+def test_every_recorded_transition_obeys_the_pendulum(project: Path, algorithm: str) -> None:
+    record_training("Pendulum-v1", options(algorithm=algorithm), Path("raw"), "x-v0")
+    episodes = recorded("raw")
+    assert len(episodes) == 5
+    assert minari.MinariDataset("raw/x-v0/data").spec.env_spec.id == "Pendulum-v1"
+    starts = []
+    for episode in episodes:
+        assert len(episode.rewards) == 200
+        assert episode.truncations.tolist() == [False] * 199 + [True]
+        assert not episode.terminations.any()
+        cosine, sine, velocity = episode.observations.astype(float).T
+        force = episode.actions[:, 0].astype(float)
+        assert (np.abs(force) <= 2).all()
+        angle = np.arctan2(sine, cosine)
+        after = np.clip(velocity[:-1] + (15 * sine[:-1] + 3 * force) * 0.05, -8, 8)
+        assert np.allclose(velocity[1:], after, atol=1e-5)
+        moved = angle[:-1] + after * 0.05
+        assert np.allclose(cosine[1:], np.cos(moved), atol=1e-5)
+        assert np.allclose(sine[1:], np.sin(moved), atol=1e-5)
+        cost = angle[:-1] ** 2 + 0.1 * velocity[:-1] ** 2 + 0.001 * force**2
+        near_pi = np.abs(angle[:-1]) > np.pi - 1e-3  # float32 may have turned +pi into -pi: the same cost
+        assert np.allclose(episode.rewards[~near_pi], -cost[~near_pi], atol=1e-4)
+        assert abs(velocity[0]) <= 1  # a reset draws it from [-1, 1]
+        starts.append(tuple(episode.observations[0]))
+    assert len(set(starts)) == 5
+
+
+def test_the_seed_repeats_the_data_and_runs_have_seeds_of_their_own(project: Path) -> None:
+    record_training("Pendulum-v1", options(runs=2, num_envs=2), Path("together"), "x-v0")
+    together = recorded("together")
+    assert [episode.id for episode in together] == list(range(5))
+    alone = []
+    for run, episodes in enumerate((3, 2)):
+        record_training("Pendulum-v1", options(num_envs=2, episodes=episodes, seed=2 * run), Path(f"{run}"), "x-v0")
+        alone += recorded(f"{run}")
+    for one, other in zip(together, alone, strict=True):
+        assert np.array_equal(one.observations, other.observations)
+        assert np.array_equal(one.actions, other.actions)
+    assert len({tuple(episode.observations[0]) for episode in together}) == 5
+    whole = minari.MinariDataset("together/x-v0/data")
+    assert (whole.total_episodes, whole.total_steps) == (5, 1000)
+
+
+def test_discrete_actions_are_learned_by_dqn_and_read_back(project: Path) -> None:
+    chosen = entry("CartPole-v1", algorithm="dqn", episodes=30, learning_starts=100)
+    source = source_of("some.name", chosen)
+    source.collect(project)
+    kept = minari.MinariDataset(project / "some-name-v0" / "data")  # Minari's ids have no dots
+    assert kept.total_episodes == 30
+    episodes = list(kept.iterate_episodes())
+    assert len({len(episode.rewards) for episode in episodes}) > 5
+    for episode in episodes:
+        assert set(episode.actions.tolist()) <= {0, 1}
+        assert episode.actions.shape == episode.rewards.shape
+        assert episode.terminations[-1]
+        last = episode.observations[-1]
+        assert abs(last[2]) > 0.2094 or abs(last[0]) > 2.4
+    reader = source.open(project)
+    check = RowCheck(reader.spaces, reader.path)
+    tables = list(reader.tables())
+    for table in tables:
+        check(table)
+    assert sum(table.num_rows for table in tables) == kept.total_steps
+    assert (reader.spaces.observation_size, reader.spaces.action_size, reader.horizon) == (4, 2, 500)
+    assert reader.spaces.discrete_actions
+
+
+def test_the_control_suite_is_recorded_in_single_precision(project: Path) -> None:
+    pytest.importorskip("dm_control")
+    small = options(episodes=1, num_envs=1, learning_starts=990)
+    record_training("dm_control/cartpole-swingup-v0", small, Path("raw"), "x-v0")
+    (episode,) = recorded("raw")
+    x, cosine, sine, velocity, spin = episode.observations.astype(float).T
+    assert len(episode.rewards) == 1000
+    assert episode.truncations[-1]
+    assert np.allclose(cosine**2 + sine**2, 1, atol=1e-4)
+    angle = np.unwrap(np.arctan2(sine, cosine))
+    for place, speed in ((x, velocity), (angle, spin)):  # the median: at the rail's end a speed jumps
+        moved = 0.01 * (speed[1:] + speed[:-1]) / 2
+        assert np.median(np.abs(np.diff(place) - moved)) < 0.02 * np.median(np.abs(moved))
+    assert episode.observations.dtype == np.float32
+
+
+class Unbounded(gymnasium.Env[Any, Any]):
+    observation_space = Box(-np.inf, np.inf, (2,))
+    action_space = Box(-np.inf, np.inf, (1,))
+
+
+gymnasium.register("tests/Unbounded-v0", Unbounded)
 
 
 @pytest.mark.parametrize(
-    ("environment", "needs", "changes", "sizes", "discrete"),
+    ("environment", "changes", "message"),
     [
-        ("Pendulum-v1", "gymnasium", {}, (3, 1), False),
-        ("CartPole-v1", "gymnasium", {"algorithm": "dqn"}, (4, 2), True),
-        ("Hopper-v5", "mujoco", {"episodes": 6}, (11, 3), False),
-        ("dm_control/cartpole-balance-v0", "dm_control", {"episodes": 1, "num_envs": 1}, (5, 1), False),
+        ("Pendulum-v77", {}, "environment 'Pendulum-v77': Gymnasium cannot build it"),
+        ("no_such_module:Thing-v0", {}, "environment 'no_such_module:Thing-v0': Gymnasium cannot build it"),
+        ("CartPole-v1", {}, "options.algorithm: found 'ddpg', but the actions of 'CartPole-v1' are discrete"),
+        ("Pendulum-v1", {"algorithm": "dqn"}, "allowed is ddpg, td3 or sac"),
+        ("tests/Unbounded-v0", {}, "found an action space without finite bounds"),
     ],
 )
-def test_what_was_collected_is_read_back(
-    project: Path, environment: str, needs: str, changes: dict[str, Any], sizes: tuple[int, int], discrete: bool
-) -> None:
-    pytest.importorskip(needs)
-    dataset = entry(environment, **changes)
-    made = source_of("some.name", dataset)
-    made.collect(project)
-    kept = minari.MinariDataset(project / "some-name-v0" / "data")  # Minari's ids have no dots
-    assert kept.total_episodes == dataset.options.episodes
-    reader = made.open(project)
-    check = RowCheck(reader.spaces, reader.path, may_terminate=True)
-    rows = 0
-    for table in reader.tables():
-        check(table)
-        rows += table.num_rows
-    assert rows == kept.total_steps
-    assert (reader.spaces.observation_size, reader.spaces.action_size) == sizes
-    assert reader.spaces.discrete_actions == discrete
+def test_unfit_environments_are_refused(project: Path, environment: str, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(PipelineError) as wrong:
+        record_training(environment, options(**changes), Path("raw"), "x-v0")
+    assert message in str(wrong.value)
+    assert "\n" not in str(wrong.value)
+    assert snapshot(project) == {}
 
 
-def test_no_environment_is_refused() -> None:
+def test_unfit_entries_are_refused() -> None:
     with pytest.raises(PipelineError, match=r"datasets/x.yaml: environment: found null; allowed is a Gymnasium id"):
         source_of("x", entry(None))
-
-
-def test_more_runs_than_episodes_are_refused() -> None:
     with pytest.raises(ValueError, match="episodes must be at least runs"):
-        entry("Pendulum-v1", runs=4)
+        options(runs=6)
+
+
+@pytest.mark.parametrize(
+    ("environment", "module", "extra"),
+    [("dm_control/cartpole-swingup-v0", "dm_control", "dm-control"), ("HalfCheetah-v5", "mujoco", "mujoco")],
+)
+def test_a_missing_extra_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch, environment: str, module: str, extra: str
+) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    for name in [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]:
+        monkeypatch.delitem(sys.modules, name)
+    with pytest.raises(PipelineError, match=re.escape(f"pip install primorl[{extra}]")) as wrong:
+        record_training(environment, options(), Path("raw"), "x-v0")
+    assert "\n" not in str(wrong.value)
+
+
+def test_noise_drawn_at_once_is_that_of_stable_baselines3() -> None:
+    theirs = VectorizedActionNoise(NormalActionNoise(np.zeros(2), np.full(2, 0.3)), 5)
+    ours = replay._Noise(0.3, 2, 5)
+    np.random.seed(0)
+    expected = [theirs() for _ in range(3)]
+    np.random.seed(0)
+    assert np.array_equal(expected, [ours() for _ in range(3)])
+
+
+class Counter(gymnasium.Env[Any, Any]):
+    """Observes (episode number, step); ends at step 3, terminated in even episodes, truncated in odd ones."""
+
+    observation_space = Box(-np.inf, np.inf, (2,), np.float32)
+    action_space: Any = Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self) -> None:
+        self.episode, self.t, self.executed = -1, 0, []
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.episode, self.t = self.episode + 1, 0
+        return self._seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.executed.append(np.copy(action))
+        self.t += 1
+        last = self.t == 3
+        return self._seen(), 1 / 3, last and self.episode % 2 == 0, last and self.episode % 2 == 1, {}
+
+    def _seen(self) -> Any:
+        return np.array([self.episode, self.t], dtype=np.float32)
+
+
+class Buttons(Counter):
+    action_space = Discrete(3)
+
+
+def recorder(environment: type[Counter], count: int) -> tuple[RecordingEnvs, list[Episode], list[Counter]]:
+    finished: list[Episode] = []
+    made: list[Counter] = []
+
+    def make() -> Counter:
+        made.append(environment())
+        return made[-1]
+
+    return RecordingEnvs(make, count, finished.append), finished, made
+
+
+def test_an_episode_ends_in_its_own_terminal_observation(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replay, "_FIRST_CAPACITY", 1)
+    envs, finished, _ = recorder(Counter, 2)
+    envs.reset()
+    reports = []
+    for step in range(7):
+        observations, _, dones, infos = envs.step(np.full((2, 1), step / 8))
+        if dones[0]:
+            assert observations[0, 1] == 0
+            reports.append((infos[0]["terminal_observation"].tolist(), infos[0]["TimeLimit.truncated"]))
+    assert reports == [([0, 3], False), ([1, 3], True)]
+    assert [episode.observations.tolist() for episode in finished[::2]] == [
+        [[0, 0], [0, 1], [0, 2], [0, 3]],
+        [[1, 0], [1, 1], [1, 2], [1, 3]],
+    ]
+    assert finished[2].actions.ravel().tolist() == [3 / 8, 4 / 8, 5 / 8]
+    assert len(finished) == 4
+    assert [(episode.terminated, episode.truncated) for episode in finished[::2]] == [(True, False), (False, True)]
+    assert not dones.any()
+    assert infos == [{}, {}]
+    assert observations.tolist() == [[2, 1], [2, 1]]
+
+
+def test_what_is_recorded_is_what_was_executed() -> None:
+    envs, finished, made = recorder(Counter, 2)
+    envs.reset()
+    for _ in range(3):
+        envs.step(np.array([[5.0], [-0.25]]))
+    assert [episode.actions.ravel().tolist() for episode in finished] == [[1.0] * 3, [-0.25] * 3]
+    assert any(np.array_equal(env.executed, np.ones((3, 1))) for env in made)
+    assert finished[0].rewards.tolist() == [1 / 3] * 3
+    envs, finished, _ = recorder(Buttons, 2)
+    envs.reset()
+    for chosen in ([0, 2], [1, 1], [2, 0]):
+        envs.step(np.array(chosen))
+    assert [episode.actions.tolist() for episode in finished] == [[0, 1, 2], [2, 1, 0]]
+    assert finished[0].actions.dtype == np.int64

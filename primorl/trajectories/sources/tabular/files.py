@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
@@ -109,6 +110,17 @@ class Log:
                 row += batch.num_rows
                 if batch.num_rows > 0:
                     yield pa.Table.from_arrays(arrays, schema=schema)
+
+    def refuse(self, rows: pa.Table, bad: npt.NDArray[np.int64], found: str, allowed: str) -> None:
+        """Raise the error about the first bad row of a table that `batches` gave, if any.
+
+        Raises:
+            PipelineError: names the file and the row.
+        """
+        if len(bad) > 0:
+            place = int(bad[0])
+            path = self.paths[rows["file"][place].as_py()]
+            refuse_row(path, rows["row"][place].as_py(), f"found {found}", allowed)
 
     @staticmethod
     def _wanted(field: Field, only: Sequence[str] | None) -> bool:

@@ -15,12 +15,12 @@ from primorl.trajectories.storage.schema import id_text
 
 _BYTES_PER_BUCKET = 2**26
 _MOST_BUCKETS = 512  # each is an open file, and systems often allow 1,024
+_ROWS_WAITING = 2**20  # to be counted
 _TEXT_BYTES = 24  # about what an id takes
-_SAMPLE = 2**16  # rows that the buckets' limits are drawn from
 
 
 def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
-    """The rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
+    """Give the rows of ``log``, ascending by unit, trajectory (both as `id_text`) and order.
 
     Each range of units is written to a file of its own in a temporary folder, and each file is sorted by itself. The
     log is read twice and written once. Memory holds one range of about 64 MiB, or one unit where that is larger.
@@ -43,25 +43,33 @@ def sorted_batches(log: Log, unit: str, beside: Path) -> Generator[pa.Table]:
 
 
 def _limits(log: Log, unit: str) -> npt.NDArray[np.object_]:
-    """Unit ids, ascending, that cut the log into ranges of about equal size."""
-    generator = np.random.default_rng(0)  # only the sizes of the ranges depend on it
-    rows, kept = 0, np.empty(0, dtype=object)
-    keys = np.empty(0)
+    """Find unit ids, ascending, that cut the log into ranges of about equal size.
+
+    Memory holds the ids of all units; so do the later checks of who is in the data.
+    """
+    counted = pa.table({unit: pa.array([], log.schema().field(unit).type), "rows": pa.array([], pa.int64())})
+    waiting = [counted]
     for batch in log.batches(only=[unit]):
-        rows += batch.num_rows
-        drawn = generator.random(batch.num_rows)
-        # The smallest of all draws: a uniform sample, however long the stream.
-        chosen = np.flatnonzero(drawn <= (keys.max() if len(keys) == _SAMPLE else 1))
-        ids = id_text(batch[unit].combine_chunks().take(pa.array(chosen))).to_numpy(zero_copy_only=False)
-        keys, kept = np.concatenate([keys, drawn[chosen]]), np.concatenate([kept, ids])
-        if len(keys) > _SAMPLE:
-            smallest = np.argpartition(keys, _SAMPLE)[:_SAMPLE]
-            keys, kept = keys[smallest], kept[smallest]
+        waiting.append(pa.table({unit: batch[unit], "rows": pa.array(np.ones(batch.num_rows, np.int64))}))
+        if sum(table.num_rows for table in waiting[1:]) > max(counted.num_rows, _ROWS_WAITING):
+            counted = _summed(waiting, unit)
+            waiting = [counted]
+    counted = _summed(waiting, unit)
+    if counted.num_rows == 0:
+        return np.empty(0, dtype=object)
+    ids = id_text(counted[unit].combine_chunks()).to_numpy(zero_copy_only=False)
+    order = np.argsort(ids, kind="stable")
+    before = np.cumsum(counted["rows"].to_numpy()[order])  # rows up to each id
     widths = [_TEXT_BYTES if pa.types.is_string(kind) else max(kind.bit_width // 8, 1) for kind in log.schema().types]
-    buckets = min(-(-rows * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
-    kept.sort()
-    cuts = np.arange(1, buckets) * len(kept) // max(buckets, 1)
-    return np.unique(kept[cuts]) if len(cuts) > 0 else np.empty(0, dtype=object)
+    buckets = min(-(-int(before[-1]) * sum(widths) // _BYTES_PER_BUCKET), _MOST_BUCKETS)
+    cuts = np.searchsorted(before, before[-1] * np.arange(1, buckets) // buckets)
+    limits: npt.NDArray[np.object_] = np.unique(ids[order][cuts])
+    return limits
+
+
+def _summed(counts: list[pa.Table], unit: str) -> pa.Table:
+    summed = pa.concat_tables(counts).group_by(unit).aggregate([("rows", "sum")])
+    return summed.select([unit, "rows_sum"]).rename_columns([unit, "rows"])
 
 
 def _spill(log: Log, unit: str, limits: npt.NDArray[np.object_], folder: Path) -> list[Path]:

@@ -1,9 +1,7 @@
 """``source: tabular``: logs of any tool, in Parquet or CSV, their columns mapped in params.yaml."""
 
-import fcntl
 import glob
 import shutil
-import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,8 +22,6 @@ from primorl.trajectories.sources.tabular.files import Log, log_files
 from primorl.trajectories.sources.tabular.sorting import sorted_batches
 from primorl.trajectories.sources.tabular.transitions import Transitions, consent_of_units, whole_units
 from primorl.trajectories.storage.schema import Spaces
-
-_FICLONE = 0x40049409  # of Linux's ioctl: one more file with the same blocks, copied when either is written
 
 
 def source(name: str, dataset: TabularDataset) -> "Tabular":
@@ -52,7 +48,7 @@ class Tabular:
         for file in files:
             copy = target / file.relative_to(folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
-            _copy(file, copy)
+            shutil.copyfile(file, copy)
         strange = len(files) - len(log_files(target))
         if strange > 0:
             raise PipelineError(
@@ -89,18 +85,6 @@ def _fixed(path: Path) -> list[str]:
     """The parts of a pattern before the first that is none of a name; the folder of a plain file."""
     parts = list(path.parts[:-1])
     return parts[: next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))]
-
-
-def _copy(file: Path, copy: Path) -> None:
-    if sys.platform == "linux":
-        with file.open("rb") as old, copy.open("wb") as new:
-            try:
-                fcntl.ioctl(new, _FICLONE, old.fileno())
-            except OSError:  # another disk, or a file system that cannot
-                pass
-            else:
-                return
-    shutil.copyfile(file, copy)
 
 
 class TabularReader:
@@ -141,24 +125,14 @@ class TabularReader:
         """
         options = self._options
         unit = self._unit
-        transitions = Transitions(
-            self._fields,
-            self.spaces,
-            unit,
-            self._log.paths,
-            per_unit=options.trajectory_ids == "per_unit",
-            end=options.end,
-            horizon=self._limit,
-            ordered_by_time=self._log.ordered_by_time,
-            repair="sort the log, or set options.sorted: false to have it sorted here",
-        )
+        transitions = Transitions(self._log, self._fields, self.spaces, unit, options, self._limit)
         batches = self._log.batches() if options.sorted else sorted_batches(self._log, unit, self.path)
         empty = True
         with closing(batches):  # or rows that were spilled to disk would stay as long as an error's traceback does
             for rows in whole_units(batches, unit):
                 empty = False
                 if self._keeps_consent:
-                    self.consent.append(consent_of_units(rows, unit, self._log.paths))
+                    self.consent.append(consent_of_units(rows, unit, self._log))
                 yield transitions(rows)
         if empty:
             raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")

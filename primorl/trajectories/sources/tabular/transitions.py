@@ -1,20 +1,22 @@
 """Rows of a log, in order, become transitions in the dataset's schema."""
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from primorl.config.tabular import TabularOptions
 from primorl.trajectories.checks import unfit_probabilities
 from primorl.trajectories.consent import consent_schema
 from primorl.trajectories.sources.tabular.elapsed import elapsed_times
 from primorl.trajectories.sources.tabular.fields import Field
-from primorl.trajectories.sources.tabular.files import refuse_row
-from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, arrow_schema, id_text, whole
+from primorl.trajectories.sources.tabular.files import Log
+from primorl.trajectories.storage.schema import BEHAVIOUR_PROBABILITY, Spaces, id_text, transition_table, whole
+
+_REPAIR = "sort the log, or set options.sorted: false to have it sorted here"
 
 Flags = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float32]
@@ -49,26 +51,24 @@ def _changes(column: pa.ChunkedArray) -> Flags:
     return changed
 
 
-def consent_of_units(rows: pa.Table, unit: str, paths: Sequence[Path]) -> pa.Table:
-    """What the field ``consent`` has for every unit of ``rows``, a table of whole units.
+def consent_of_units(rows: pa.Table, unit: str, log: Log) -> pa.Table:
+    """Find the value of the field ``consent`` of every unit of ``rows``, a table of whole units.
 
     Args:
         rows: with the fields ``consent`` and ``unit``.
         unit: the field that says whose a row is.
-        paths: of the log's files, for errors.
+        log: that the rows are of.
 
     Raises:
         PipelineError: if rows of one unit differ; names the file and the row.
     """
     begins, differs = _changes(rows[unit]), _changes(rows["consent"])
-    if (bad := np.flatnonzero(differs & ~begins)).size > 0:
-        place = int(bad[0])
-        refuse_row(
-            paths[rows["file"][place].as_py()],
-            rows["row"][place].as_py(),
-            "found another value of partition.public.column than in the unit's rows before",
-            "one value for all rows of a unit: it is public as a whole, or private; correct the log",
-        )
+    log.refuse(
+        rows,
+        np.flatnonzero(differs & ~begins),
+        "another value of partition.public.column than in the unit's rows before",
+        "one value for all rows of a unit: it is public as a whole, or private; correct the log",
+    )
     starts = pa.array(np.flatnonzero(begins))
     units = id_text(whole(rows[unit].take(starts)))
     return pa.Table.from_arrays([units, whole(rows["consent"].take(starts))], schema=consent_schema())
@@ -84,39 +84,30 @@ class Transitions:
     read.
 
     Args:
+        log: that the rows are of.
         fields: what the columns of the tables are.
         spaces: of the dataset.
         unit: the field that says whose a row is.
-        paths: of the log's files, for errors.
-        per_unit: whether trajectory ids are unique within a unit only.
-        end: how the end of a trajectory is told: its flags, or cut at its last row, or at the horizon.
+        options: of the dataset.
         horizon: steps of the longest trajectory; None: not declared.
-        ordered_by_time: whether the order is in microseconds; else it counts in the unit of an elapsed time.
-        repair: what to do about rows out of order.
     """
 
     def __init__(
         self,
+        log: Log,
         fields: Sequence[Field],
         spaces: Spaces,
         unit: str,
-        paths: Sequence[Path],
-        *,
-        per_unit: bool,
-        end: Literal["flags", "horizon", "last_row"],
+        options: TabularOptions,
         horizon: int | None,
-        ordered_by_time: bool,
-        repair: str,
     ):
+        self._log = log
         self._fields = fields
         self._spaces = spaces
         self._unit = unit
-        self._paths = paths
-        self._per_unit = per_unit
-        self._end = end
+        self._per_unit = options.trajectory_ids == "per_unit"
+        self._end = options.end
         self._horizon = horizon
-        self._ordered_by_time = ordered_by_time
-        self._repair = repair
         # Without a unit column, trajectories that are numbered anew for each person look like one.
         self._or_merged = (
             "; or, where trajectories of several people have the same id, let columns.trajectory name a column in "
@@ -153,7 +144,7 @@ class Transitions:
             after[:-1] = observation[1:]
             after[lasts] = observation[lasts]
             cut = ~terminated[lasts]
-            self._refuse(
+            self._log.refuse(
                 rows,
                 starts[cut & (lengths == 1)],
                 "a trajectory of this one row, whose outcome was not recorded: no transition",
@@ -165,7 +156,7 @@ class Transitions:
                 truncated[lasts[cut] - 1] = True
                 lengths = lengths - cut
         if self._horizon is not None:
-            self._refuse(
+            self._log.refuse(
                 rows,
                 starts[lengths > self._horizon],
                 "a trajectory longer than the horizon starts here",
@@ -186,22 +177,18 @@ class Transitions:
         self._check_finite(rows, reward[:, None], "reward")
         if probability is not None:
             self._check_probability(rows, probability)
-        trajectory = pa.array(np.repeat(np.arange(len(starts), dtype=np.int32), lengths))
-        first = np.cumsum(lengths) - lengths
-        return pa.Table.from_arrays(
-            [
-                units.take(trajectory),
-                trajectories.take(trajectory),
-                pa.array((np.arange(len(reward)) - np.repeat(first, lengths)).astype(np.int32)),
-                _vectors(observation),
-                pa.array(action) if self._spaces.discrete_actions else _vectors(action),
-                pa.array(reward),
-                _vectors(after),
-                pa.array(terminated),
-                pa.array(truncated),
-                *([] if probability is None else [pa.array(probability)]),
-            ],
-            schema=arrow_schema(self._spaces, behaviour_probabilities=self._has_probability),
+        return transition_table(
+            self._spaces,
+            units,
+            trajectories,
+            lengths,
+            observation,
+            action,
+            reward,
+            after,
+            terminated,
+            truncated,
+            probability,
         )
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
@@ -218,17 +205,17 @@ class Transitions:
         inside = np.ones(rows.num_rows, dtype=bool)
         inside[starts] = False
         repeated = np.flatnonzero(inside[1:] & (order[1:] == order[:-1])) + 1
-        self._refuse(
+        self._log.refuse(
             rows,
             repeated,
             "an order that its trajectory has already",
             f"every one once; drop the duplicate{self._or_merged}",
         )
-        self._refuse(
+        self._log.refuse(
             rows,
             np.flatnonzero(inside[1:] & (order[1:] < order[:-1])) + 1,
             "a row out of order in its trajectory",
-            f"ascending; {self._repair}",
+            f"ascending; {_REPAIR}",
         )
 
     def _check_keys(self, rows: pa.Table, starts: Places, units: pa.Array, trajectories: pa.Array) -> None:
@@ -243,11 +230,11 @@ class Transitions:
         before, after = units.slice(0, len(units) - 1), units.slice(1)
         later = pc.less_equal(trajectories.slice(1), trajectories.slice(0, len(units) - 1))
         bad = pc.or_(pc.less(after, before), pc.and_(pc.equal(after, before), later))
-        self._refuse(
+        self._log.refuse(
             rows,
             starts[bad.to_numpy(zero_copy_only=False)],
             "a trajectory out of order or in two places",
-            f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {self._repair}",
+            f"ascending by unit, then trajectory (as text; ids of digits padded with zeros to 12); {_REPAIR}",
         )
 
     def _ends(self, rows: pa.Table, starts: Places, lasts: Places) -> tuple[Flags, Flags]:
@@ -258,7 +245,7 @@ class Transitions:
         ended = terminated | truncated
         early = ended.copy()
         early[lasts] = False
-        self._refuse(
+        self._log.refuse(
             rows,
             np.flatnonzero(early),
             "an end (terminated or truncated) before its trajectory's last row",
@@ -266,7 +253,7 @@ class Transitions:
         )
         open_end = ~ended[lasts]
         if self._end == "flags":
-            self._refuse(
+            self._log.refuse(
                 rows,
                 lasts[open_end],
                 "the last row of a trajectory, with no end flag",
@@ -275,7 +262,7 @@ class Transitions:
         elif self._end == "horizon":
             rows_of = lasts - starts + 1
             full = (rows_of == self._horizon) | (~np.bool_(self._has_next) & (rows_of - 1 == (self._horizon or 0)))
-            self._refuse(
+            self._log.refuse(
                 rows,
                 lasts[open_end & ~full],
                 "the last row of a trajectory that neither terminated nor reached the horizon",
@@ -292,7 +279,7 @@ class Transitions:
         for field in fields:
             if field.elapsed is not None:
                 order, unit, most = rows["order"].to_numpy(), field.elapsed.unit, field.elapsed.most
-                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=self._ordered_by_time)
+                turned[dimension] = elapsed_times(order, starts, unit, most, by_time=self._log.ordered_by_time)
                 dimension += 1
                 continue
             values = rows[field.name]
@@ -316,14 +303,14 @@ class Transitions:
             self._check_finite(rows, action, "action")
             return
         allowed = "one in every row but an unfinished trajectory's last; fill it in, or drop the trajectory"
-        self._refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
+        self._log.refuse(rows, np.flatnonzero(action < 0), "no action", allowed)
 
     def _check_probability(self, rows: pa.Table, probability: Floats) -> None:
         self._check_finite(rows, probability[:, None], BEHAVIOUR_PROBABILITY)
         unfit, allowed = unfit_probabilities(probability, discrete=self._spaces.discrete_actions)
         column = next(field.column for field in self._fields if field.name == BEHAVIOUR_PROBABILITY)
         found = f"a {BEHAVIOUR_PROBABILITY} out of range (column {column!r})"
-        self._refuse(rows, np.flatnonzero(unfit), found, allowed)
+        self._log.refuse(rows, np.flatnonzero(unfit), found, allowed)
 
     def _check_finite(self, rows: pa.Table, values: Floats, what: str) -> None:
         finite = np.isfinite(values)
@@ -331,24 +318,15 @@ class Transitions:
             bad = np.flatnonzero(~finite.all(axis=1))
             own = [field for field in self._fields if field.name == what or field.name.startswith(f"{what}.")]
             columns = [field.column for field in own for _ in field.categories or (None,)]
-            self._refuse(
+            self._log.refuse(
                 rows,
                 bad,
                 f"a missing, NaN or infinite {what} (column {columns[int(np.argmin(finite[bad[0]]))]!r})",
                 "finite float32 numbers; fill it in, or drop or repair the trajectory",
             )
 
-    def _refuse(self, rows: pa.Table, bad: Places, found: str, allowed: str) -> None:
-        if len(bad) > 0:
-            place = int(bad[0])
-            refuse_row(self._paths[rows["file"][place].as_py()], rows["row"][place].as_py(), f"found {found}", allowed)
-
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
     """A column of float32; a missing number is NaN."""
     numbers: Floats = whole(column).to_numpy(zero_copy_only=False)
     return numbers
-
-
-def _vectors(matrix: npt.NDArray[Any]) -> pa.Array:
-    return pa.FixedSizeListArray.from_arrays(pa.array(np.ascontiguousarray(matrix).ravel()), matrix.shape[1])

@@ -1,0 +1,229 @@
+"""Figures of an evaluation: returns over epochs or users, and the answers of a private evaluation.
+
+Importing this module imports matplotlib.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
+from primorl.evaluation.statistics import Estimate, ModelValue
+from primorl.evaluation.wording import WHOSE, guarantee
+from primorl.privacy.accounting.rounding import at_most
+
+_COLOURS = {"behaviour": "C7", "clone": "C2", "policy": "C3", "random": "C0", "zero_action": "C0", "model": "C0"}
+
+
+def draw_returns(path: Path, final: Estimate, curve: Sequence[Estimate], summary: Mapping[str, Any]) -> None:
+    """Draw the value of the policy of every epoch and of the final one, as a PNG.
+
+    Args:
+        path: the file to write.
+        final: mean return and its 95% interval; or the value in the model and the range over its members.
+        curve: the same of every epoch, first epoch first; the last one is ``final``.
+        summary: the content of ``metrics/summary.json``.
+    """
+    if isinstance(final, ModelValue):
+        what = "value in the released model (not measured)"
+        spread = f"range over its {summary['model_value_members']} members"
+        count, fewer = f"{summary['model_value_rollouts']} rollouts in each", "rollouts"
+    else:
+        environment = summary["env_id"].rpartition(":")[2].rpartition("/")[2]  # the rest names a module
+        what, spread = f"return in {environment}", "95% interval"
+        count, fewer = f"{summary['episodes']} episodes", "episodes"
+    seeds = len(summary.get("seeds", ()))
+    name = "final policy"
+    if seeds > 1:
+        name = f"final policies of {seeds} seeds"
+        if isinstance(final, ModelValue):
+            spread, count = f"{spread}, mean over {seeds} seeds", f"{count} for each"
+        else:
+            spread, count = f"mean and {spread} over {seeds} seeds", f"{count} each"
+    behaviour = summary.get("public_return_mean")
+    level = None
+    if behaviour is not None:
+        level = (
+            behaviour,
+            f"behaviour in the log: {behaviour:.4g}, {summary['public_trajectories']} public trajectories",
+        )
+    draw_curve(
+        path,
+        (range(1, len(curve)), curve[:-1], f"after each epoch, {spread}, of fewer {fewer}"),
+        (len(curve), final, f"{name}: {final.mean:.4g} [{final.low:.4g}, {final.high:.4g}], {count}"),
+        labels=("SAC epoch", what),
+        title=f"{summary['dataset']} · {summary['variant']}\n{guarantee(summary)}",
+        level=level,
+    )
+
+
+def draw_curve(
+    path: Path,
+    curve: tuple[Sequence[int], Sequence[Estimate], str],
+    final: tuple[int, Estimate, str],
+    *,
+    labels: tuple[str, str],
+    title: str,
+    level: tuple[float, str] | None = None,
+) -> None:
+    """Draw a curve with its band, and the final policy at its end, as a PNG.
+
+    Args:
+        path: the file to write.
+        curve: whole numbers on the horizontal axis, the estimate at each, and the legend's words; may be empty.
+        final: number of the final policy on the horizontal axis, its estimate, and the legend's words.
+        labels: of the horizontal axis, then of the vertical one.
+        title: above the figure.
+        level: a value to draw a horizontal line at, and the legend's words; None: no line.
+    """
+    at, points, name = curve
+    place, last, last_name = final
+    figure = Figure(figsize=(7, 4.5), dpi=120, layout="constrained")
+    axes = figure.subplots()
+    low, high = [point.low for point in points], [point.high for point in points]
+    if points:
+        axes.fill_between(at, low, high, color="C0", alpha=0.2, linewidth=0)
+        axes.plot(at, [point.mean for point in points], color="C0", marker=".", label=name)
+    if level is not None:
+        axes.axhline(level[0], color="C7", linewidth=1, linestyle="--", label=level[1])
+    axes.errorbar(
+        [place],
+        [last.mean],
+        yerr=[[last.mean - last.low], [last.high - last.mean]],
+        color="C3",
+        marker="D",
+        markersize=5,
+        capsize=4,
+        linestyle="none",
+        label=last_name,
+    )
+    axes.set_xlabel(labels[0])
+    axes.set_ylabel(labels[1])
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+    # below the axes: nowhere inside is sure to be free
+    figure.legend(loc="outside lower center", ncols=1, frameon=False, fontsize=9)
+    axes.set_title(title, fontsize=11, wrap=True)
+    _save(figure, path)
+
+
+def draw_text(path: Path, text: str) -> None:
+    """Draw one line of text as a PNG, where there is nothing to show."""
+    figure = Figure(figsize=(7, 1.5), dpi=120)
+    figure.text(0.5, 0.5, text, ha="center", va="center")
+    _save(figure, path)
+
+
+def draw_evaluation(path: Path, record: PrivateEvaluation) -> None:
+    """Draw the answers as a PNG: a forest plot of the values, and a panel for each histogram and for the model's error.
+
+    Args:
+        path: the file to write.
+        record: what is drawn.
+    """
+    values = tuple(sorted(record.values(), key=lambda answer: list(_COLOURS).index(answer.of)))
+    errors = [answer for answer in record.estimates if answer.of == "model"]
+    if not record.estimates:
+        draw_text(path, "Nothing was asked: evaluation.private.estimators is empty.")
+        return
+    panels = 1 + bool(record.histograms) + bool(errors)
+    figure = Figure(figsize=(7, 1.6 + 0.34 * len(values) + 2.6 * (panels - 1)), dpi=120, layout="constrained")
+    heights = [0.34 * len(values) + 0.8, *[2.6] * (panels - 1)]
+    axes = figure.subplots(panels, 1, height_ratios=heights, squeeze=False)[:, 0]
+    _forest(axes[0], values)
+    if record.histograms:
+        _histogram(axes[1], record)
+    if errors:
+        _errors(axes[-1], errors, record.verdict)
+    figure.suptitle(f"{record.dataset}: {_price(record)}", fontsize=11)
+    _save(figure, path)
+
+
+def _price(record: PrivateEvaluation) -> str:
+    total = record.total
+    if total is None or total.epsilon is None:
+        return "no guarantee is left for the people in the data"
+    charges = f"{total.charges} charge{'s' if total.charges != 1 else ''}"
+    return f"ε = {at_most(total.epsilon)} in all, δ = {at_most(total.delta)} per {record.unit} ({charges})"
+
+
+def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
+    for place, answer in enumerate(reversed(values)):
+        low, high = answer.ci95 or (answer.value, answer.value)
+        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
+        free = answer.epsilon is None
+        axes.errorbar(
+            [answer.value],
+            [place],
+            xerr=None if answer.ci95 is None else spread,
+            color=_COLOURS[answer.of],
+            marker="o" if free else "D",
+            markerfacecolor="white" if free else None,
+            markersize=6,
+            capsize=3,
+            linestyle="none",
+        )
+        if answer.of == "behaviour":
+            axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
+    axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)], fontsize=9)
+    axes.set_ylim(-0.6, len(values) - 0.4)
+    axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label(answer: Answer) -> str:
+    price = "free" if answer.epsilon is None else f"ε {at_most(answer.epsilon)}"
+    return f"{WHOSE[answer.of]}, {answer.estimator} ({price})"
+
+
+def _histogram(axes: Axes, record: PrivateEvaluation) -> None:
+    histogram = record.histograms[0]
+    axes.stairs(histogram.shares, histogram.edges, fill=True, color=_COLOURS["behaviour"], alpha=0.5)
+    axes.set_xlabel(histogram.what)
+    axes.set_ylabel("share of the units")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
+    """The model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
+    names = list(dict.fromkeys(_base(answer) for answer in errors))[::-1]
+    for trivial, colour, marker, label in ((False, "C1", "s", "the model"), (True, "C7", "o", "a trivial prediction")):
+        own = [answer for answer in errors if (_base(answer) != answer.what) is trivial]
+        ends = [answer.ci95 or (answer.value, answer.value) for answer in own]
+        axes.errorbar(
+            [answer.value for answer in own],
+            [names.index(_base(answer)) + (0.14 if trivial else -0.14) for answer in own],
+            xerr=[
+                [max(answer.value - low, 0.0) for answer, (low, _) in zip(own, ends, strict=True)],
+                [max(high - answer.value, 0.0) for answer, (_, high) in zip(own, ends, strict=True)],
+            ],
+            color=colour,
+            marker=marker,
+            markersize=5,
+            capsize=3,
+            linestyle="none",
+            label=label,
+        )
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(-0.6, len(names) - 0.4)
+    axes.set_xlabel("error in the private data, in public scales", fontsize=9)
+    axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)
+    axes.legend(loc="best", frameon=False, fontsize=8)
+    axes.grid(axis="x", alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _base(answer: Answer) -> str:
+    """What an error is of, whoever predicts."""
+    return answer.what.partition(", of ")[0]
+
+
+def _save(figure: Figure, path: Path) -> None:
+    figure.savefig(path, format="png", metadata={"Software": None})

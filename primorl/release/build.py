@@ -1,0 +1,428 @@
+"""``primorl release``: make the bundle of files that may leave, and check that it holds nothing else."""
+
+import hashlib
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pyarrow.parquet as pq
+import yaml
+
+from primorl.config.params import Params, Reading, declared_texts
+from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
+from primorl.evaluation.recommendation import Released, found_in
+from primorl.evaluation.summary import Summary, stated
+from primorl.policy.behaviour import BehaviourConfig
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.ledger.account import fixed_epsilon
+from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.statement import Statement
+from primorl.project import paths
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, finite, home, read_json, replaced_directory
+from primorl.project.paths import BEHAVIOUR, MODELS, PARTITIONS, SUMMARY
+from primorl.project.records import write_record
+from primorl.release import bundle, signature
+from primorl.release.card import render
+from primorl.release.contents import (
+    ANSWERS,
+    CLONE,
+    DECLARED,
+    EVALUATION,
+    FILES,
+    LEDGER,
+    MANIFEST,
+    MODEL,
+    OPTIONAL,
+    POLICY,
+    STARTS,
+    ChargeRecord,
+    Declared,
+    Evaluation,
+    LedgerStatement,
+    is_bundle,
+    manifest_of,
+    read,
+)
+from primorl.release.recheck import account_figures, spent
+from primorl.release.stated_figures import OURS
+from primorl.setup.accounts import begun_ledger, dataset_version
+from primorl.setup.estimators import ROLLOUTS
+from primorl.setup.losses import refuse_losses
+from primorl.trajectories.storage.manifest import Manifest
+
+CLONE_NOTE = "the mean return of the clone of today's practice in the released model, not measured: wrong where that is"
+_OF_ANSWERS = ("spent_on_dataset", "private_evaluation", "model_verdict")  # in a summary
+_PRIVATE = (paths.RAW, paths.TRAJECTORIES, PARTITIONS, paths.CONSENT, paths.WITHDRAWALS)
+_NO_TIME = 315532800  # 1980-01-01, the earliest time that archives can hold; a file's own would tell when it was made
+_FEWEST_HASH_DIGITS, _FEWEST_COUNT_DIGITS = 12, 4  # shorter ones match by chance
+
+
+def release(
+    target: Path,
+    params: Params | Reading,
+    *,
+    void_ok: bool,
+    sign: Path | None = None,
+    policy: Released | None = None,
+) -> Statement:
+    """Make a bundle in ``target``. If that fails, everything stays as it was.
+
+    Args:
+        target: a folder that is empty, holds an earlier bundle, or does not exist yet.
+        params: names the place of the ledger.
+        void_ok: release also if the statement is void; the card says so.
+        sign: file of the private key to sign the bundle with; None: it is not signed.
+        policy: folder of the policy to release; None: the recommended one.
+
+    Returns:
+        What the bundle states.
+
+    Raises:
+        PipelineError: if a file is missing or contradicts another, the statement is void, or something must not leave.
+    """
+    _refuse_to_overwrite(target)
+    signer = None if sign is None else signature.read_private_key(sign)
+    if read_json(MODELS / MODEL[1]).get("variant") == "mopo":
+        raise PipelineError(f"{MODELS / MODEL[1]}: variant mopo holds raw private transitions and is never released")
+    statement, manifest = read(MODELS, MODEL[2], Statement), Manifest.load(paths.MANIFEST)
+    summary, answers = Summary.read(SUMMARY), PrivateEvaluation.read(paths.PRIVATE_EVALUATION)
+    answers.refuse_other_files(paths.PRIVATE_EVALUATION, paths.MODEL, paths.POLICY, BEHAVIOUR)
+    _refuse_other_summary(summary, answers)
+    _refuse_other_data(manifest, statement, summary, answers)
+    check_outputs((paths.MODEL, paths.POLICY, BEHAVIOUR, paths.PRIVATE_EVALUATION, SUMMARY))
+    source, clone = chosen_policy(summary, answers, policy), _clone_statement()
+    declared = declared_texts(summary.dataset)
+    ledger = _ledger_statement(params, statement, clone, answers, manifest)
+    asked, evaluation = answers if answers.asked else None, _quoted(summary, answers, source)
+    with replaced_directory(target) as fresh:
+        for name in (*MODEL, *POLICY, *(name for name in (STARTS, CLONE) if (MODELS / name).exists())):
+            (fresh / name).parent.mkdir(exist_ok=True)
+            shutil.copyfile(source / Path(name).name if name in POLICY else MODELS / name, fresh / name)
+        write_record(fresh / LEDGER, ledger)
+        write_record(fresh / EVALUATION, evaluation)
+        bundle.as_released(Statement.read(source), evaluation, asked).write(fresh / Path(POLICY[2]).parent)
+        if declared:
+            write_record(fresh / DECLARED, Declared(**declared))
+        if asked is not None:
+            write_record(fresh / ANSWERS, asked)
+        try:
+            finish(fresh, render(fresh))
+            _refuse_private_marks(fresh, statement, manifest)
+            released = bundle.check(fresh, void_ok=void_ok)
+        except PipelineError as wrong:  # name the file to mend, not its copy
+            message = str(wrong).replace(str(fresh / EVALUATION), str(SUMMARY))
+            message = message.replace(str(fresh / ANSWERS), str(paths.PRIVATE_EVALUATION))
+            message = message.replace(str(fresh / DECLARED), f"datasets/{summary.dataset}.yaml: card")
+            raise PipelineError(message.replace(str(fresh), str(MODELS))) from None
+        if signer is not None:
+            signature.sign(fresh, signer)
+        forget_times(fresh)
+    return released
+
+
+def finish(fresh: Path, cards: Mapping[str, str]) -> None:
+    """Write the cards of a bundle, then the manifest of all that is in it."""
+    for card, text in cards.items():
+        (fresh / card).write_text(text, encoding="utf-8")
+    write_record(fresh / MANIFEST, manifest_of(fresh))
+
+
+def forget_times(folder: Path) -> None:
+    """Give a bundle's files and folders one time and the usual permissions."""
+    for path in (*sorted(folder.rglob("*"), reverse=True), folder):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+        os.utime(path, (_NO_TIME, _NO_TIME))
+
+
+def _refuse_to_overwrite(target: Path) -> None:
+    if target.is_symlink() or (target.exists() and not target.is_dir()):
+        raise PipelineError(f"{target}: in the way; allowed is an empty folder or an earlier bundle")
+    if target.is_dir() and any(target.iterdir()) and not is_bundle(target):
+        raise PipelineError(f"{target}: holds something else than a bundle; give a new or empty folder")
+
+
+def _refuse_other_summary(summary: Summary, answers: PrivateEvaluation) -> None:
+    """Refuse a summary that repeats another statement than the policy's, or other answers than the private units'."""
+    advice = {"recommendation": found_in(answers, BEHAVIOUR, summary.env_id)}
+    for key, value in (stated(read(MODELS, POLICY[2], Statement), answers) | advice).items():
+        if getattr(summary, key) != value:
+            of_answers = key in advice or (answers.asked and key in _OF_ANSWERS)
+            source = paths.PRIVATE_EVALUATION if of_answers else MODELS / POLICY[2]
+            raise PipelineError(f"{SUMMARY}: {key}: not what {source} says; run `dvc repro evaluate`")
+    if summary.model_sha256 is None:
+        raise PipelineError(
+            f"{SUMMARY}: model_sha256: missing, as an earlier version wrote it; `dvc repro -f -s optimize_policy` and "
+            "`dvc repro evaluate` make policy and summary again, for free"
+        )
+
+
+def _refuse_other_data(manifest: Manifest, statement: Statement, summary: Summary, answers: PrivateEvaluation) -> None:
+    """Refuse files that speak of other data, another unit or another K than the partitions here."""
+    info = manifest.info
+    if info.dataset_fingerprint != statement.dataset_fingerprint:
+        raise PipelineError(
+            f"{paths.MANIFEST}: another version of the data than the model's; `dvc checkout` brings both of one commit"
+        )
+    model, of_one_commit = MODELS / MODEL[2], "`dvc checkout` brings both of one commit"
+    for file, key, found, allowed, remedy in (
+        (model, "unit", statement.unit, info.unit, of_one_commit),
+        (model, "units", statement.units, manifest.private_units, of_one_commit),
+        (model, "public_units", statement.public_units, manifest.public_units, of_one_commit),
+        (paths.PRIVATE_EVALUATION, "horizon", answers.horizon, info.horizon, "run `dvc repro`"),
+        (SUMMARY, "dataset", summary.dataset, info.dataset, "run `dvc repro`"),
+    ):
+        if found != allowed:
+            raise PipelineError(
+                f"{file}: {key}: found {found!r}, allowed is {allowed!r}, as in {paths.MANIFEST}; {remedy}"
+            )
+
+
+def check_outputs(outputs: Sequence[Path]) -> None:
+    """Refuse outputs that were changed since a stage wrote them, as ``dvc.lock`` has them.
+
+    So an edit that no digest of the chain covers, such as a return in the summary, and a checkout that was interrupted
+    are noticed before anything leaves. Where DVC recorded none, nothing is compared.
+
+    Raises:
+        PipelineError: names the output.
+    """
+    lock = paths.LOCK
+    try:
+        stages = yaml.safe_load(lock.read_text(encoding="utf-8"))["stages"].values()
+        written: list[dict[str, Any]] = [output for stage in stages for output in stage.get("outs", [])]
+        listed = {output["path"]: output["md5"] for output in written if output.get("hash") == "md5"}
+    except (OSError, KeyError, TypeError, AttributeError, yaml.YAMLError):
+        return
+    for path in outputs:
+        if (digest := listed.get(path.as_posix())) is not None and digest != _dvc_digest(path):
+            raise PipelineError(
+                f"{path}: not what {lock} says that its stage wrote: edited, or a checkout was interrupted; "
+                "`dvc checkout` brings it back, `dvc repro` makes it again"
+            )
+
+
+def _dvc_digest(path: Path) -> str:
+    """DVC's MD5 of a file, or of the list of a folder's files."""
+    if not path.is_dir():
+        return _digest(path, "md5")
+    files = sorted((file.relative_to(path).as_posix(), file) for file in path.rglob("*") if file.is_file())
+    listing = [{"md5": _digest(file, "md5"), "relpath": name} for name, file in files]
+    return hashlib.md5(json.dumps(listing, sort_keys=True).encode(), usedforsecurity=False).hexdigest() + ".dir"
+
+
+def _digest(path: Path, algorithm: str) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, algorithm).hexdigest()
+
+
+def chosen_policy(summary: Summary, answers: PrivateEvaluation, named: Released | None) -> Path:
+    """The folder of the policy that leaves: the recommended one, which may be the clone, or one that was named.
+
+    Args:
+        summary: with the recommendation.
+        answers: of the private units.
+        named: by the caller; None: the recommended one is taken.
+
+    Raises:
+        PipelineError: none is recommended and none is named, or the clone is wanted and nothing tells what it is worth.
+    """
+    advice = summary.recommendation
+    if named is None and advice is not None and advice.policy is None:
+        raise PipelineError(
+            f"{SUMMARY}: recommendation: more data needed: {advice.reason.rstrip('.')}; to release a policy all the "
+            "same, name it: --policy models/policy or --policy models/behaviour"
+        )
+    folder = named or (advice and advice.policy) or "models/policy"
+    if folder == "models/policy":
+        return paths.POLICY
+    if summary.env_id is not None or answers.answer("clone", MEAN_RETURN) is None:
+        raise PipelineError(
+            "--policy: found models/behaviour, allowed without an environment, where a clone was made "
+            "(behaviour.target_epsilon) and the private units were asked (evaluation.private.estimators)"
+        )
+    return BEHAVIOUR
+
+
+def _clone_statement() -> Statement | None:
+    """The clone's statement; None: no clone was made."""
+    if not BEHAVIOUR.exists() or not BehaviourConfig.read(BEHAVIOUR).made:
+        return None
+    return read(MODELS, CLONE, Statement)
+
+
+def _quoted(summary: Summary, answers: PrivateEvaluation, source: Path) -> Evaluation:
+    """What the cards quote of the summary; of several seeds the first one's own figures, as its policy leaves.
+
+    Of the clone they quote its value in the model, which stands among the answers.
+    """
+    found = {field.name: getattr(summary, field.name) for field in fields(Evaluation)}
+    if source == BEHAVIOUR:
+        value = answers.answer("clone", MEAN_RETURN)
+        assert value is not None
+        assert value.members is not None
+        found |= {
+            "policy_sha256": file_sha256(source / "policy.safetensors"),
+            "model_value": fmean(value.members),
+            "model_value_range": (min(value.members), max(value.members)),
+            "model_value_members": len(value.members),
+            "model_value_rollouts": ROLLOUTS,
+            "model_value_horizon": answers.horizon,
+            "model_value_note": CLONE_NOTE,
+            "seeds": None,
+        }
+    elif summary.by_seed:
+        found |= {name: value for name, value in vars(summary.by_seed[0]).items() if name in found}
+    try:
+        return Evaluation(**found)
+    except ValueError as wrong:
+        raise PipelineError(f"{SUMMARY}: {wrong}; run `dvc repro evaluate`") from None
+
+
+def _ledger_statement(
+    params: Params | Reading,
+    statement: Statement,
+    clone: Statement | None,
+    answers: PrivateEvaluation,
+    manifest: Manifest,
+) -> LedgerStatement:
+    """What was spent on the units of this version of the data, without names, times of day or other data."""
+    delta = spent(MODELS / MODEL[2], statement).delta
+    opened = begun_ledger(params)
+    if opened is None:
+        raise PipelineError(
+            f"{MODELS / MODEL[2]}: charge {statement.charge} is in no ledger: none was begun here; put back the one "
+            "it was written to"
+        )
+    with closing(opened) as ledger:
+        ledger.verify()
+        refuse_losses(ledger)
+        account = ledger.account(dataset_version(manifest, PARTITIONS))
+    charges = {charge.id: charge for charge in account.charges}
+    made = {str(statement.charge): _made_model(charges.get(str(statement.charge)), statement)}
+    if clone is not None:
+        made[str(clone.charge)] = _made_clone(charges.get(str(clone.charge)), clone)
+    made |= _made_answers(charges, answers)
+    return LedgerStatement(
+        dataset_fingerprint=statement.dataset_fingerprint,
+        unit=statement.unit,
+        neighboring_relation=statement.neighboring_relation,
+        accountant=OURS,
+        **account_figures(account.events, delta),  # by this version, as whoever checks the bundle does
+        delta=delta,
+        charges=len(account.entries),
+        records=tuple(
+            ChargeRecord(
+                id=charge.id,
+                stage=charge.stage,
+                event=charge.event,
+                epsilon=finite(fixed_epsilon(event_from_json(charge.event), charge.delta)),
+                delta=charge.delta,
+                state=charge.state,
+                day=charge.time[:10],
+                same_version=charge.dataset_fingerprint == statement.dataset_fingerprint,
+                unit=charge.unit,
+                units_each=units,
+                made=made.get(charge.id),
+            )
+            for charge, units in ((entry.charge, entry.units) for entry in account.entries)
+        ),
+    )
+
+
+def _made_model(charge: Charge | None, statement: Statement) -> dict[str, str]:
+    if charge is None:
+        raise PipelineError(f"{MODELS / MODEL[2]}: charge {statement.charge} is not in the ledger for these data")
+    if not charge.made and charge.stage == "repair":
+        raise PipelineError(
+            f"{MODELS / MODEL[0]}: charge {charge.id}: a repair of the ledger recorded it again and does not know its "
+            "files; bring the ledger's backup, or train again, which is charged"
+        )
+    if not charge.made:
+        raise PipelineError(
+            f"{MODELS / MODEL[0]}: charge {charge.id}: the ledger has no digest of what it made: found state "
+            f"{charge.state!r}, or an earlier version recorded it; `dvc repro -f -s train_model` restores the model "
+            "for free from its checkpoint and records them, then run `dvc repro`"
+        )
+    return _recorded(charge, [MODELS / name for name in (*MODEL, STARTS) if (MODELS / name).exists()])
+
+
+def _made_clone(charge: Charge | None, clone: Statement) -> dict[str, str]:
+    if charge is None or not charge.made:
+        raise PipelineError(
+            f"{MODELS / CLONE}: charge {clone.charge}: the ledger has no digests of what it made for these data; "
+            "`dvc repro -f -s clone_behaviour` restores the clone for free from its checkpoint and records them"
+        )
+    return _recorded(charge, sorted(BEHAVIOUR.iterdir()))
+
+
+def _recorded(charge: Charge, files: Sequence[Path]) -> dict[str, str]:
+    """The digests that a charge was recorded with: those of the files that are here, if it made them."""
+    here = {file.name: file_sha256(file) for file in files}
+    return here if here in charge.made else charge.made[-1]
+
+
+def _made_answers(charges: Mapping[str, Charge], answers: PrivateEvaluation) -> Mapping[str, dict[str, str]]:
+    """By charge: the digest of the answers that it was recorded with, for every charge that answers name."""
+    found = {}
+    for name, statement in answers.statements.items():
+        made, charge = answers.made(name), charges.get(str(statement.charge))
+        if charge is None or made not in charge.made:
+            raise PipelineError(
+                f"{paths.PRIVATE_EVALUATION}: {name}: the ledger has no charge {statement.charge} for these answers: "
+                "they were edited, are not about these data, or a kill came before they were recorded; "
+                "`dvc repro -f -s evaluate_private` restores them for free from their checkpoint, then run `dvc repro`"
+            )
+        found[charge.id] = made
+    return found
+
+
+def _refuse_private_marks(fresh: Path, statement: Statement, manifest: Manifest) -> None:
+    """Refuse hashes, sizes and row counts of private files: they tell neighbouring datasets apart."""
+    hashes = set(_hashes())
+    texts = (FILES | OPTIONAL | {MANIFEST}) - {MODEL[0], POLICY[0], STARTS}
+    for name in sorted(name for name in texts if (fresh / name).exists()):
+        text = (fresh / name).read_text(encoding="utf-8").lower()
+        for run in set(re.findall(rf"[0-9a-f]{{{_FEWEST_HASH_DIGITS},}}", text)):
+            if any(known in run or known.startswith(run) for known in hashes):
+                raise PipelineError(f"{name}: holds an unkeyed hash of private data; find what wrote it there")
+    declared = {str(manifest.private_units), str(manifest.public_units), str(manifest.info.horizon)}
+    counts = {str(count) for count in _counts()} - declared
+    for key, words in (("public_assumptions", statement.public_assumptions), ("void", statement.void)):
+        found = set(re.findall(rf"\d{{{_FEWEST_COUNT_DIGITS},}}", " ".join(words)))
+        if found & counts:
+            raise PipelineError(
+                f"{MODEL[2]}: {key}: holds a size or a row count of private data, which is not declared"
+            )
+
+
+def _hashes() -> Iterator[str]:
+    """Hashes of every private file, and those that DVC recorded."""
+    for folder in _PRIVATE:
+        for file in _files(folder):
+            for algorithm in ("md5", "sha1", "sha256"):
+                yield _digest(file, algorithm)
+    if paths.LOCK.exists():
+        yield from re.findall(r"\b[0-9a-f]{32}\b", paths.LOCK.read_text(encoding="utf-8"))
+    for entry in (home() / ".dvc" / "cache").glob("**/[0-9a-f][0-9a-f]/*"):
+        yield entry.parent.name + entry.name.removesuffix(".dir")
+
+
+def _counts() -> Iterator[int]:
+    """Numbers of bytes and rows of every private file, and of each folder of them."""
+    for folder in _PRIVATE:
+        sizes = [file.stat().st_size for file in _files(folder)]
+        rows = [pq.read_metadata(file).num_rows for file in folder.glob("**/*.parquet")]
+        yield from (*sizes, sum(sizes), *rows, sum(rows))
+    yield sum(pq.read_metadata(file).num_rows for file in (PARTITIONS / "private").glob("*.parquet"))
+
+
+def _files(folder: Path) -> list[Path]:
+    return [file for file in sorted(folder.rglob("*")) if file.is_file()]

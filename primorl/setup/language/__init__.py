@@ -1,1 +1,0 @@
-"""Language models, prompts and sentiment rewards, by name: needs the extra ``rlhf``."""

@@ -1,1 +1,0 @@
-"""Files in D4RL's layout."""

@@ -1,0 +1,194 @@
+"""The papers' mode of online learning, which guarantees nothing, and what its critic reveals.
+
+python -m research.paper_mode
+
+The papers carry a critic from user to user without noise (DPPG), and normalise advantages over all users of a cohort.
+Either lets something of a user past the noise, so the pipeline has neither.
+
+The attack: a canary is among the users of the first of two cohorts of DPPG, or an empty user is in her place, by a fair
+coin. Her rewards are far from the others'. The adversary knows all trajectories and sees both releases; she computes
+what the second would be without noise in either case, and compares. Where updates are strict, the second release says
+nothing about the canary. In the papers' mode she moves the critic, which moves what all users of the second cohort
+contribute, and the release tells her by far more than the stated ε.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.special import ndtri
+from torch import Tensor
+
+from primorl.online.advantages import generalised_advantages, normalised, returns_to_go, within
+from primorl.online.dppg import DPPG, RELEASED, Adam
+from primorl.online.learning import PARAMETERS, Values
+from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.online.trajectories import Trajectories
+from primorl.privacy.accounting.epsilon import Training
+from primorl.privacy.audits.intervals import clopper_pearson
+from primorl.privacy.mechanism.plan import Plan
+from primorl.setup.simulated_users import SimulatedUsers
+from primorl.simulators.batches import batch
+
+_CRITIC, _FIRST, _SECOND, _STEPS = "critic", "critic_first_moment", "critic_second_moment", "critic_steps"
+
+
+def over_cohort(values: Tensor, valid: Tensor) -> Tensor:
+    """Normalise over the steps of all users together, ``[U, T]``, which couples the users."""
+    return normalised(values.view(1, -1), valid.view(1, -1)).view_as(values)
+
+
+class CoupledAdvantages:
+    """Mixin of updates whose Â is a normalised return."""
+
+    discount: float
+
+    def advantages(self, met: Trajectories) -> Tensor:
+        """Compute Â, ``[U, T]``, normalised over the cohort. Sensitive."""
+        return over_cohort(returns_to_go(met, self.discount), met.valid)
+
+
+class CarriedCritic(DPPG):
+    """DPPG with a critic that is carried from user to user without clip and noise, and coupled advantages."""
+
+    def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
+        """See `primorl.online.learning.Update.begin`."""
+        critic = critic_of(network).initial(0)
+        zeros, steps = torch.zeros_like(critic), torch.zeros((), dtype=torch.int64)
+        return super().begin(network, parameters) | {_CRITIC: critic, _FIRST: zeros, _SECOND: zeros, _STEPS: steps}
+
+    def updated(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, cohort: Cohort, number: int
+    ) -> dict[str, Tensor]:
+        """See `primorl.online.learning.Update.updated`."""
+        schedule = self.schedule(met.steps, number)
+        before, after = (self._estimates(network, values, seen) for seen in (met.observations, met.next_observations))
+        raw = generalised_advantages(met, before, after, self.discount, self.decay)
+        stepped = self.step(network, values, met, over_cohort(raw, met.valid), schedule, cohort)
+        return stepped | self._fitted(network, values, met, raw + before, schedule)
+
+    def _estimates(self, network: PolicyNetwork, values: Values, observations: Tensor) -> Tensor:
+        """V of observations: ``[U, T, S]`` to ``[U, T]``."""
+        flat = observations.flatten(0, 1).unsqueeze(0)
+        return critic_of(network).outputs(values[_CRITIC].unsqueeze(0), flat).view(observations.shape[:2])
+
+    def _fitted(
+        self, network: PolicyNetwork, values: Values, met: Trajectories, targets: Tensor, schedule: list[Tensor]
+    ) -> dict[str, Tensor]:
+        """V after steps of Adam on the squared error of all users' steps. Sensitive."""
+        shape, parameters = critic_of(network), values[_CRITIC].unsqueeze(0)
+        adam = Adam(values[_FIRST].unsqueeze(0), values[_SECOND].unsqueeze(0), int(values[_STEPS]))
+        for steps in schedule:
+            leaf = parameters.detach().requires_grad_()
+            outputs = shape.outputs(leaf, met.observations[:, steps].flatten(0, 1).unsqueeze(0)).flatten()
+            valid = met.valid[:, steps].flatten()
+            errors = torch.where(valid, outputs - targets[:, steps].float().flatten(), 0.0)
+            (gradient,) = torch.autograd.grad(-errors.square().sum() / valid.sum().clamp(min=1), leaf)
+            parameters = parameters + self.local_learning_rate * adam.direction(gradient)
+        moments = {_FIRST: adam.first[0], _SECOND: adam.second[0], _STEPS: torch.tensor(adam.steps)}
+        return {_CRITIC: parameters.detach()[0], **moments}
+
+
+def critic_of(network: PolicyNetwork) -> PolicyNetwork:
+    """Shape V as the policy, with one output."""
+    one = network.action_low.new_zeros(1)
+    return replace(network, action_low=one, action_high=one + 1, discrete_actions=True)
+
+
+def loose(update: Any) -> Any:
+    """Put an update of `primorl.online` into the papers' mode."""
+    if isinstance(update, DPPG):
+        return CarriedCritic(**vars(update))
+    return type(f"Paper{type(update).__name__}", (CoupledAdvantages, type(update)), {})(**vars(update))
+
+
+USERS, STEPS, DELTA, Z, TRIALS = 8, 64, 1e-5, 3.73, 1000
+REWARD, CONFIDENCE = -1000.0, 0.95  # of the canary's steps, the others' are 1; of the ε that is proved
+
+
+class Noiseless(Cohort):
+    """Cohort that clips and adds no noise; keeps what it returns."""
+
+    def __init__(self, plan: Plan):
+        super().__init__(plan, 1)
+        self.mean = torch.empty(0)
+
+    def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
+        """See `Cohort.noisy_mean`."""
+        rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
+        self.mean = within(rows, clipping_norm).sum(0) / self.users
+        return self.mean
+
+
+def epsilon(z: float) -> float:
+    """Account one Gaussian release."""
+    return Training(1.0, z, 1).spent(DELTA).epsilon_pld
+
+
+def attacked(update: DPPG, trials: int) -> Mapping[str, float]:
+    """Run both cohorts many times, and measure what the second release tells of the canary in the first."""
+    cartpole = batch("CartPole-v1")
+    low, high = torch.from_numpy(cartpole.action_low), torch.from_numpy(cartpole.action_high)
+    scale = torch.tensor([2.4, 2.0, 0.2, 2.0])
+    network = PolicyNetwork((16,), torch.zeros(4), scale, low, high, cartpole.discrete_actions)
+    parameters, users = network.initial(0), SimulatedUsers(cartpole, STEPS, None, 0)
+    first, second = (users.meet(range(at, at + USERS), network, parameters) for at in (0, USERS))
+    first.rewards[0] *= REWARD
+    empty = Trajectories(**{name: value.clone() for name, value in vars(first).items()})
+    for value in vars(empty).values():
+        value[0] = 0
+    plan = online_plan(users=2000, cohort=USERS, noise_multiplier=Z, releases=1, appearances=1, delta=DELTA)
+    cohort, begun, afters, means = Noiseless(plan), update.begin(network, parameters), [], []
+    for data in (empty, first):  # the critic after the first cohort does not depend on what is released
+        afters.append(update.updated(network, begun, data, cohort, 0))
+        means.append(cohort.mean)
+    noise = Z * update.clipping_norm / USERS
+    included = np.random.default_rng().random(trials) < 0.5
+    moved, guessed = np.zeros(trials), np.zeros(trials, bool)
+    for trial, there in enumerate(included):
+        released = means[int(there)] + torch.randn_like(means[0]) * noise
+        seconds = []
+        for after in afters:
+            now = {PARAMETERS: parameters + update.learning_rate * released, RELEASED: released}
+            update.updated(network, {**after, **now}, second, cohort, 1)
+            seconds.append(cohort.mean.double())
+        seen, difference = seconds[int(there)] + torch.randn_like(seconds[0]) * noise, seconds[1] - seconds[0]
+        moved[trial] = float(difference.norm()) * USERS / update.clipping_norm
+        ratio = float((seen - (seconds[0] + seconds[1]) / 2) @ difference)
+        guessed[trial] = ratio > 0 if ratio else np.random.default_rng().random() < 0.5
+    distance = float(np.median(moved))
+    return {
+        "distance of the second sum, in units of S (median)": distance,
+        "ε of the second release at that distance": epsilon(Z / distance) if distance > 0 else 0.0,
+        "share of right guesses from the second release": float((guessed == included).mean()),
+        "ε that the guesses prove": proved(guessed, included),
+    }
+
+
+def proved(guessed: NDArray[np.bool_], included: NDArray[np.bool_]) -> float:
+    """Bound the ε of a Gaussian release from below by the rates of right and wrong guesses, at 95%.
+
+    With Clopper-Pearson bounds of both rates, the means are at least Φ⁻¹(TPR) - Φ⁻¹(FPR) standard deviations apart.
+    """
+    right, wrong, there = (int(np.count_nonzero(x)) for x in (guessed & included, guessed & ~included, included))
+    hits, _ = clopper_pearson(right, there, CONFIDENCE)
+    _, alarms = clopper_pearson(wrong, len(included) - there, CONFIDENCE)
+    apart = float(ndtri(hits) - ndtri(alarms))
+    return epsilon(1 / apart) if apart > 0 else 0.0
+
+
+def main() -> None:
+    """Attack both modes and print the table."""
+    strict = DPPG(0.5, 0.02, 16, 4)
+    found = {mode: attacked(update, TRIALS) for mode, update in (("strict", strict), ("paper", loose(strict)))}
+    print(f"stated ε: {epsilon(Z):.3g}")
+    for name, value in found["strict"].items():
+        print(f"{name}: strict {value:.3g}, paper {found['paper'][name]:.3g}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,195 @@
+"""Any one thing changed in a bundle, or in the project before `release`: every tensor, every key of every JSON file."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from primorl.project.errors import PipelineError
+from primorl.project.files import file_sha256, read_json
+from primorl.release.build import check_outputs
+from primorl.release.contents import EVALUATION, LEDGER, MODEL, POLICY
+from tests.release.bundles import (
+    Change,
+    Edit,
+    accepted,
+    another,
+    changed_leaves,
+    edit,
+    impossible_tensors,
+    leaves,
+    made,
+    moved_tensors,
+    refusal,
+    relist,
+    removed_keys,
+    renew_everything,
+    setting,
+)
+
+pytestmark = pytest.mark.usefixtures("accounted_once")
+
+JSON = (*MODEL[1:], *POLICY[1:], LEDGER, EVALUATION)
+# What nothing in a bundle can show about a stranger who renews every digest along the chain and makes the cards again.
+# The bundle agrees with itself then. Only its maker's signature tells (`tests/release/test_signature.py`).
+NEEDS_A_SIGNATURE = {
+    # Numbers that training could have found; a change by chance breaks the digests.
+    *(f"{file}: layers" for file in (MODEL[0], POLICY[0])),
+    *(f"{MODEL[0]}: target_{part}" for part in ("mean", "scale")),
+    *(f"{MODEL[1]}: {key}" for key in ("log_variance_low", "log_variance_high", "reward_low", "reward_high")),
+    *(f"{MODEL[1]}: {key}" for key in ("engine_version", "public_loss")),
+    f"{POLICY[1]}: epochs",
+    # Public facts of the data, and C, of which neither ε nor the weights depend in a way that could be seen.
+    *(f"{MODEL[2]}: {key}" for key in ("units", "public_units", "public_assumptions", "clipping_norm", "clipping")),
+    # The accountant's version: an ε that claims another one may be 0.1% lower than ours.
+    *(f"{name}: accountant" for name in (MODEL[2], LEDGER)),
+    # Names and days of charges; their events, ε and number are accounted again.
+    f"{LEDGER}: records",
+    # The returns, which a simulator measured, and their dataset's name.
+    *(f"{EVALUATION}: {key}" for key in ("dataset", "return_mean", "return_ci95", "normalized_score", "episodes")),
+    # What the public trajectories earn; they are not in the bundle.
+    *(f"{EVALUATION}: public_{key}" for key in ("return_mean", "return_ci95", "trajectories")),
+}
+
+
+def test_every_edit_is_refused_when_the_stranger_lists_the_hashes_anew(original: Path, tmp_path: Path) -> None:
+    """Nothing is accepted: no list of exceptions. Twin: without an edit the bundle is sound, digests renewed or not."""
+    edits = [*moved_tensors(original), *changed_leaves(original, JSON), *removed_keys(original, JSON)]
+    assert len(edits) > 150
+    assert accepted(original, tmp_path, edits, relist) == []
+    untouched = shutil.copytree(original, tmp_path / "copy")
+    assert refusal(untouched) is None
+    assert refusal(untouched, renew_everything) is None
+
+
+def test_from_a_stranger_who_renews_every_digest_only_these_edits_need_a_signature(
+    original: Path, tmp_path: Path
+) -> None:
+    """The list is exact: an edit that is noticed without a signature must not stand in it."""
+    edits = [*moved_tensors(original)]
+    for name, change in changed_leaves(original, (*MODEL[1:], POLICY[1], LEDGER, EVALUATION)):
+        if "sha256" not in name and "made" not in name:
+            edits.append((name, change))
+    found = accepted(original, tmp_path, edits, renew_everything)
+    assert {": ".join(name.replace(": layers.", ": layers: ").split(": ")[:2]) for name in found} == NEEDS_A_SIGNATURE
+
+
+def test_impossible_numbers_and_a_lower_epsilon_are_refused_with_every_digest_renewed(
+    original: Path, tmp_path: Path
+) -> None:
+    """NaN, infinity, scales that are not positive, swapped bounds, weights that overflow; 0.1% off at every ε and δ."""
+    edits = [*impossible_tensors(original)]
+    for name in (MODEL[2], LEDGER):
+        for path, value in leaves(read_json(original / name)):
+            curve = path[0] in ("profile", "attacks", "groups") and path[1] % 5
+            if path[-1] in ("epsilon", "epsilon_rdp", "delta") and value and not curve:
+                for factor in (0.999, 1 - 1e-8, 1.001):
+                    edits.append((f"{name}: {path} × {factor}", setting(name, path, value * factor)))
+    assert accepted(original, tmp_path, edits, renew_everything) == []
+
+
+SUMMARY = "metrics/summary.json"
+HOME = {name: f"models/{name}" for name in (*MODEL, *POLICY)}
+# Keys that only the simulator, the clock or params.yaml knows; `dvc.lock` tells where there is one.
+MEASURED = {"seed", "return_mean", "return_ci95", "normalized_score", "episodes", "seconds", "epochs"} | {
+    *("public_return_mean", "public_return_ci95", "public_trajectories")
+}
+
+
+def test_at_home_edits_that_agree_with_each_other_are_refused_but_of_what_nothing_repeats(project: Path) -> None:
+    """Without DVC's record only the figures of `MEASURED` can be changed; with it, as after `dvc repro`, nothing."""
+    kept = {folder: shutil.copytree(folder, project.parent / "kept" / folder) for folder in ("models", "metrics")}
+    lock = dvc_lock()
+    edits = list(edits_before_release())
+    assert len(edits) > 62
+    found = set()
+    for name, change in edits:
+        change(Path())
+        if releases(name):
+            found.add(name.split(": ")[1])
+            Path("dvc.lock").write_text(lock, encoding="utf-8")
+            assert not releases(name), name
+            Path("dvc.lock").unlink()
+        for folder, copy in kept.items():
+            shutil.rmtree(folder)
+            shutil.copytree(copy, folder)
+    assert found == MEASURED
+    Path("dvc.lock").write_text(lock, encoding="utf-8")
+    assert releases("nothing")
+
+
+def releases(name: str) -> bool:
+    try:
+        shutil.rmtree(made())
+    except PipelineError:
+        assert not Path("out").exists(), name
+        return False
+    return True
+
+
+def edits_before_release() -> Iterator[Edit]:
+    """All copies alike; of a list in a file the first entry."""
+    for name, change in moved_tensors(Path("models")):
+        yield name, with_renewed_hash(change)
+    for file in (HOME[MODEL[1]], HOME[POLICY[1]], HOME[MODEL[2]], SUMMARY):
+        first = {path[0]: (path, value) for path, value in reversed(list(leaves(read_json(Path(file)))))}
+        for path, value in first.values():
+            files = (HOME[MODEL[2]], HOME[POLICY[2]], SUMMARY) if file == HOME[MODEL[2]] else (file,)
+            yield f"{file}: {path[0]}", everywhere(files, path, another(value))
+
+
+def with_renewed_hash(change: Change) -> Change:
+    """The summary names the policy's digest: it is renewed."""
+
+    def forge(folder: Path) -> None:
+        change(folder / "models")
+        digests = {
+            key: file_sha256(Path(HOME[f[0]])) for key, f in (("model_sha256", MODEL), ("policy_sha256", POLICY))
+        }
+        edit(Path(SUMMARY), **digests)
+
+    return forge
+
+
+def everywhere(files: tuple[str, ...], path: tuple[Any, ...], value: Any) -> Change:
+    def forge(folder: Path) -> None:
+        for file in files:
+            if path[0] in read_json(folder / file):
+                setting(file, path, value)(folder)
+
+    return forge
+
+
+def dvc_lock() -> str:
+    """``dvc.lock`` as DVC 3 writes it (`test_the_digests_are_those_of_dvc`)."""
+    outputs = []
+    for path in (Path("models/dynamics"), Path("models/policy"), Path(SUMMARY)):
+        files = sorted(file.relative_to(path).as_posix() for file in path.rglob("*") if file.is_file())
+        digest = hashlib.md5(path.read_bytes()).hexdigest() if path.is_file() else ""
+        if path.is_dir():
+            listing = [{"md5": hashlib.md5((path / name).read_bytes()).hexdigest(), "relpath": name} for name in files]
+            digest = hashlib.md5(json.dumps(listing, sort_keys=True).encode()).hexdigest() + ".dir"
+        outputs.append({"path": path.as_posix(), "hash": "md5", "md5": digest})
+    return yaml.safe_dump({"schema": "2.0", "stages": {"evaluate": {"outs": outputs}}})
+
+
+def test_the_digests_are_those_of_dvc(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file and a folder with folders in it, hashed by DVC itself (3.x), with these digests in its lock."""
+    monkeypatch.chdir(tmp_path)
+    Path("m/seeds/1").mkdir(parents=True)
+    for name, text in (("m/a", "1\n"), ("m/seeds/1/b", "2\n"), ("m/c", "3\n"), ("s.json", "3\n")):
+        Path(name).write_text(text, encoding="utf-8")
+    outputs = [
+        {"path": "s.json", "hash": "md5", "md5": "6d7fce9fee471194aa8b5b6e47267f03"},
+        {"path": "m", "hash": "md5", "md5": "0648ca3811b1f959f8346e19b683fa40.dir"},
+    ]
+    Path("dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"a": {"outs": outputs}}}), encoding="utf-8")
+    check_outputs((Path("s.json"), Path("m"), Path("not listed")))
+    Path("m/c").unlink()
+    with pytest.raises(PipelineError, match=r"m: not what dvc\.lock says that its stage wrote"):
+        check_outputs((Path("s.json"), Path("m")))

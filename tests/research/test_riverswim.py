@@ -1,0 +1,155 @@
+"""Riverswim: counters whose noise is that of ε, optimal plans, and steps that stay in the trust region."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from primorl.online.learning import PARAMETERS
+from primorl.online.mechanism import Cohort, online_plan
+from primorl.online.network import PolicyNetwork
+from primorl.privacy.accounting.pure import pure_epsilon
+from primorl.privacy.mechanism.entropy import SeededEntropy
+from research import riverswim
+from research.riverswim import A, H, Riverswim, S
+from research.tree_counter import Stream, TreeCounter, discrete_laplace
+from research.trust_region import Schedule, Step, TrustRegion, fisher_matrix
+from research.ucbvi import REWARD_UNIT, UCBVI, Learner, backward_induction
+
+
+@pytest.mark.parametrize("people", [1, 7, 8, 21])
+def test_one_person_changes_as_many_nodes_as_the_noise_is_made_for(people: int) -> None:
+    """Each node is released once; L nodes of L1 sensitivity Δ with noise of scale L Δ / ε cost ε."""
+    made = TreeCounter(people, 3, math.inf)
+    worst = 0.0
+    for at in range(people):
+        streams, total = (Stream(made, 2), Stream(made, 2)), 0.0
+        for person in range(people):
+            own, empty = (np.array([2, 1]), np.zeros(2, np.int64)) if person == at else (np.ones(2, np.int64),) * 2
+            released = streams[0].add(own), streams[1].add(empty)
+            level = ((person + 1) & -(person + 1)).bit_length() - 1
+            distance = np.abs(streams[0].sums[level] - streams[1].sums[level]).sum()
+            assert distance <= made.sensitivity
+            total += distance
+            assert np.abs(released[0] - released[1]).sum() == (3 if person >= at else 0), "running sums"
+        worst = max(worst, total)
+    assert worst <= made.levels * made.sensitivity
+    if people in (1, 8):
+        assert worst == made.levels * made.sensitivity, "fewer levels would not do"
+    with pytest.raises(ValueError, match="as many as are paid for"):
+        streams[0].add(np.ones(2, np.int64))
+    private = TreeCounter(people, 3, 0.7)
+    assert private.levels * private.sensitivity / private.scale <= 0.7 == pure_epsilon(private.event)
+
+
+def test_noise_is_discrete_laplace_and_fresh_in_every_node() -> None:
+    for scale in (1, 37):
+        draws = discrete_laplace(SeededEntropy(scale), 40_000, scale)
+        assert _fits(draws, scale)
+        assert not _fits(draws, scale * 2 / 3)
+        assert not _fits(draws, scale * 3 / 2)
+    made = TreeCounter(64, 3, 1.0, SeededEntropy(0))
+    stream = Stream(made, 500)
+    released = np.array([stream.add(np.zeros(500, np.int64)) for _ in range(64)])
+    assert abs(np.corrcoef(released[0], released[1])[0, 1]) < 0.2
+    for person in (1, 3, 63, 64):  # as many nodes as binary ones
+        assert released[person - 1].var() == pytest.approx(2 * made.scale**2 * person.bit_count(), rel=0.3)
+    assert (np.abs(released) > made.error(0.01)).mean() <= 0.01
+
+
+def _fits(draws: np.ndarray, scale: float) -> bool:
+    """χ² test against the discrete Laplace distribution in 13 cells."""
+    q, edges = math.exp(-1 / scale), np.arange(-6, 7) * max(int(scale / 2), 1)
+    counted = np.histogram(draws, edges - 0.5)[0]
+    support = np.arange(edges[0], edges[-1])
+    shares = ((1 - q) / (1 + q) * q ** np.abs(support)).reshape(12, -1).sum(1)
+    counts, expected = np.append(counted, len(draws) - counted.sum()), np.append(shares, 1 - shares.sum())
+    return bool(stats.chisquare(counts, expected * len(draws)).pvalue > 1e-4)
+
+
+def test_ucb_vi_counts_what_is_paid_for_and_plans_optimally() -> None:
+    moves = riverswim.transition_probabilities(0.6)
+    rewards = (moves * riverswim.rewards()).sum(-1)
+    table = np.broadcast_to(rewards, (H, S, A)), np.broadcast_to(moves, (H, S, A, S))
+    values, policy = backward_induction(*table, np.random.default_rng(0))
+    best, states = -np.inf, np.arange(S)
+    for tried in (policy, np.ones_like(policy), *np.random.default_rng(0).integers(2, size=(50, H, S))):
+        worth = np.zeros(S)
+        for actions in tried[::-1]:
+            worth = rewards[states, actions] + moves[states, actions] @ worth
+        best = max(best, worth[0])
+    assert best == pytest.approx(values[0, 0])
+    ties = backward_induction(np.ones((50, S, A)), np.zeros((50, S, A, S)), np.random.default_rng(0))[1]
+    assert 0.4 < ties.mean() < 0.6, "a fixed order would favour the action that happens to be right"
+
+    private = UCBVI(S, A, H, 400, 1.0, failure=0.1, optimism=1e-3, seed=0)
+    assert pure_epsilon(private.event) == pytest.approx(1.0)
+    noisy, plain = Learner(private), Learner(UCBVI(S, A, H, 400, math.inf, 0.1, 1e-3, 0))
+    user = np.minimum(np.arange(H + 1), S - 1), np.ones(H, int), np.full(H, 7.0)  # rewards above 1 count as 1
+    for learner in (noisy, plain):
+        learner.learn(*user)
+    for stream, twin, unit in zip(noisy.streams, plain.streams, (1, REWARD_UNIT, 1), strict=True):
+        assert np.abs(twin.sums).sum() == H * unit == private.counter(unit).sensitivity
+        assert (stream.noisy[0] != stream.sums[0]).mean() > 0.9
+    plain.learn(np.full(H + 1, S), *user[1:])  # a state that does not exist: counts as an empty episode
+    assert [stream.noisy.sum() for stream in plain.streams] == [H, H * REWARD_UNIT, H]
+
+
+@pytest.mark.parametrize("step", [Step(12.0, 3.73, 0.4), Step(0.06, 0.98, 0.05), Step(1.0, 0.1, 0.3)])
+def test_steps_stay_in_the_trust_region_as_often_as_claimed(step: Step) -> None:
+    generator = torch.Generator().manual_seed(0)
+    root = torch.randn(6, 6, generator=generator)
+    noise = torch.randn(40_000, 6, generator=generator)
+
+    def inside(norm: float, metric: torch.Tensor) -> float:
+        """How often ½ Δθᵀ M Δθ ≤ 3.5, for the clipped gradient that is worst for it."""
+        worst = torch.linalg.eigh(metric).eigenvectors[:, -1] * norm
+        moved = step.learning_rate * (worst + step.noise * norm * noise)
+        return float((0.5 * ((moved @ metric) * moved).sum(1) <= 3.5).float().mean())
+
+    norm, claimed = step.l2_norm(3.5, 6), 1 - step.failure
+    assert inside(norm, torch.eye(6)) == pytest.approx(claimed, abs=0.01)
+    assert inside(norm * 1.1, torch.eye(6)) < claimed - 0.01
+    assert inside(step.kl_norm(3.5, root @ root.T), root @ root.T) >= claimed
+    assert inside(step.kl_norm(3.5, root @ root.T) * 10, root @ root.T) < claimed
+
+
+def test_a_users_gradient_is_her_own_and_the_fisher_matrix_that_of_the_policy() -> None:
+    network = PolicyNetwork((), torch.zeros(S), torch.ones(S), torch.zeros(A), torch.ones(A), discrete_actions=True)
+    theta = network.initial(0) * 100
+    met = riverswim.episodes(0.9, network, theta[None], 150, torch.Generator().manual_seed(0))
+    fisher = fisher_matrix(network, theta, met, 0.0)
+    seen = met.observations.flatten(0, 1)
+    chances = torch.softmax(network.outputs(theta[None], seen[None])[0], -1)
+    expected = torch.zeros(14, 14)
+    for action in range(A):
+        centred = torch.eye(A)[action] - chances
+        scores = torch.cat([torch.einsum("ba,bs->bas", centred, seen).flatten(1), centred], 1)
+        expected += (scores * chances[:, action, None]).T @ scores / len(seen)
+    torch.testing.assert_close(fisher, expected, atol=2e-2, rtol=0)
+
+    update = TrustRegion(Schedule(12.0, 5.0, 50, 0.06), 3.5, 0.4, 0.99)
+    assert [update.learning_rate(at) for at in (0, 50, 900)] == pytest.approx([12.0, 2.4, 0.06])
+
+    def step(rows: slice) -> torch.Tensor:
+        own = met.of(rows)
+        plan = online_plan(users=2, cohort=own.users, noise_multiplier=0, releases=1, appearances=1, delta=1e-5)
+        return update.updated(network, {PARAMETERS: theta}, own, Cohort(plan, 1), 0)[PARAMETERS] - theta
+
+    torch.testing.assert_close(step(slice(2)), (step(slice(1)) + step(slice(1, 2))) / 2)
+
+
+def test_the_river_moves_as_its_table_says() -> None:
+    river, table = Riverswim(0.9, 20_000, 0), riverswim.transition_probabilities(0.9)
+    np.testing.assert_allclose(table.sum(-1), 1)
+    counted, rng = np.zeros_like(table), np.random.default_rng(99)
+    for _ in range(H):
+        before, actions = river.states, (rng.random(20_000) < 0.9).astype(int)
+        paid = river.step(actions)
+        np.testing.assert_array_equal(paid, riverswim.rewards()[before, actions, river.states])
+        np.add.at(counted, (before, actions, river.states), 1)
+    visits = counted.sum(-1, keepdims=True)
+    assert (np.abs(counted / visits - table) < 5 * np.sqrt(0.25 / visits)).all()
+    assert riverswim.optimal_value(0.9) == pytest.approx(4.676, abs=1e-3)

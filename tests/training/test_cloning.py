@@ -1,0 +1,72 @@
+"""Behaviour cloning through the engine: its rows, and a behaviour that is found."""
+
+import pytest
+import torch
+
+from primorl.dynamics.ensemble import Bounds
+from primorl.privacy.mechanism.clipping import EnsembleClip
+from primorl.privacy.mechanism.plan import Plan
+from primorl.privacy.mechanism.sampling import PoissonSampler
+from primorl.training.cloning import CloningSetup
+from primorl.training.independence import check_setup
+from primorl.training.normaliser_query import ObservationColumns
+from primorl.training.policy_network import PolicyNetwork
+from primorl.training.settings import Execution
+from primorl.training.training import train
+from tests.units import Ragged, local_training, server_training
+
+CPU = torch.device("cpu")
+
+
+def network(discrete: bool, hidden: tuple[int, ...] = (16, 12)) -> PolicyNetwork:
+    return PolicyNetwork(3, 2, discrete, hidden, -5.0, 1.0)
+
+
+def test_rows_are_observations_and_scaled_actions() -> None:
+    """Actions in a box of ±2 are halved; one-hot ones stay."""
+    units = Ragged([torch.tensor([[7.0, 8.0, 9.0, -2.0, 1.0], [1.0, 2.0, 3.0, 1.0, 2.0]])], [torch.zeros(2, 4)])
+    source = cloning(network(discrete=False), 1).source_of(units)
+    observation, action = source.transitions(torch.tensor([0]), torch.tensor([[1, 0]]))
+    assert observation.tolist() == [[[1.0, 2.0, 3.0], [7.0, 8.0, 9.0]]]
+    assert action.tolist() == [[[0.5, 1.0], [-1.0, 0.5]]]
+    assert (source.units, source.lengths(torch.tensor([0])).tolist()) == (1, [2])
+    inputs = torch.tensor([3.0, 4.0, 5.0, 0.0, 1.0])
+    assert cloning(network(discrete=True), 1).public_of((inputs, inputs))[1].tolist() == [0.0, 1.0]
+
+
+def cloning(shape: PolicyNetwork, units: int, noise: float = 0.0) -> CloningSetup:
+    low, high = torch.full((shape.inputs,), -3.0), torch.full((shape.inputs,), 3.0)
+    sides = torch.zeros(shape.action_size) if shape.discrete_actions else -2 * torch.ones(shape.action_size)
+    ends = torch.ones(shape.action_size) if shape.discrete_actions else 2 * torch.ones(shape.action_size)
+    clip = EnsembleClip(0.5, "flat", 1, len(shape.layers))
+    return CloningSetup(
+        plan=Plan(units, "trajectory", PoissonSampler(0.5), clip, noise, 40, 1e-4),
+        architecture=shape,
+        bounds=Bounds(low, high, sides, ends, -1.0, 1.0, shape.discrete_actions),
+        columns=ObservationColumns(shape.inputs, (), shape.discrete_actions),
+        normaliser="bounds",
+        local=local_training(1.0, 64),
+        server=server_training(momentum=0.8, averaging=0.8),
+        seed=0,
+        execution=Execution(CPU, 1 << 20),
+    )
+
+
+@pytest.mark.parametrize("discrete", [False, True])
+def test_a_behaviour_is_found_through_the_engine(discrete: bool) -> None:
+    """People act by the first observation alone; the twin is the loss of a constant."""
+    shape, drawn = network(discrete, (16,)), torch.Generator().manual_seed(0)
+    inputs = []
+    for _ in range(40):
+        x = torch.randn(30, 3, generator=drawn)
+        right = (x[:, 0] > 0).long()
+        action = torch.nn.functional.one_hot(right, 2).float()
+        inputs.append(torch.cat((x, action if discrete else 3 * action - 1.5), 1))
+    units, setup = Ragged(inputs, [torch.zeros(30, 5)] * 40), cloning(shape, 40, noise=0.05)
+    public = setup.public_of((torch.cat(inputs), torch.zeros(1)))
+    check_setup(setup)
+    trained = train(setup, setup.source_of(units), public)
+    assert trained.public_loss is not None
+    assert trained.public_loss.final < trained.public_loss.constant - (0.3 if discrete else 0.6)
+    assert trained.normaliser.target_mean.tolist() == [0.0, 0.0]
+    assert len(trained.normaliser.input_mean) == 3
