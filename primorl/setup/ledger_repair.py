@@ -94,7 +94,7 @@ def _written(
         requests[loss.charge] = _request(loss.statement, *present, params.privacy.budget.delta)
     with closing(open_ledger(params, BrokenLedger, read_only=False)) as ledger:
         for request in requests.values():
-            ledger.check(request)  # before anything is written
+            ledger.dry_run(request, None)  # before anything is written
         if wrong is not None:
             kept = ledger.renew_head()
             yield f"{head}: begun anew" + ("" if kept is None else f"; the previous one is kept as {kept.name}")

@@ -156,23 +156,6 @@ def test_after_a_kill_the_same_command_goes_on_in_a_folder_that_was_empty(
     assert "found files there; allowed is a new or empty folder" in capsys.readouterr().err
 
 
-def test_a_folder_that_was_not_there_appears_whole_or_not_at_all(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: the same call that is not killed. Its permissions are those of any new folder."""
-
-    def killed(path: Path, target: Path) -> Path:
-        raise Killed
-
-    with monkeypatch.context() as during:
-        during.setattr(Path, "rename", killed)
-        with pytest.raises(Killed):
-            init()
-    assert not Path("project").exists()
-    assert init() == 0
-    Path("other").mkdir()
-    assert Path("project").stat().st_mode == Path("other").stat().st_mode
-    assert Path("project/primorl.version").exists()
-
-
 def test_a_drafted_entry_passes_the_checker_and_a_real_ingest(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -299,15 +282,13 @@ def test_no_cell_is_shown(
         (["--bounds", "glucose"], "'--bounds': found 'glucose'; allowed is COLUMN=LOW:HIGH"),
         (["--bounds", "glucose=25:2"], "'--bounds': glucose: found '25:2'; allowed is LOW:HIGH"),
         (["--bounds", "glucose=2:inf"], "'--bounds': glucose: found '2:inf'"),
-        (["--bounds", "who=0:1"], "--bounds: found 'who', which takes none; allowed are 'glucose', 'dose', 'reward'"),
+        (["--bounds", "dosis=0:1"], "--bounds: found 'dosis', which is no column; allowed are 'when' (times), 'who'"),
         (["--categories", "ward=north"], "'--categories': ward: found 'north'; allowed are two or more"),
-        (["--categories", "visit=1,2"], "--categories: found 'visit', which takes none"),
         (["--action", "ward"], "--action: found 2 columns, and categories of 'ward'"),
         (["--name", "Pendulum-Replay"], "--name: found 'Pendulum-Replay'; allowed are letters, digits, dots, - and _"),
         (["--elapsed", "since"], "'--elapsed': found 'since'; allowed is NAME=UNIT:MOST"),
         (["--elapsed", "since=weeks:1"], "'--elapsed': since: found 'weeks:1'; allowed is UNIT:MOST: seconds, min"),
         (["--elapsed", "since=hours:0"], "'--elapsed': since: found 'hours:0'; allowed is UNIT:MOST"),
-        (["--elapsed", "since=hours:1", "--bounds", "since=0:1"], "--bounds: found 'since', which takes none"),
         (["--csv", "none.csv"], "cannot be read"),
         (["--csv", "log.txt"], "ends in .csv"),
         (["--csv", "bytes.csv"], "not CSV in UTF-8"),

@@ -1,7 +1,6 @@
 """The statement is read as it was written, refuses what it cannot mean, and is documented by its class."""
 
 import json
-import re
 from pathlib import Path
 
 import pytest
@@ -9,10 +8,8 @@ import pytest
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
 from primorl.project.files import write_json
-from primorl.project.records import keys_table
 from tests.statements import NOT_PRIVATE, PRIVATE
 
-PAGE = Path(__file__).resolve().parents[2] / "docs/privacy.md"
 CONTRACT = (
     *("private", "epsilon", "delta", "unit", "neighboring_relation", "accountant", "epsilon_rdp", "event"),
     *("sampling_probability", "noise_multiplier", "clipping_norm", "rounds", "public_assumptions"),
@@ -45,9 +42,3 @@ def test_a_guarantee_without_its_numbers_is_refused(tmp_path: Path, key: str) ->
         Statement.read(tmp_path)
     write_json(tmp_path / "privacy.json", NOT_PRIVATE | {key: None})
     assert not Statement.read(tmp_path).private
-
-
-def test_the_page_shows_the_table_that_the_class_prints() -> None:
-    shown = re.search(r"keys of privacy.json: begin -->\n(.*?)\n<!--", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert shown is not None
-    assert shown[1] == keys_table(Statement), "paste what `keys_table(Statement)` prints"
