@@ -35,6 +35,8 @@ class _PlainData(SafeConstructor):
     }
 
     def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:
+        if not isinstance(key, str | int | float | None):
+            raise _RefusedError(key_node, "found a key that is a list; allowed is text")
         if key in mapping:
             raise _RefusedError(key_node, f"key {shown(key)} given twice; keep one")
         return True
