@@ -27,7 +27,7 @@ from primorl.privacy.ledger import checkpoint
 from primorl.project.errors import PipelineError
 from primorl.project.files import read_json, write_json
 from primorl.project.records import to_json
-from primorl.release import bundle
+from primorl.release import bundle, contents
 from primorl.release.build import release
 from primorl.tracking import stage_run
 from primorl.training.state import TrainingState
@@ -222,8 +222,8 @@ READERS: dict[str, Callable[[], object]] = {
     "metrics/summary.json": lambda: release(Path("new"), load_params(), void_ok=False),
     "metrics/private_evaluation.json": lambda: evaluate.body(load_params(), RememberingRun()),  # type: ignore[arg-type]
     ".primorl/checkpoints/*.safetensors": read_checkpoint,
-    **{f"out/{name}": lambda: bundle.check(Path("out"), void_ok=False) for name in sorted(bundle.FILES)},
-    f"out/{bundle.MANIFEST}": lambda: bundle.check(Path("out"), void_ok=False),
+    **{f"out/{name}": lambda: bundle.check(Path("out"), void_ok=False) for name in sorted(contents.FILES)},
+    f"out/{contents.MANIFEST}": lambda: bundle.check(Path("out"), void_ok=False),
 }
 
 
@@ -234,8 +234,8 @@ def test_a_hostile_file_runs_nothing_and_is_one_clear_error(project: Path, name:
     before = set(sys.modules)
     for payload, content in PAYLOADS.items():
         path.write_bytes(content())
-        if name.startswith("out/") and not name.endswith(bundle.MANIFEST):
-            write_json(project / "out" / bundle.MANIFEST, to_json(bundle.manifest_of(project / "out")))
+        if name.startswith("out/") and not name.endswith(contents.MANIFEST):
+            write_json(project / "out" / contents.MANIFEST, to_json(contents.manifest_of(project / "out")))
         with pytest.raises(PipelineError) as refused:
             READERS[name]()
         assert "\n" not in str(refused.value), payload
