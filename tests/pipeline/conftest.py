@@ -7,10 +7,11 @@ from dp_accounting.dp_event import DpEvent
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.accounting import figures
-from primorl.privacy.mechanism import plan
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
+
+_FIGURES = figures.figures
 
 
 @pytest.fixture
@@ -45,12 +46,12 @@ def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
     """
-    monkeypatch.setattr(plan, "figures", _figures_without_groups)
+    monkeypatch.setattr(figures, "figures", _figures_without_groups)
 
 
 @cache
 def _figures_without_groups(event: DpEvent, delta: float) -> figures.Figures:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(figures, "GROUP_SIZES", ())
-        found: figures.Figures = figures.figures.__wrapped__(event, delta)
+        found: figures.Figures = _FIGURES.__wrapped__(event, delta)
     return found
