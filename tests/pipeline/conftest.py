@@ -1,5 +1,6 @@
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dp_accounting.dp_event import DpEvent
@@ -7,6 +8,8 @@ from dp_accounting.dp_event import DpEvent
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.accounting import figures
+from primorl.privacy.accounting.epsilon import Spent
+from primorl.privacy.mechanism import plan
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
@@ -46,7 +49,13 @@ def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
     """
-    monkeypatch.setattr(figures, "figures", _figures_without_groups)
+    monkeypatch.setattr(plan, "stated", _stated_without_groups)
+
+
+def _stated_without_groups(event: DpEvent, spent: Spent | None) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "figures", _figures_without_groups)
+        return figures.stated(event, spent)
 
 
 @cache
