@@ -1,5 +1,6 @@
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dp_accounting.dp_event import DpEvent
@@ -7,10 +8,13 @@ from dp_accounting.dp_event import DpEvent
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.accounting import figures
+from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.mechanism import plan
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
+
+_FIGURES = figures.figures
 
 
 @pytest.fixture
@@ -38,12 +42,22 @@ def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture(autouse=True)
 def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan, "figures", _figures_without_groups)
+    """Statements here leave out what groups of units are guaranteed, which takes seconds for every new mechanism.
+
+    tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
+    """
+    monkeypatch.setattr(plan, "stated", _stated_without_groups)
+
+
+def _stated_without_groups(event: DpEvent, spent: Spent | None) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "figures", _figures_without_groups)
+        return figures.stated(event, spent)
 
 
 @cache
 def _figures_without_groups(event: DpEvent, delta: float) -> figures.Figures:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(figures, "GROUP_SIZES", ())
-        found: figures.Figures = figures.figures.__wrapped__(event, delta)
+        found: figures.Figures = _FIGURES.__wrapped__(event, delta)
     return found
