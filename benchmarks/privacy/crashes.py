@@ -18,6 +18,7 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import mlflow  # noqa: F401 - imported here so that the forked processes need not
@@ -25,7 +26,7 @@ import sqlalchemy  # noqa: F401
 import torch
 from scipy import stats
 
-from benchmarks.machine import ROOT, machine, write
+from benchmarks.machine import ROOT, row, write
 from pipeline import train_model
 from pipeline.runner import run_stage
 from primorl.config import params as params_module
@@ -62,17 +63,16 @@ def main() -> int:
         folder = Path(name)
         os.chdir(folder)
         content = make(folder, CHANGES)
-        rows = study(folder, content, arguments.kills, arguments.undisturbed, random.Random(arguments.seed))
-    for row in rows:
-        row |= {"machine": machine(), "command": f"python -m benchmarks.privacy.crashes --kills {arguments.kills}"}
+        command = f"python -m benchmarks.privacy.crashes --kills {arguments.kills}"
+        rows = study(folder, content, arguments.kills, arguments.undisturbed, random.Random(arguments.seed), command)
     write("crashes", rows)
-    return int(any(row["what"].startswith("must be 0") and row["ours"] for row in rows))
+    return int(any(str(found["what"]).startswith("must be 0") and found["ours"] for found in rows))
 
 
 def study(
-    folder: Path, content: dict[str, Any], kills: int, undisturbed: int, rng: random.Random
+    folder: Path, content: dict[str, Any], kills: int, undisturbed: int, rng: random.Random, command: str
 ) -> list[dict[str, Any]]:
-    """All kills; the rows of the table."""
+    """Make all kills; return the rows of the table."""
     seeds = iter(range(10_000))
     usual, took = [], []
     for _ in range(undisturbed):
@@ -81,7 +81,7 @@ def study(
         assert run(folder, content, None) == 0, (folder / "log").read_text()
         took.append(time.monotonic() - began)
         usual.append(loss())
-    length = sorted(took)[len(took) // 2]
+    length = median(took)
     counts = dict.fromkeys(("killed", "alive", "failed", "corrupt", "unpaid", "unverified", "lost", "resumed"), 0)
     disturbed = []
     with progress_bar(kills, "crashes", "kill") as bar:
@@ -102,29 +102,23 @@ def study(
             done = int(read_json(Path("models/dynamics/config.json"))["rounds"])
             counts["lost"] += ROUNDS - done
             disturbed.append(loss())
-    gap = stats.mannwhitneyu(usual, disturbed, alternative="two-sided")
-    return [
-        figure("kills that hit a living process", counts["killed"], "kills"),
-        figure("runs that ended before their kill", counts["alive"], "runs"),
-        figure("runs taken up in the middle of their rounds", counts["resumed"], "runs"),
-        figure("must be 0: resumed runs that did not end well", counts["failed"], "runs"),
-        figure("must be 0: outputs that do not load or contradict their statement", counts["corrupt"], "looks"),
-        figure("must be 0: runs with more rounds released than the ledger shows", counts["unpaid"], "runs"),
-        figure("must be 0: ledgers that do not verify", counts["unverified"], "looks"),
-        figure(f"rounds of {ROUNDS} lost to a kill, mean over kills", counts["lost"] / counts["killed"], "rounds"),
-        figure("public loss after kills, median, against undisturbed", median(disturbed), "nats", median(usual)),
-        figure("p-value that they are alike (Mann-Whitney)", float(gap.pvalue), "probability"),
+    alike = stats.mannwhitneyu(usual, disturbed, alternative="two-sided").pvalue
+    figures = [
+        ("kills that hit a living process", counts["killed"], "kills"),
+        ("runs that ended before their kill", counts["alive"], "runs"),
+        ("runs taken up in the middle of their rounds", counts["resumed"], "runs"),
+        ("must be 0: resumed runs that did not end well", counts["failed"], "runs"),
+        ("must be 0: outputs that do not load or contradict their statement", counts["corrupt"], "looks"),
+        ("must be 0: runs with more rounds released than the ledger shows", counts["unpaid"], "runs"),
+        ("must be 0: ledgers that do not verify", counts["unverified"], "looks"),
+        (f"rounds of {ROUNDS} lost to a kill, mean over kills", counts["lost"] / counts["killed"], "rounds"),
+        ("p-value that the losses are alike (Mann-Whitney)", float(alike), "probability"),
     ]
-
-
-def figure(what: str, ours: float, unit: str, peer: float | None = None) -> dict[str, Any]:
-    """One row of the table."""
-    return {"what": what, "ours": ours, "peer": peer, "ratio": None if peer is None else ours / peer, "unit": unit}
-
-
-def median(values: list[float]) -> float:
-    """Middle value."""
-    return sorted(values)[len(values) // 2]
+    rows = [row(command, what, found, None, None, None, unit) for what, found, unit in figures]
+    loss_after, loss_before = median(disturbed), median(usual)
+    ratio = loss_after / loss_before
+    what = "public loss after kills, median"
+    return [*rows, row(command, what, loss_after, loss_before, "undisturbed", ratio, "nats")]
 
 
 def run(folder: Path, content: dict[str, Any], kill_after: float | None) -> int:

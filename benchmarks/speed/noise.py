@@ -1,4 +1,4 @@
-"""Cryptographic normals beside named generators on one thread, and the noise's share of a private round.
+"""Compare cryptographic normals with named generators on one thread.
 
 python -m benchmarks.speed.noise [--count 4000000]
 
@@ -8,21 +8,14 @@ Seconds are those of the thread's own processor time, so that other work on the 
 import argparse
 import time
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from benchmarks.machine import row, write
-from benchmarks.speed.fixed_round import FixedRound
 from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.privacy.mechanism.noise import normals
-from primorl.privacy.mechanism.plan import Plan
-from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.training.rounds import Rounds
 
-UNITS, TRANSITIONS = 2940, 200  # of the default dataset: private trajectories of Pendulum
 REPEATS = 15
 _COMMAND = "python -m benchmarks.speed.noise"
 
@@ -45,13 +38,6 @@ def main() -> None:
         peer = count / seconds(lambda draw=draw: draw(count), REPEATS)  # type: ignore[misc]
         what = f"{count} normals, the sum of four draws each"
         rows.append(row(_COMMAND, what, ours, peer, name, ours / peer, "normals/s"))
-
-    plan, work, total = _round()
-    release, rest = seconds(lambda: plan.release(total), 50), seconds(work, 5)
-    whole = release + rest
-    what = f"release of a round; ratio: its share of the round, K {UNITS}, q 0.1, N 3, 2x64, T {TRANSITIONS}, B 16"
-    name = "the whole round: cohort, batches, local updates, release"
-    rows.append(row(_COMMAND, what, release, whole, name, release / whole, "s"))
     write("noise", rows)
 
 
@@ -64,18 +50,6 @@ def seconds(work: Callable[[], object], repeats: int) -> float:
         work()
         times.append(time.thread_time() - started)
     return sorted(times)[len(times) // 2]
-
-
-def _round() -> tuple[Plan, Callable[[], list[Tensor]], list[Tensor]]:
-    """The plan of a round of the default config's sizes, the round up to the sum, and that sum."""
-    size = FixedRound(members=3, width=64, transitions=TRANSITIONS, cohort=UNITS, clipping_norm=0.35)
-    plan, weights = replace(size.plan, sampler=PoissonSampler(0.1)), size.weights
-    rounds = Rounds(replace(size.setup(), plan=plan), size.source(), size.normaliser)
-
-    def work() -> list[Tensor]:
-        return rounds.sum(weights)
-
-    return plan, work, work()
 
 
 if __name__ == "__main__":

@@ -182,12 +182,10 @@ def _spent(said: Mapping[str, Any]) -> str:
 
 
 def _shown(stated: Any) -> str:
-    """A number of a statement, which may be damaged, rounded up."""
     return at_most(stated, 4) if type(stated) in (int, float) else "unknown"
 
 
 def _recorded(loss: Loss) -> dict[str, Any]:
-    """What the record of a repair keeps of a lost charge."""
     kept = ("epsilon", "delta", "event", "unit", "units", "dataset_fingerprint", "spent_on_dataset")
     return {"charge": loss.charge, "file": loss.file, **{key: loss.statement.get(key) for key in kept}}
 

@@ -19,7 +19,6 @@ _FIGURES = figures.figures
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """The project's own params.yaml with six tiny episodes, in an empty project."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     raw = project_settings()
@@ -31,14 +30,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    """Nine private units of uneven length and four public ones, and params to train on them in a moment."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     return with_changes(small)
 
 
 @pytest.fixture(autouse=True)
 def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rounds on a few units make no good model, and these tests ask for none; those marked `verdict` do."""
     if request.node.get_closest_marker("verdict") is None:
         monkeypatch.setattr(PublicLosses, "diverged", False)
 

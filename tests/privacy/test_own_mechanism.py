@@ -20,7 +20,6 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.statement import Statement
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-EXAMPLE, PAGE = REPOSITORY / "examples/private_mean.py", REPOSITORY / "docs/mechanism.md"
 PEOPLE = 2000
 IDS, SECRET = [f"p{number}" for number in range(PEOPLE)], b"s" * 32
 VALUES = torch.tensor([0.3, -0.2]) + 0.1 * torch.randn(PEOPLE, 2, generator=torch.Generator().manual_seed(0))

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "4316413bc9d44b17d4222469399672df187505081530b491f68d5d746a881cb0"
+SOURCES = "b9f31e65be2a3bce4026d963f7fcb0edad260ce5233d82228c3d7f54eb6b0cc9"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -10,17 +10,12 @@ OMP_NUM_THREADS=1 judges/bin/python benchmarks/quality/logs/peers.py train --wor
 python -m benchmarks.quality.logs.peers measure --work /tmp/zoo
 
 1. `export` writes the rows of the private people IN THE CLEAR to WORK/peers: for simulated people only. Continuous
-   actions are scaled from the log's declared bounds to [-1, 1], because d3rlpy's policies end in a tanh and its default
-   is to scale nothing. Observations and rewards stay as they were logged. A trajectory that ends without a termination
-   gets one more row, the last observation, which is its timeout: d3rlpy makes no transition of a timeout's row, and the
-   last reward would be lost without it.
-2. `train` trains each algorithm that fits the log's actions: IQL or TD3+BC for continuous ones, CQL for discrete ones.
-   All hyperparameters are d3rlpy's defaults, without scalers; one thread; 10,000 gradient steps unless `--steps` says
-   otherwise, which is far fewer than papers take. A row says its own. 10,000 steps of IQL take three minutes and more
-   on one thread: its rows are of 5,000. CQL renews its target network every 8,000 steps, so it also has rows of 50,000.
-   Keeps the greedy policy as TorchScript.
+   actions are scaled from the log's bounds to [-1, 1], where d3rlpy's policies end. A trajectory that ends without a
+   termination gets one more row, its timeout: d3rlpy makes no transition of a timeout's row.
+2. `train` trains IQL or TD3+BC for continuous actions, CQL for discrete ones, with d3rlpy's defaults, without scalers,
+   for `--steps` gradient steps on one thread: far fewer than papers take.
 3. `measure` asks the hidden simulator for the policy's true return, in the episodes in which `benchmarks.quality.logs`
-   measures this pipeline's policies, and keeps rows in benchmarks/results/logs_peers.json.
+   measures this pipeline's policies.
 """
 
 import argparse
@@ -99,16 +94,7 @@ def export(data: Path, folder: Path, names: list[str] | None, people: list[int],
 
 
 def rows(action: "Box | Levels", source: "EpisodeSource") -> dict[str, NDArray[Any]]:
-    """What d3rlpy's ``MDPDataset`` takes: N rows, trajectory after trajectory. Sensitive.
-
-    Args:
-        action: the log's declared actions.
-        source: of the people.
-
-    Returns:
-        ``observations`` ``[N, S]``; ``actions``, ``[N, A]`` in [-1, 1] or numbers ``[N, 1]``; ``rewards``,
-        ``terminals`` and ``timeouts`` ``[N]``.
-    """
+    """Make the arrays of d3rlpy's ``MDPDataset``, trajectory after trajectory. Sensitive."""
     import torch
 
     from primorl.evaluation.private.episodes import portions

@@ -33,52 +33,31 @@ class Task:
     published: Mapping[str, Published]
 
 
+def _rows(**named: tuple[float | None, float, float]) -> dict[str, Published]:
+    return {name.replace("_", " "): Published(*figures) for name, figures in named.items()}
+
+
+_PENDULUM = _rows(
+    MOPO=(None, 795.9, 6.5), No_Privacy=(None, 810.4, 27.5), Low=(22.3, 817.4, 21.7), High=(5.1, 778.9, 53.5)
+)
+_BALANCE = _rows(
+    MOPO=(None, 976.3, 26.8), No_Privacy=(None, 947.5, 68.3), Low=(85.0, 815.8, 97.2), High=(8.2, 758.2, 187.2)
+)
+_SWINGUP = _rows(
+    MOPO=(None, 804.9, 89.6), No_Privacy=(None, 774.1, 81.7), Low=(94.2, 772.4, 73.9), High=(17.0, 698.3, 57.5)
+)
+_HALFCHEETAH = _rows(  # Low has z = 1e-4, High z = 1e-3
+    MOPO=(None, 10931, 1326),
+    No_Clip=(None, 7062, 2230),
+    No_Privacy=(None, 8792, 2053),
+    Low=(None, 9729, 2018),
+    High=(None, 3697, 1465),
+)
 TASKS = (
-    Task(
-        "Pendulum",
-        "pendulum",
-        {"30,000": "pendulum-paper", "3,000": "pendulum-replay"},
-        {
-            "MOPO": Published(None, 795.9, 6.5),
-            "No Privacy": Published(None, 810.4, 27.5),
-            "Low": Published(22.3, 817.4, 21.7),
-            "High": Published(5.1, 778.9, 53.5),
-        },
-    ),
-    Task(
-        "Balance",
-        "balance",
-        {"30,000": "cartpole-balance-paper", "3,000": "cartpole-balance"},
-        {
-            "MOPO": Published(None, 976.3, 26.8),
-            "No Privacy": Published(None, 947.5, 68.3),
-            "Low": Published(85.0, 815.8, 97.2),
-            "High": Published(8.2, 758.2, 187.2),
-        },
-    ),
-    Task(
-        "Swingup",
-        "swingup",
-        {"30,000": "cartpole-swingup-paper", "3,000": "cartpole-swingup"},
-        {
-            "MOPO": Published(None, 804.9, 89.6),
-            "No Privacy": Published(None, 774.1, 81.7),
-            "Low": Published(94.2, 772.4, 73.9),
-            "High": Published(17.0, 698.3, 57.5),
-        },
-    ),
-    Task(
-        "HalfCheetah",
-        "halfcheetah",
-        {"2,000": "halfcheetah-mixture"},
-        {
-            "MOPO": Published(None, 10931, 1326),
-            "No Clip": Published(None, 7062, 2230),
-            "No Privacy": Published(None, 8792, 2053),
-            "Low": Published(None, 9729, 2018),  # z = 1e-4
-            "High": Published(None, 3697, 1465),  # z = 1e-3
-        },
-    ),
+    Task("Pendulum", "pendulum", {"30,000": "pendulum-paper", "3,000": "pendulum-replay"}, _PENDULUM),
+    Task("Balance", "balance", {"30,000": "cartpole-balance-paper", "3,000": "cartpole-balance"}, _BALANCE),
+    Task("Swingup", "swingup", {"30,000": "cartpole-swingup-paper", "3,000": "cartpole-swingup"}, _SWINGUP),
+    Task("HalfCheetah", "halfcheetah", {"2,000": "halfcheetah-mixture"}, _HALFCHEETAH),
 )
 
 
