@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "b9f31e65be2a3bce4026d963f7fcb0edad260ce5233d82228c3d7f54eb6b0cc9"
+SOURCES = "9947e4a80f22f9db0690b2b78fef8a3ea435e56b943a4f340c55e77a9baf898e"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
