@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "b9f31e65be2a3bce4026d963f7fcb0edad260ce5233d82228c3d7f54eb6b0cc9"
+SOURCES = "0eea815055f518708668f21eb872978b91c87353dcee28cb132bc20a44464600"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
