@@ -310,7 +310,7 @@ def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.Mon
     """A worker with another fit is refused, though the identity is the same. Twin: with the same fit it opens rows."""
     params = automatic(data, dynamics__train_anyway=True)
     granted = []
-    monkeypatch.setattr(paid_training, "join", lambda *_: nullcontext())
+    monkeypatch.setattr(paid_training, "Group", nullcontext)
     monkeypatch.setattr(paid_training, "wait_for_grant", lambda group: granted[-1])
     monkeypatch.setattr(paid_training, "_open_private", lambda *_: (_ for _ in ()).throw(InterruptedError))
     setup = setup_of(fit(params)[0])

@@ -131,7 +131,7 @@ def test_a_process_that_hangs_ends_the_training() -> None:
         with launcher.started(2, CREW) as watch, Group(watch=watch, silence=timedelta(seconds=1)) as group:
             _tell(group, crew.HANG)  # type: ignore[arg-type]
             group.settle()
-            group.gather(torch.zeros(1))
+            group.add(torch.zeros(1))
 
     with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
         ask()
