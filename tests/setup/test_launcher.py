@@ -106,30 +106,6 @@ def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     assert "error: process 1: params.yaml, data/partitions, .primorl/fits or the project's code differ" in told
 
 
-<<<<<<< HEAD
-=======
-def test_a_restored_model_starts_no_process(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(both(data, 1))
-    monkeypatch.setattr(launcher, "started", lambda *arguments: pytest.fail("a process was started"))
-    trained(both(data))
-    assert len(charged(data)) == 1, "the number of processes is not part of what was paid for"
-
-
-def test_a_process_that_hangs_ends_the_training() -> None:
-    """It is alive and its connections stand, so only silence tells."""
-
-    def ask() -> None:
-        with launcher.started(2, CREW) as watch, Group(watch=watch, silence=timedelta(seconds=1)) as group:
-            _tell(group, crew.HANG)  # type: ignore[arg-type]
-            group.settle()
-            group.add(torch.zeros(1))
-
-    with pytest.raises(ProcessLostError, match="nothing heard for 1 s"):
-        ask()
-    assert children() == []
-
-
->>>>>>> less/engine
 LEADER = """
 import subprocess, sys, time
 subprocess.Popen([sys.executable, "-c", sys.argv[1]])

@@ -14,11 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-<<<<<<< HEAD
-SOURCES = "9947e4a80f22f9db0690b2b78fef8a3ea435e56b943a4f340c55e77a9baf898e"
-=======
-SOURCES = "0eea815055f518708668f21eb872978b91c87353dcee28cb132bc20a44464600"
->>>>>>> less/engine
+SOURCES = "91b7b1a40bd219226e558445c1bd84238eab431313f65379afc7de43183f54f3"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
