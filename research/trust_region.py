@@ -17,8 +17,8 @@ from primorl.online.advantages import policy_gradients, returns_to_go
 from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
-from primorl.online.policy_optimisation import step_scores
 from primorl.online.trajectories import Trajectories
+from research.natural_gradient import step_scores
 
 
 @dataclass(frozen=True)

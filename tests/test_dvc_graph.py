@@ -72,14 +72,12 @@ def outputs(stage: str) -> dict[str, dict[str, Any]]:
 
 
 def listed(stage: str) -> Iterator[tuple[str, str]]:
-    """Every parameter that a stage follows: its file and its key there."""
     for entry in STAGES[stage].get("params", []):
         for file, keys in ({"params.yaml": [entry]} if isinstance(entry, str) else entry).items():
             yield from ((file, key) for key in keys)
 
 
 def follows(stage: str, file: str, key: str) -> bool:
-    """A stage runs again when this key changes, or a part of it. A whole file among its deps is followed, too."""
     return file in STAGES[stage]["deps"] or any(
         other == file and (not key or f"{key}.".startswith(f"{mine}.") or mine.startswith(f"{key}."))
         for other, mine in listed(stage)
@@ -87,7 +85,6 @@ def follows(stage: str, file: str, key: str) -> bool:
 
 
 def touches(path: str, other: str) -> bool:
-    """One of the two is the other, or lies in it."""
     a, b = PurePosixPath(path), PurePosixPath(other)
     return a.is_relative_to(b) or b.is_relative_to(a)
 
@@ -119,7 +116,6 @@ def test_evaluation_reads_only_released_things() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_private_outputs_stay_off_remotes_and_every_run_can_come_back(stage: str) -> None:
-    """DVC's run cache passes over a stage with an output that persists: swapping a dataset back would recompute it."""
     for output, flags in outputs(stage).items():
         assert "persist" not in flags, f"{stage}: {output}"
         private = any(touches(output, place) for place in PRIVATE)
@@ -145,7 +141,6 @@ def test_git_sees_no_output() -> None:
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_depends_on_the_rooms_whose_code_it_runs_and_on_no_other(stage: str) -> None:
-    """`python -m tests.test_dvc_graph` prints the code that every stage must list."""
     assert STAGES[stage]["cmd"] == f"python -m pipeline.{stage}"
     listed = {dep for dep in STAGES[stage]["deps"] if dep.startswith(CODE)}
     simulators = {"primorl/simulators"}  # environments are built by their ids
@@ -164,7 +159,6 @@ def test_editing_the_private_engine_does_not_train_the_policy_again() -> None:
 
 
 def test_the_params_that_stages_list_exist_for_every_dataset() -> None:
-    """DVC fails, with the outputs gone, where one is missing."""
     for dataset in names(ROOT / "datasets"):
         for file, key in {each for stage in STAGES for each in listed(stage)}:
             value = settings_of(file.replace("${dataset}", dataset))
@@ -191,14 +185,12 @@ def test_a_stage_lists_the_params_it_reads(stage: str) -> None:
 
 
 def test_an_edit_of_the_cards_texts_makes_the_report_again_and_nothing_else() -> None:
-    """Who corrects a contact must not train, and never be charged."""
     assert [stage for stage in STAGES if follows(stage, DATASET, "card")] == ["report"]
     assert [stage for stage in STAGES if DATASET in STAGES[stage]["deps"]] == ["report"]
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_stage_follows_what_may_be_suggested_for_what_it_reads(stage: str) -> None:
-    """A key that is ``auto`` takes its value from the dataset's file, or from the defaults."""
     for file, key in listed(stage):
         if file == "params.yaml" and any(f"{leaf}.".startswith(f"{key}.") for leaf in suggestible()):
             assert follows(stage, DATASET, f"suggested.{key}"), f"{stage} does not follow suggestions for {key}"
@@ -215,7 +207,6 @@ def test_a_stage_follows_no_suggestion_that_it_does_not_read(stage: str) -> None
 
 
 def test_a_stage_that_reads_the_variant_alone_does_not_follow_how_a_model_is_trained() -> None:
-    """The variant is never suggested, so that the policy's stage need not follow the model's suggestions."""
     assert "dynamics.variant" not in suggestible()
     for stage in ("optimize_policy", "optimize_mopo", "evaluate"):
         assert follows(stage, "params.yaml", "dynamics.variant")
@@ -239,7 +230,6 @@ def test_the_analysis_sees_what_a_stage_reads() -> None:
 
 
 def code(stage: str) -> set[str]:
-    """The stage's script and the rooms, or their sub-rooms, whose modules it imports; none within another."""
     rooms = {room(module) for module in reached(f"pipeline.{stage}")}
     outer = {one for one in rooms if not any(one != other and within(one, [other]) for other in rooms)}
     return outer | {f"pipeline/{stage}.py"}
@@ -257,7 +247,6 @@ def room(module: str) -> str:
 
 @cache
 def reached(module: str) -> frozenset[str]:
-    """The project's modules that importing ``module`` runs, except the edges and itself."""
     seen: set[str] = set()
     waiting = [module]
     while waiting:
@@ -301,12 +290,10 @@ def tree(module: str) -> ast.Module:
 
 
 def idle(module: str) -> bool:
-    """Whether a module does nothing but document itself."""
     return all(isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) for node in tree(module).body)
 
 
 def params_read(module: str) -> set[tuple[str, str]]:
-    """Keys that a module reads as attributes of a name ``params``, each with its file."""
     return {chain for node in ast.walk(tree(module)) if (chain := attribute_chain(node))}
 
 

@@ -32,10 +32,6 @@ def run(folder: Path, *command: str) -> str:
 
 
 def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-S dataset=b` and `-S datasets/b.yaml:...` run the stage again; each changes one line of one file.
-
-    DVC writes the whole file in its own style: params.yaml and the datasets' files are kept in it.
-    """
     from dvc.cli import main as dvc  # in this process: starting eight takes as long as all they do
 
     monkeypatch.chdir(tmp_path)
@@ -77,7 +73,6 @@ def test_dvc_follows_the_chosen_dataset_and_changes_one_line(tmp_path: Path, mon
     "file", ["params.yaml", *(f"datasets/{name}.yaml" for name in (*names(ROOT / "datasets"), "defaults"))]
 )
 def test_settings_are_written_in_dvcs_style(file: str, tmp_path: Path) -> None:
-    """DVC writes the whole file anew, and drops a comment that follows a list: one change is one changed line."""
     from dvc.utils.hydra import apply_overrides
 
     copy, old = tmp_path / "copy.yaml", (ROOT / file).read_text(encoding="utf-8").splitlines()
@@ -90,7 +85,6 @@ def test_settings_are_written_in_dvcs_style(file: str, tmp_path: Path) -> None:
 
 
 def has_key(file: str, key: str) -> bool:
-    """Whether a file of settings has a key."""
     value = yaml.safe_load((ROOT / file).read_text(encoding="utf-8"))
     for part in key.split("."):
         if part not in value:

@@ -34,12 +34,12 @@ def _run(
         typer.Option("--charges", help="Say what `dvc repro` would charge; on a terminal, ask where a budget is near."),
     ] = False,
 ) -> None:
-    from primorl.config.checking import check_project
     from primorl.config.datasets import TabularDataset
+    from primorl.config.params import load
     from primorl.project.template import check_version
 
     check_version(Path(), primorl.__version__)
-    params = check_project()
+    params = load()
     if params.online.asked:
         from primorl.setup.arrivals import Arrivals
 

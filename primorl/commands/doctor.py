@@ -173,11 +173,11 @@ def _version() -> Verdict:
 
 
 def _params() -> Verdict:
-    from primorl.config.checking import check_project
+    from primorl.config.params import load
 
     if not PARAMS.exists():
         return "problem", "not there: this folder is no project; change to the folder with params.yaml and dvc.yaml"
-    check_project()
+    load()
     return "ok", "valid"
 
 

@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from primorl.config.reading import shown
 
-UNKNOWN = "unknown key; remove it or check its spelling"
 _MOST = 10
 
 
@@ -47,6 +46,13 @@ def key_of(error: Any, raw: Any) -> str:
     return ".".join(path)
 
 
+def unknown_key(key: str) -> str:
+    """Say why a dotted key is refused; keys that moved are told where."""
+    if key.endswith("dynamics.processes"):
+        return "unknown key; it is compute.processes, on which no charge depends"
+    return "unknown key; remove it or check its spelling"
+
+
 def explain(key: str, error: Any) -> str:
     """What is wrong with one key.
 
@@ -55,10 +61,8 @@ def explain(key: str, error: Any) -> str:
         error: one of pydantic's.
     """
     kind, found, message = error["type"], error["input"], error["msg"].removeprefix("Value error, ")
-    if key.endswith("dynamics.processes"):
-        return "unknown key; it is compute.processes, on which no charge depends"
     if kind in ("unexpected_keyword_argument", "invalid_key"):
-        return UNKNOWN
+        return unknown_key(key)
     if kind == "missing" or (kind == "union_tag_not_found" and isinstance(found, dict)):
         return "missing"
     if kind == "union_tag_invalid":

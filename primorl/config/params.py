@@ -194,6 +194,9 @@ class Reading:
 def load(path: Path = PARAMS) -> Params:
     """Read and check ``params.yaml`` and the dataset's file.
 
+    ``primorl check`` and ``make run`` do so before DVC reads them: DVC removes a stage's outputs before it finds out
+    that ``params.yaml`` does not fit, and expands YAML aliases without a limit.
+
     Raises:
         PipelineError: a file is missing, is not YAML, or does not fit; the message names the keys.
     """
@@ -240,7 +243,7 @@ def _checked(said: dict[str, Any], path: Path, own: Path, wrong: dict[Path, list
         checked = _adapter().validate_python(said)
     except ValidationError as refused:
         for key, why in explanations(refused, said):
-            if suggestions.may_be_auto(key) and isinstance(_found(said, key), str):
+            if suggestions.may_be_auto(key) and isinstance(suggestions.found_at(said, key), str):
                 why += f", or {suggestions.AUTO}"
             chosen = key.partition(".")[0] == "chosen"
             file, inner = (own, key.removeprefix("chosen").removeprefix(".")) if chosen else (path, key)
@@ -349,13 +352,6 @@ def _dataset(raw: dict[str, Any], path: Path) -> str:
 @cache
 def _adapter() -> TypeAdapter[Params]:
     return TypeAdapter(Params)
-
-
-def _found(content: Any, key: str) -> Any:
-    """What stands at a dotted key; None: nothing."""
-    for part in key.split("."):
-        content = content.get(part) if isinstance(content, dict) else None
-    return content
 
 
 def _value(block: Any, key: str) -> Any:

@@ -7,8 +7,9 @@ other values than DVC tracks.
 from pathlib import Path
 from typing import Any
 
-from ruamel.yaml import YAML, YAMLError
+from ruamel.yaml import YAML
 from ruamel.yaml.constructor import SafeConstructor
+from ruamel.yaml.error import YAMLError
 from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 
 from primorl.project.errors import PipelineError
@@ -34,6 +35,8 @@ class _PlainData(SafeConstructor):
     }
 
     def check_mapping_key(self, node: Any, key_node: Any, mapping: Any, key: Any, value: Any) -> bool:
+        if not isinstance(key, str | int | float | None):
+            raise _RefusedError(key_node, "found a key that is a list; allowed is text")
         if key in mapping:
             raise _RefusedError(key_node, f"key {shown(key)} given twice; keep one")
         return True
@@ -55,8 +58,8 @@ def read_yaml(path: Path, why: str) -> Any:
         why: what the file is for; ends the message where it is missing.
 
     Raises:
-        PipelineError: the file is missing, too large or not valid YAML, gives a key twice, or repeats itself through
-            aliases beyond 100,000 values.
+        PipelineError: the file is missing or not readable, too large or not valid YAML, gives a key twice, or repeats
+            itself through aliases beyond 100,000 values.
     """
     try:
         size = path.stat().st_size
@@ -65,6 +68,8 @@ def read_yaml(path: Path, why: str) -> Any:
         return _constructed(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise PipelineError(f"{path}: not there; {why}") from None
+    except OSError as refused:
+        raise PipelineError(f"{path}: {refused.strerror or type(refused).__name__}") from None
     except _RefusedError as refused:
         raise PipelineError(f"{path}, line {refused.line}: {refused.reason}") from None
     except (UnicodeDecodeError, RecursionError, ValueError, YAMLError) as broken:
@@ -74,13 +79,13 @@ def read_yaml(path: Path, why: str) -> Any:
 
 
 def _constructed(text: str) -> Any:
-    yaml = YAML(typ="safe", pure=True)
-    yaml.Constructor = _PlainData
-    node = yaml.compose(text)
+    reader = YAML(typ="safe", pure=True)
+    reader.Constructor = _PlainData
+    node = reader.compose(text)
     if node is None:
         return None
     _count(node, {})
-    return yaml.load(text)
+    return reader.load(text)
 
 
 def _count(node: Node, known: dict[int, int]) -> int:

@@ -20,7 +20,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from primorl.config import shares
 from primorl.config.blocks import Behaviour, Dynamics, Evaluation, Partition, Policy, Privacy
-from primorl.config.explanations import UNKNOWN, explain
+from primorl.config.explanations import explain, unknown_key
 
 AUTO = "auto"
 BLOCKS: dict[str, type] = {
@@ -124,7 +124,7 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
         if reason is not None:
             wrong.append(f"{prefix}{shown_key(key)}: {reason}; it is set in params.yaml alone")
         elif key not in leaves():
-            why = "a block of keys is needed" if _is_block(key) else explain_unknown(key)
+            why = "a block of keys is needed" if _is_block(key) else unknown_key(key)
             wrong.append(f"{prefix}{shown_key(key)}: {why}")
         elif value == AUTO:
             wrong.append(f"{prefix}{key}: found auto; a suggestion is a value")
@@ -140,13 +140,6 @@ def read(content: Any, file: str, prefix: str, wrong: list[str]) -> Source:
         if source.values.get(first) is not None and source.values.get(second) is not None:
             wrong.append(f"{prefix}{first}, {prefix}{second}: found both; suggest one of the two")
     return source
-
-
-def explain_unknown(key: str) -> str:
-    """Why an unknown key is refused; keys that moved are told where."""
-    if key == "dynamics.processes":
-        return "unknown key; it is compute.processes, on which no charge depends"
-    return UNKNOWN
 
 
 def shown_key(key: str) -> str:
@@ -221,7 +214,6 @@ def may_be_auto(key: str) -> bool:
 
 
 def _alone(key: str) -> str | None:
-    """Why a key is decided in ``params.yaml`` alone; None: it may be suggested."""
     return next((why for alone, why in _ALONE.items() if f"{key}.".startswith(f"{alone}.")), None)
 
 
@@ -237,7 +229,7 @@ def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
     """Keys of `PAIRS` that are ``auto`` and give way to the other one, with the file that decided so."""
     unused = {}
     for pair in PAIRS:
-        first, second = (_at(raw, key) for key in pair)
+        first, second = (found_at(raw, key) for key in pair)
         if first == second == AUTO:
             for source in sources:
                 named = [key for key in pair if source.values.get(key) is not None]
@@ -251,7 +243,8 @@ def _unused(raw: dict[str, Any], sources: list[Source]) -> dict[str, str]:
     return unused
 
 
-def _at(raw: Any, key: str) -> Any:
+def found_at(content: Any, key: str) -> Any:
+    """Return what stands at a dotted key of nested dictionaries; None: nothing."""
     for part in key.split("."):
-        raw = raw.get(part) if isinstance(raw, dict) else None
-    return raw
+        content = content.get(part) if isinstance(content, dict) else None
+    return content

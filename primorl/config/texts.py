@@ -46,7 +46,6 @@ def _inside_if_file(url: str) -> str:
 
 
 def _text(value: Any) -> Any:
-    """YAML reads 1 as a number, but the category is the text 1."""
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 

@@ -4,6 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -12,10 +13,9 @@ from torch import Tensor
 from torch.nn.functional import silu, softplus
 
 from primorl.dynamics.architecture import TERMINATION_GAIN, Architecture
-from primorl.dynamics.config import ModelConfig, PublicLosses, Variant
+from primorl.dynamics.config import ModelConfig, Variant
 from primorl.dynamics.normaliser import Normaliser
 from primorl.dynamics.termination import LEARNED, NONE, RULES
-from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 
 # What a damaged or hostile file makes the reader raise; OverflowError: 1e999 for a size; RecursionError: deep nesting.
@@ -168,19 +168,7 @@ class GaussianEnsemble:
         ends = torch.sigmoid(TERMINATION_GAIN * output[..., -1]) if shape.learned_termination else None
         return mean * scale + self.normaliser.target_mean, torch.exp(0.5 * log_variance) * scale, ends
 
-    def save(
-        self,
-        folder: Path,
-        *,
-        environment: str | None,
-        variant: Variant,
-        rounds: int,
-        observation_names: tuple[str, ...] | None = None,
-        action_names: tuple[str, ...] | None = None,
-        elapsed: ElapsedTime | None = None,
-        engine_version: int | None = None,
-        public_loss: PublicLosses | None = None,
-    ) -> None:
+    def save(self, folder: Path, *, environment: str | None, variant: Variant, rounds: int, **facts: Any) -> None:
         """Write ``model.safetensors`` and ``config.json``.
 
         Args:
@@ -188,11 +176,7 @@ class GaussianEnsemble:
             environment: id of the Gymnasium environment; None: no simulator.
             variant: ``dynamics.variant`` of params.yaml.
             rounds: rounds (or epochs) in the weights.
-            observation_names: of the dimensions, ``[S]``.
-            action_names: of the dimensions, or of the discrete actions, ``[A]``.
-            elapsed: the dimension that is the time since the row before, if there is one.
-            engine_version: of the engine that trained it.
-            public_loss: on the public split, if there is one.
+            facts: other fields of `ModelConfig`, such as names, ``elapsed``, ``engine_version`` or ``public_loss``.
         """
         tensors = {f"layers.{i // 2}.{('weight', 'bias')[i % 2]}": w for i, w in enumerate(self.weights)}
         for part in (self.normaliser, self.bounds):
@@ -208,11 +192,7 @@ class GaussianEnsemble:
             environment=environment,
             variant=variant,
             rounds=rounds,
-            observation_names=observation_names,
-            action_names=action_names,
-            elapsed=elapsed,
-            engine_version=engine_version,
-            public_loss=public_loss,
+            **facts,
         ).write(folder)
 
     @classmethod

@@ -155,27 +155,12 @@ def _price(record: PrivateEvaluation) -> str:
 
 def _forest(axes: Axes, values: tuple[Answer, ...]) -> None:
     for place, answer in enumerate(reversed(values)):
-        low, high = answer.ci95 or (answer.value, answer.value)
-        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
-        free = answer.epsilon is None
-        axes.errorbar(
-            [answer.value],
-            [place],
-            xerr=None if answer.ci95 is None else spread,
-            color=_COLOURS[answer.of],
-            marker="o" if free else "D",
-            markerfacecolor="white" if free else None,
-            markersize=6,
-            capsize=3,
-            linestyle="none",
-        )
+        marker, face = ("o", "white") if answer.epsilon is None else ("D", None)
+        _mark(axes, answer, place, _COLOURS[answer.of], marker, face=face)
         if answer.of == "behaviour":
             axes.axvline(answer.value, color=_COLOURS["behaviour"], linewidth=1, linestyle=":")
-    axes.set_yticks(range(len(values)), [_label(answer) for answer in reversed(values)], fontsize=9)
-    axes.set_ylim(-0.6, len(values) - 0.4)
+    _rows(axes, [_label(answer) for answer in reversed(values)])
     axes.set_xlabel("mean return per unit, 95% interval (open circle: by the model, free)", fontsize=9)
-    axes.grid(axis="x", alpha=0.3)
-    axes.spines[["top", "right"]].set_visible(False)
 
 
 def _label(answer: Answer) -> str:
@@ -194,28 +179,41 @@ def _histogram(axes: Axes, record: PrivateEvaluation) -> None:
 def _errors(axes: Axes, errors: list[Answer], verdict: str | None) -> None:
     """The model's errors, and on the same line those of a trivial prediction (`model_check.TRIVIAL`)."""
     names = list(dict.fromkeys(_base(answer) for answer in errors))[::-1]
-    for trivial, colour, marker, label in ((False, "C1", "s", "the model"), (True, "C7", "o", "a trivial prediction")):
-        own = [answer for answer in errors if (_base(answer) != answer.what) is trivial]
-        ends = [answer.ci95 or (answer.value, answer.value) for answer in own]
-        axes.errorbar(
-            [answer.value for answer in own],
-            [names.index(_base(answer)) + (0.14 if trivial else -0.14) for answer in own],
-            xerr=[
-                [max(answer.value - low, 0.0) for answer, (low, _) in zip(own, ends, strict=True)],
-                [max(high - answer.value, 0.0) for answer, (_, high) in zip(own, ends, strict=True)],
-            ],
-            color=colour,
-            marker=marker,
-            markersize=5,
-            capsize=3,
-            linestyle="none",
-            label=label,
-        )
-    axes.set_yticks(range(len(names)), names, fontsize=9)
-    axes.set_ylim(-0.6, len(names) - 0.4)
+    labels = {"C1": "the model", "C7": "a trivial prediction"}
+    for answer in errors:
+        place, colour, marker, below = names.index(_base(answer)), "C1", "s", -0.14
+        if _base(answer) != answer.what:
+            colour, marker, below = "C7", "o", 0.14
+        _mark(axes, answer, place + below, colour, marker, label=labels.pop(colour, None))
+    _rows(axes, names)
     axes.set_xlabel("error in the private data, in public scales", fontsize=9)
     axes.set_title("" if verdict is None else "\n".join(wrap(verdict, 78)), fontsize=9)
     axes.legend(loc="best", frameon=False, fontsize=8)
+
+
+def _mark(
+    axes: Axes,
+    answer: Answer,
+    place: float,
+    colour: str,
+    marker: str,
+    *,
+    face: str | None = None,
+    label: str | None = None,
+) -> None:
+    """Draw an answer with its interval, if it has one."""
+    spread = None
+    if answer.ci95 is not None:
+        low, high = answer.ci95
+        spread = [[max(answer.value - low, 0.0)], [max(high - answer.value, 0.0)]]
+    look: dict[str, Any] = {"color": colour, "marker": marker, "markerfacecolor": face, "markersize": 6, "label": label}
+    axes.errorbar([answer.value], [place], xerr=spread, capsize=3, linestyle="none", **look)
+
+
+def _rows(axes: Axes, names: list[str]) -> None:
+    """Name the rows of a panel."""
+    axes.set_yticks(range(len(names)), names, fontsize=9)
+    axes.set_ylim(-0.6, len(names) - 0.4)
     axes.grid(axis="x", alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 

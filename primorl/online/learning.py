@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from primorl.online.mechanism import Cohort, OnlinePlan
+from primorl.online.mechanism import Cohort
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories, Users
 from primorl.privacy.mechanism.plan import Plan
@@ -27,7 +27,7 @@ class Update(Protocol):
 
     @property
     def releases(self) -> int:
-        """Count the noisy means, or choices, that it takes from one cohort."""
+        """Count the noisy means that it takes from one cohort."""
 
     def begin(self, network: PolicyNetwork, parameters: Tensor) -> dict[str, Tensor]:
         """Return the values before the first cohort, `PARAMETERS` among them: public, or released before."""
@@ -123,7 +123,7 @@ class OnlineState:
 def learn(
     update: Update,
     network: PolicyNetwork,
-    plan: OnlinePlan,
+    plan: Plan,
     users: Users,
     cohorts: Sequence[Sequence[int]],
     state: OnlineState,
@@ -143,7 +143,7 @@ def learn(
     Args:
         update: makes the private update.
         network: shape of the policy.
-        plan: of the run (`online_plan`, `ChoicePlan`).
+        plan: of the run (`online_plan`).
         users: who can be met.
         cohorts: numbers of the arrivals of every cohort; somebody who comes back has another number.
         state: where the run stands; at first ``OnlineState.begin(update.begin(network, parameters), len(cohorts))``.
@@ -162,9 +162,10 @@ def learn(
         raise ValueError(f"the state is of {state.cohorts} cohorts, found {len(cohorts)}")
     if len({number for cohort in cohorts for number in cohort}) < sum(map(len, cohorts)):
         raise ValueError("an arrival is met once, and a number is in two cohorts")
-    paid = plan.rounds if isinstance(plan, Plan) else plan.choices
-    if update.releases > paid:
-        raise ValueError(f"the update takes {update.releases} releases of a cohort, and the plan pays for {paid}")
+    if update.releases > plan.rounds:
+        raise ValueError(
+            f"the update takes {update.releases} releases of a cohort, and the plan pays for {plan.rounds}"
+        )
     here = device or torch.device("cpu")
     network = network.to(here)
     now = state

@@ -1,7 +1,6 @@
 """The private mechanism of one cohort: the only way from users' trajectories to the policy."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,7 +9,6 @@ from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.privacy.mechanism.selection import Scores, Selection
 
 ONE_USER = "user"
 """What one unit of privacy is: everything that one user does in the run."""
@@ -58,66 +56,28 @@ def online_plan(
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChoicePlan(Selection):
-    """The plan of a run whose updates choose one of k candidates (`Cohort.choose`) and release nothing else.
-
-    Formal guarantee: a user is in at most ``choices`` choices, each of pure ε / ``choices``; the choices of other
-    cohorts are post-processing with respect to her. By basic composition the run is ε-differentially private for her,
-    which is what `event` and `statement` say of ``epsilon``.
-
-    Attributes:
-        cohort: m, the most users who score in one choice; public.
-        choices: that one user takes part in: those of an update times the cohorts that she is in.
-    """
-
-    cohort: int
-    choices: int = 1
-
-    @property
-    def one_choice(self) -> Selection:
-        """The mechanism of one choice."""
-        return Selection(self.cohort, self.unit, self.candidates, self.epsilon / self.choices, self.delta, self.entropy)
-
-
-OnlinePlan = Plan | ChoicePlan
-"""What a run's updates may take from a cohort: noisy means, or choices."""
-
-
 class Cohort:
-    """One cohort's mechanism: it releases so many noisy means, or choices, and no more.
+    """One cohort's mechanism: it releases so many noisy means and no more.
 
     Args:
         plan: of the run.
         releases: that the update may take from this cohort.
     """
 
-    def __init__(self, plan: OnlinePlan, releases: int):
+    def __init__(self, plan: Plan, releases: int):
         self._plan = plan
         self._left = releases
 
     @property
     def users(self) -> int:
-        """m, the public size of a cohort."""
-        if isinstance(self._plan, ChoicePlan):
-            return self._plan.cohort
+        """Public size m of a cohort."""
         assert self._plan.denominator is not None
         return int(self._plan.denominator)
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise multiplier z of the noisy means; 0 for the non-private twin.
-
-        Raises:
-            ValueError: the plan is of choices.
-        """
-        return self._of_means.noise_multiplier
-
-    @property
-    def _of_means(self) -> Plan:
-        if isinstance(self._plan, ChoicePlan):
-            raise ValueError("the plan pays for choices, not for noisy means")
-        return self._plan
+        """Noise multiplier z of the noisy means; 0 for the non-private twin."""
+        return self._plan.noise_multiplier
 
     def noisy_mean(self, contributions: Tensor | Iterable[Tensor], clipping_norm: float) -> Tensor:
         """(Σ clipped contributions + N(0, (zS)² I)) / m.
@@ -136,10 +96,12 @@ class Cohort:
             float32 ``[n]``.
 
         Raises:
-            ValueError: more users than m, no piece at all, more releases than were paid for, or a plan of choices.
+            ValueError: more users than m, no piece at all, or more releases than were paid for.
         """
-        plan = self._of_means
-        self._take()
+        if self._left < 1:
+            raise ValueError("the cohort's releases are used up")
+        self._left -= 1
+        plan = self._plan
         clip, grid = plan.clip, plan.grid
         assert isinstance(clip, L2Clip)
         scale = clipping_norm if plan.is_private else 1.0
@@ -155,31 +117,6 @@ class Cohort:
             raise ValueError("no contributions: an empty cohort is a piece of no rows, [0, n]")
         (unit,) = plan.release((total,))
         return unit * scale
-
-    def choose(self, scores: Tensor) -> int:
-        """The number of the candidate whose sum of scores is about the largest; without noise, of the largest.
-
-        Formal guarantee: that of `Selection`, for what `Scores` holds within [0, 1]. A user who is not there scores 0.
-
-        Args:
-            scores: one row for each user, ``[U, k]``, U ≤ m; sensitive.
-
-        Raises:
-            ValueError: more users than m, more releases than were paid for, or a plan of noisy means.
-        """
-        if isinstance(self._plan, Plan) and self._plan.is_private:
-            raise ValueError("the plan pays for noisy means, not for choices")
-        self._take()
-        self._counted(len(scores))
-        if isinstance(self._plan, Plan):
-            return int(Scores(scores.shape[1]).total(scores).argmax())
-        choice = self._plan.one_choice
-        return choice.choose(choice.scores.total(scores.detach().cpu()))
-
-    def _take(self) -> None:
-        if self._left < 1:
-            raise ValueError("the cohort's releases are used up")
-        self._left -= 1
 
     def _counted(self, users: int) -> int:
         if users > self.users:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -10,9 +11,8 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from primorl.dynamics.config import Variant
-from primorl.policy.config import CandidateRecord, Folder, PolicyConfig
+from primorl.policy.config import Folder, PolicyConfig
 from primorl.policy.loaded import EPOCHS, FINAL, SCALES, layer_names, read_policy
-from primorl.project.elapsed import ElapsedTime
 from primorl.project.files import file_sha256
 
 Names = tuple[tuple[str, ...], tuple[str, ...]]
@@ -120,13 +120,8 @@ def save(
     policy: Folder | None = None,
     seeds: Sequence[int] | None = None,
     names: Names | None = None,
-    elapsed: ElapsedTime | None = None,
     observation_range: tuple[Tensor, Tensor] | None = None,
-    model_sha256: str | None = None,
-    ends: str | None = None,
-    candidates: Sequence[CandidateRecord] = (),
-    clone_error: float | None = None,
-    drawn: bool = False,
+    **facts: Any,
 ) -> None:
     """Write one policy for each epoch, and the last one again as the final policy.
 
@@ -141,19 +136,14 @@ def save(
         policy: folder that these files are of; None: that of the variant's policy.
         seeds: of the policies that were trained together, where params.yaml lists them.
         names: of the dimensions of observations, then of the actions; None: without names.
-        elapsed: the dimension that is the time since the row before; None: there is none.
         observation_range: the lowest and the highest public value of each dimension, ``[S]`` each.
-        model_sha256: SHA-256 of the file of the model that they were trained in.
-        ends: how rollouts ended; None: as the model says.
-        candidates: what the policy was chosen from.
-        clone_error: what the model gets wrong of the clone; None: there was no clone.
-        drawn: whether discrete actions are drawn in use, with probabilities softmax(output).
+        facts: other fields of `PolicyConfig`, such as ``elapsed``, ``ends``, ``candidates`` or ``drawn``.
     """
     last = epochs[-1]
     save_file(_tensors(last), folder / FINAL)
     save_file(_tensors(DeterministicPolicy.stacked(epochs)), folder / EPOCHS)
     low, high = (None, None) if observation_range is None else (tuple(side.tolist()) for side in observation_range)
-    PolicyConfig(
+    config = PolicyConfig(
         variant=variant,
         policy=policy or ("models/mopo" if variant == "mopo" else "models/policy"),
         environment=environment,
@@ -164,17 +154,13 @@ def save(
         discrete_actions=last.discrete_actions,
         observation_names=names[0] if names else None,
         action_names=names[1] if names else None,
-        elapsed=elapsed,
         observation_low=low,
         observation_high=high,
-        drawn=drawn,
         epochs=len(epochs),
-        ends=ends,
-        candidates=tuple(candidates),
-        clone_error=clone_error,
         policy_sha256=file_sha256(folder / FINAL),
-        model_sha256=model_sha256,
-    ).write(folder)
+        **facts,
+    )
+    config.write(folder)
 
 
 def seed_folders(folder: Path, seeds: Sequence[int]) -> list[Path]:

@@ -65,9 +65,6 @@ class ActorCritic(ABC):
         columns: layout of the rows given to ``update``.
         generators: of the actions' randomness; the networks live on their device.
         seeds: of initial weights; one policy each.
-        outputs: of the actor.
-        values: input and output size of each critic.
-        target_entropy: H̄.
         constraint: a prior π_b that every policy is held near; None: there is none. With one,
             log π(a|s) - log π_b(a|s) takes the place of log π(a|s) everywhere, and κ that of -H̄. A prior with the
             hidden layers of ``config`` is also where every actor begins.
@@ -78,15 +75,11 @@ class ActorCritic(ABC):
         config: SacConfig,
         columns: ReplayColumns,
         generators: SeedGenerators,
-        seeds: Sequence[int],
-        *,
-        outputs: int,
-        values: tuple[int, int],
-        target_entropy: float,
+        seeds: Sequence[int] = (0,),
         constraint: KLConstraint | None = None,
     ) -> None:
+        outputs, values, self._target_entropy = self._sizes(config, columns)
         self._config = config
-        self._target_entropy = target_entropy
         self._constraint = constraint
         self._columns = columns
         self._generators = generators
@@ -110,6 +103,11 @@ class ActorCritic(ABC):
         self._figures = ("critic_loss", "actor_loss", "q_mean", "divergence" if constraint else "entropy", "alpha")
         self._sums = torch.zeros(len(self._figures), G, device=device)
         self._updates = 0
+
+    @staticmethod
+    @abstractmethod
+    def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
+        """Outputs of the actor, inputs and outputs of each critic, H̄."""
 
     @abstractmethod
     def act(self, observation: Tensor) -> Tensor:
@@ -259,19 +257,15 @@ class Sac(ActorCritic):
         seeds: Sequence[int] = (0,),
         constraint: KLConstraint | None = None,
     ) -> None:
-        S, A = columns.observation_size, columns.action_size
-        super().__init__(
-            config,
-            columns,
-            generators,
-            seeds,
-            outputs=2 * A,
-            values=(S + A, 1),
-            target_entropy=config.entropy_of(None),
-            constraint=constraint,
-        )
+        super().__init__(config, columns, generators, seeds, constraint)
+        width = columns.observation_size + columns.action_size
         # (s, a), once a critic
-        self._pairs = torch.zeros(len(seeds), 2, config.batch_size, S + A, device=generators.device)
+        self._pairs = torch.zeros(len(seeds), 2, config.batch_size, width, device=generators.device)
+
+    @staticmethod
+    def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
+        S, A = columns.observation_size, columns.action_size
+        return 2 * A, (S + A, 1), config.entropy_of(None)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:
@@ -338,25 +332,10 @@ class _Logs(NamedTuple):
 class DiscreteSac(ActorCritic):
     """For A actions: V(s) = Σ_a π(a|s) [min_j Q_j(s, a) - α log π(a|s)], exactly (Christodoulou 2019, eq. 10)."""
 
-    def __init__(
-        self,
-        config: SacConfig,
-        columns: ReplayColumns,
-        generators: SeedGenerators,
-        seeds: Sequence[int] = (0,),
-        constraint: KLConstraint | None = None,
-    ) -> None:
+    @staticmethod
+    def _sizes(config: SacConfig, columns: ReplayColumns) -> tuple[int, tuple[int, int], float]:
         S, A = columns.observation_size, columns.action_size
-        super().__init__(
-            config,
-            columns,
-            generators,
-            seeds,
-            outputs=A,
-            values=(S, A),
-            target_entropy=config.entropy_of(A),
-            constraint=constraint,
-        )
+        return A, (S, A), config.entropy_of(A)
 
     @torch.no_grad()
     def act(self, observation: Tensor) -> Tensor:

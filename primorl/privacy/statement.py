@@ -196,7 +196,6 @@ class Statement:
     spent_on_dataset: Annotated[SpentOnDataset | None, "What the ledger had recorded for the same units."] = None
 
     def __post_init__(self) -> None:
-        """Refuse a guarantee without its numbers."""
         rounds = self.event.get("type") != _WITHOUT_ROUNDS and not self.mechanisms
         missing = [key for key in (*_NEEDED, *(_ROUNDS if rounds else ())) if getattr(self, key) is None]
         if self.private and missing:

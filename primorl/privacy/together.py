@@ -8,11 +8,10 @@ from typing import Any
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting.epsilon import compose
-from primorl.privacy.accounting.events import event_from_json, event_to_json
-from primorl.privacy.accounting.figures import figures
-from primorl.privacy.statement import AttackPoint, GroupPoint, MechanismStatement, ProfilePoint, Statement
+from primorl.privacy.accounting.events import event_from_json
+from primorl.privacy.accounting.figures import stated
+from primorl.privacy.statement import MechanismStatement, Statement
 from primorl.project.errors import PipelineError
-from primorl.project.files import finite
 
 SHARED = ("unit", "units", "neighboring_relation", "dataset_fingerprint", "accountant", "delta", "public_units")
 """Keys that are the same in all statements of one version of the data."""
@@ -26,17 +25,8 @@ BEFOREHAND = "that the settings of all mechanisms were fixed before any result w
 
 def mechanism(what: str, statement: Statement) -> MechanismStatement:
     """A mechanism by itself, from its own statement."""
-    return MechanismStatement(
-        what=what,
-        epsilon=statement.epsilon,
-        event=statement.event,
-        sampling_probability=statement.sampling_probability,
-        noise_multiplier=statement.noise_multiplier,
-        clipping_norm=statement.clipping_norm,
-        rounds=statement.rounds,
-        queries=statement.queries,
-        charge=statement.charge,
-    )
+    own = {each.name: getattr(statement, each.name) for each in fields(MechanismStatement) if each.name != "what"}
+    return MechanismStatement(what=what, **own)
 
 
 def together(statements: Mapping[str, Statement]) -> Statement:
@@ -115,12 +105,14 @@ def after_offline(offline: Statement, online: Statement) -> Statement:
 
 
 def _one_after_another(facts: Statement, statements: Mapping[str, Statement], assumption: str) -> Statement:
-    """The statement of everything that several mechanisms did; ``facts`` has the facts about the data."""
     event = joint_event([statement.event for statement in statements.values()])
+    spent = None
+    if facts.delta is not None and not isinstance(event, dp_event.NonPrivateDpEvent):
+        spent = compose([event], facts.delta)
     return replace(
         facts,
         private=all(statement.private for statement in statements.values()),
-        **_accounted(event, facts.delta),
+        **stated(event, spent),
         sampling_probability=None,
         noise_multiplier=None,
         clipping_norm=None,
@@ -150,25 +142,6 @@ def _flat(events: Sequence[dict[str, Any]]) -> Iterator[dp_event.DpEvent]:
     for content in events:
         event = event_from_json(content)
         yield from event.events if isinstance(event, dp_event.ComposedDpEvent) else (event,)
-
-
-def _accounted(event: dp_event.DpEvent, delta: float | None) -> dict[str, Any]:
-    if isinstance(event, dp_event.NonPrivateDpEvent) or delta is None:
-        return {
-            "event": event_to_json(dp_event.NonPrivateDpEvent()),
-            **dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one")),
-            **dict.fromkeys(("profile", "groups", "attacks"), ()),
-        }
-    spent, about = compose([event], delta), figures(event, delta)
-    return {
-        "event": event_to_json(event),
-        "epsilon": spent.epsilon_pld,
-        "epsilon_rdp": finite(spent.epsilon_rdp),
-        "epsilon_replace_one": about.epsilon_replace_one,
-        "profile": tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
-        "groups": tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
-        "attacks": tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks),
-    }
 
 
 def _united(lines: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -43,8 +43,6 @@ SECRET = STATE / "secret"
 LEDGER, LEDGER_HEAD = STATE / "ledger.db", STATE / "ledger.head"
 CHECKPOINTS = STATE / "checkpoints"
 FITS = STATE / "fits"
-COLLECTED = STATE / "collect"
-"""What `collect` recorded of datasets that are not complete yet."""
 SWEEPS = STATE / "sweeps"
 
 PARENTS = (

@@ -322,7 +322,7 @@ def _check_answers(bundle: Bundle, answers: PrivateEvaluation) -> None:
     for key, value in expected.items():
         if getattr(answers, key) != value:
             raise PipelineError(f"{path}: {key}: differs from the other files of the bundle, so it is about other data")
-    named = {each.estimator for each in (*answers.estimates, *answers.histograms)}
+    named = {each.estimator for each in answers.estimates} | {each.estimator for each in answers.histograms}
     if not all(map(_ESTIMATOR.fullmatch, named | set(answers.statements))):
         raise PipelineError(f"{path}: estimator: found another name than up to 40 lower-case letters, digits and _")
     _check_estimates(path, answers)
@@ -389,17 +389,18 @@ def _check_chain(bundle: Bundle) -> None:
         own = records.get(str(clone.charge)) or {}
         cloned = own.get("policy.safetensors")
         for name in (CLONE, *(POLICY[:2] if bundle.holds_clone else ())):  # the third repeats the clone's statement
-            digest = file_sha256(folder / name)
-            _refuse_other_digest(folder / name, digest, own.get(Path(name).name), str(clone.charge))
-    digests = {"model_sha256": found[Path(MODEL[0]).name], "policy_sha256": file_sha256(folder / POLICY[0])}
-    speakers: list[tuple[str, object, dict[str, str | None]]] = [(EVALUATION, bundle.evaluation, {**digests})]
-    if bundle.holds_clone:  # it was not trained in the model, and the answers call it the clone
-        speakers.append((POLICY[1], bundle.policy, {**digests, "model_sha256": None}))
-        digests.pop("policy_sha256")
-    else:
-        speakers.append((POLICY[1], bundle.policy, {**digests}))
+            made_own = own.get(Path(name).name)
+            _refuse_other_digest(folder / name, file_sha256(folder / name), made_own, str(clone.charge))
+    model_digest, policy_digest = found[Path(MODEL[0]).name], file_sha256(folder / POLICY[0])
+    # A clone was not trained in the model, and the answers call it the clone.
+    trained_in = None if bundle.holds_clone else model_digest
+    speakers: list[tuple[str, object, dict[str, str | None]]] = [
+        (EVALUATION, bundle.evaluation, {"model_sha256": model_digest, "policy_sha256": policy_digest}),
+        (POLICY[1], bundle.policy, {"model_sha256": trained_in, "policy_sha256": policy_digest}),
+    ]
     if answers is not None:
-        speakers.append((ANSWERS, answers, {**digests, "clone_sha256": cloned}))
+        about = {"model_sha256": model_digest, "clone_sha256": cloned}
+        speakers.append((ANSWERS, answers, about if bundle.holds_clone else about | {"policy_sha256": policy_digest}))
     for place, speaks, expected in speakers:
         for key, digest in expected.items():
             if getattr(speaks, key) != digest:

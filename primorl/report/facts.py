@@ -5,7 +5,7 @@ The ledger's history and other results are given by `primorl report` alone: they
 
 import csv
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +27,22 @@ from primorl.policy.exported import DeterministicPolicy
 from primorl.privacy.accounting.privacy_filter import Cost
 from primorl.privacy.statement import Statement
 from primorl.project.errors import PipelineError
-from primorl.project.paths import BEHAVIOUR, CURVES, MODEL, MOPO, POLICY, PRIVATE_EVALUATION, PUBLIC, SUMMARY
+from primorl.project.paths import (
+    BEHAVIOUR,
+    CURVES,
+    MANIFEST,
+    MODEL,
+    MOPO,
+    PARAMS,
+    POLICY,
+    PRIVATE_EVALUATION,
+    PUBLIC,
+    SUMMARY,
+)
 from primorl.project.records import to_json
 from primorl.release.composition import whole, with_account
 from primorl.release.stated_figures import check_epsilon, check_with_parts
-from primorl.report.agreement import Epoch, refuse_another_curve, refuse_another_dataset, refuse_other_rows
+from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 
 _ROLLOUTS, _MOST_ROWS = 256, 16384
@@ -41,6 +52,16 @@ _NEAR = 0.01  # of an action's range: the policy is at its bound
 
 Other = tuple[str, float | None, float | None, str]
 """A result that MLflow knows of: name, ε (None: no guarantee), value, who says so."""
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """The value of the policy after an epoch, and its interval."""
+
+    number: int
+    value: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -129,9 +150,9 @@ class Facts:
     released: Mapping[str, Any]
     counted: str
     curve: Sequence[Epoch]
-    model_error: Mapping[str, float]
-    rollouts: Rollouts | None
-    first_states: Mapping[str, Sequence[float]]
+    model_error: Mapping[str, float] = field(default_factory=dict)
+    rollouts: Rollouts | None = None
+    first_states: Mapping[str, Sequence[float]] = field(default_factory=dict)
     spending: Spending | None = None
     others: Sequence[Other] | None = None
     actions: Actions | None = None
@@ -183,74 +204,34 @@ def read_facts(
         PipelineError: a file is missing or broken, or the results are of another dataset, model or policy, or the
             public rows or the curve are of another run; one line.
     """
-    found, cpu = Summary.read(SUMMARY), torch.device("cpu")
-    refuse_another_dataset(found, dataset)
+    found, answers = Summary.read(SUMMARY), PrivateEvaluation.read(PRIVATE_EVALUATION)
     folder = MOPO if found.variant == "mopo" else POLICY
-    if (stale := found.other_files(MODEL, folder)) is not None:
-        raise PipelineError(f"{SUMMARY}: {stale}")
-    answers = PrivateEvaluation.read(PRIVATE_EVALUATION)
-    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, folder, BEHAVIOUR)
     statement, training = Statement.read(folder), Statement.read(MODEL)
-    for key, said in stated(statement, answers).items():
-        if getattr(found, key) != said:
-            raise PipelineError(
-                f"{SUMMARY}: {key}: not what {folder / 'privacy.json'} and {PRIVATE_EVALUATION} say; "
-                "run `dvc repro evaluate`"
-            )
     clone = Statement.read(BEHAVIOUR) if (BEHAVIOUR / "privacy.json").exists() else None
-    if statement.private:
-        parts = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
-        near = PolicyConfig.read(folder).clone_error is not None
-        check_with_parts(folder, statement, parts, near_clone=near)
-    for each in answers.statements.values():
-        if each.private:
-            check_epsilon(PRIVATE_EVALUATION, each)
-    asked = to_json(answers) if answers.asked else None
-    own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
-    released = whole(training.to_json(), None if clone is None else clone.to_json(), asked, training.delta or 0.0)
+    config, points, public = PolicyConfig.read(folder), _curve(CURVES), UnitStore.open(PUBLIC)
+    _refuse_another_run(found, answers, folder, dataset)
+    _refuse_misstated(folder, statement, training, clone, answers, near_clone=config.clone_error is not None)
+    _refuse_other_rows({folder: statement, MODEL: training}, public.units)
+    _refuse_another_curve(found, points)
+    released = whole(
+        training.to_json(),
+        None if clone is None else clone.to_json(),
+        to_json(answers) if answers.asked else None,
+        training.delta or 0.0,
+    )
     counted = f"this run's {_listed(clone=clone is not None, answers=answers.asked)}"
     if spending is not None:
+        own = [training, *([] if clone is None else [clone]), *answers.statements.values()]
         released = _with_others(released, own, spending, others)
         counted = f"the results of all charges on these {plural(training.unit)} in the ledger"
-    summary = found.to_json()
-    public, points = UnitStore.open(PUBLIC), _curve(CURVES)
-    refuse_other_rows({folder: statement, MODEL: training}, public.units)
-    refuse_another_curve(found, points)
-    ensemble = GaussianEnsemble.load(MODEL, cpu)
-    errors: dict[str, float] = {}
-    starts = torch.zeros(0, ensemble.architecture.observation_size)
-    quartiles: dict[str, Sequence[float]] = {}
-    shares: dict[str, float] = {}
-    names, config, actions = _names(ModelConfig.read(MODEL)), PolicyConfig.read(folder), None
-    if public.units > 0:
-        inputs, targets = public.flat()
-        errors = _errors(ensemble, inputs, targets, names)
-        actions = compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names)
-        starts = public.first_observations()
-        quartiles = dict(zip(names, _levels(starts), strict=False))
-        shares = {names[at]: float(starts[:, at].mean()) for at in _categories(public)}
-    rollouts = None
-    if summary["variant"] != "mopo" and len(starts):
-        policy, steps = DeterministicPolicy.load(POLICY), _steps(summary, public)
-        ended = with_ends(ensemble, config.ends)
-        (reward, doubt), (penalised, _) = (
-            _rollouts(PessimisticModel(ended, uncertainty=uncertainty, penalty=each), policy, starts, steps)
-            for each in (0.0, penalty or 0.0)
-        )
-        rollouts = Rollouts(reward, doubt, uncertainty, None if penalty is None else penalised)
-    return Facts(
-        summary=summary,
+    facts = Facts(
+        summary=found.to_json(),
         statement=statement,
         training=training,
         released=released,
         counted=counted,
         curve=points,
-        model_error=errors,
         checks=tuple(each for each in answers.estimates if each.of == "model"),
-        rollouts=rollouts,
-        first_states=quartiles,
-        first_shares=shares,
-        actions=actions,
         spending=spending,
         others=others,
         mlflow=mlflow,
@@ -258,6 +239,99 @@ def read_facts(
         declared=declared or {},
         discount=answers.discount,
     )
+    if public.units == 0:
+        return facts
+    ensemble = GaussianEnsemble.load(MODEL, torch.device("cpu"))
+    names, (inputs, targets), starts = _names(ModelConfig.read(MODEL)), public.flat(), public.first_observations()
+    categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
+    rollouts = None
+    if found.variant != "mopo":
+        ended, longest = with_ends(ensemble, config.ends), int(PublicTrajectories.of(public).length.max())
+        policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
+        plain = PessimisticModel(ended, uncertainty=uncertainty, penalty=0.0)
+        reward, doubt = _rollouts(plain, policy, starts, steps)
+        penalised = None
+        if penalty is not None:
+            model = PessimisticModel(ended, uncertainty=uncertainty, penalty=penalty)
+            penalised, _ = _rollouts(model, policy, starts, steps)
+        rollouts = Rollouts(reward, doubt, uncertainty, penalised)
+    return replace(
+        facts,
+        model_error=_errors(ensemble, inputs, targets, names),
+        first_states=dict(zip(names, _levels(starts), strict=False)),
+        first_shares={names[at]: float(starts[:, at].mean()) for at in categories},
+        actions=compared_actions(DeterministicPolicy.load(folder), inputs, config.action_names),
+        rollouts=rollouts,
+    )
+
+
+def _refuse_another_run(found: Summary, answers: PrivateEvaluation, folder: Path, dataset: str) -> None:
+    """Refuse results of another dataset than the chosen one, or of other files than those that are here."""
+    if found.dataset != dataset:
+        raise PipelineError(
+            f"{PARAMS}: dataset: found {dataset!r}, and {SUMMARY} has the results of {found.dataset!r}; "
+            "run `dvc repro`, or change it back"
+        )
+    if (stale := found.other_files(MODEL, folder)) is not None:
+        raise PipelineError(f"{SUMMARY}: {stale}")
+    answers.refuse_other_files(PRIVATE_EVALUATION, MODEL, folder, BEHAVIOUR)
+    for key, said in stated(Statement.read(folder), answers).items():
+        if getattr(found, key) != said:
+            raise PipelineError(
+                f"{SUMMARY}: {key}: not what {folder / 'privacy.json'} and {PRIVATE_EVALUATION} say; "
+                "run `dvc repro evaluate`"
+            )
+
+
+def _refuse_misstated(
+    folder: Path,
+    statement: Statement,
+    training: Statement,
+    clone: Statement | None,
+    answers: PrivateEvaluation,
+    *,
+    near_clone: bool,
+) -> None:
+    if statement.private:
+        parts = {str(MODEL): training} | ({} if clone is None else {str(BEHAVIOUR): clone})
+        check_with_parts(folder, statement, parts, near_clone=near_clone)
+    for each in answers.statements.values():
+        if each.private:
+            check_epsilon(PRIVATE_EVALUATION, each)
+
+
+def _refuse_other_rows(statements: Mapping[Path, Statement], public_units: int) -> None:
+    """Refuse a public partition of another version of the data, or of another split, than model and policy."""
+    manifest = Manifest.load(MANIFEST)
+    for folder, statement in statements.items():
+        here, made = manifest.info.dataset_fingerprint, statement.dataset_fingerprint
+        if here != made:
+            raise PipelineError(
+                f"{MANIFEST}: dataset_fingerprint: found {here[:12]}…, and {folder / 'privacy.json'} says "
+                f"{made[:12]}…: the public rows are of other data; run `dvc repro`"
+            )
+        declared = {MANIFEST: manifest.public_units, folder / "privacy.json": statement.public_units}
+        for file, units in declared.items():
+            if units not in (None, public_units):
+                raise PipelineError(
+                    f"{PUBLIC}: found {public_units} units, and {file} says {units}: the public rows are of another "
+                    "split; run `dvc repro`"
+                )
+
+
+def _refuse_another_curve(summary: Summary, curve: Sequence[Epoch]) -> None:
+    """Refuse a curve that does not end at the summary's value: `evaluate` writes both from one result."""
+    measured = summary.return_mean is not None
+    value, ends = (
+        (summary.return_mean, summary.return_ci95) if measured else (summary.model_value, summary.model_value_range)
+    )
+    last = curve[-1] if curve else None
+    if last is None or (last.value, (last.low, last.high)) != (value, ends):
+        found = "no epoch" if last is None else f"{last.value!r} after the last epoch"
+        raise PipelineError(
+            f"{CURVES}: found {found}, and {SUMMARY} says {value!r}: they are not of one evaluation; "
+            "run `dvc repro evaluate`"
+        )
 
 
 def _with_others(
@@ -328,19 +402,8 @@ def _ends(actions: Tensor) -> tuple[float, ...]:
     return tuple(((actions < _NEAR) | (actions > 1 - _NEAR)).double().mean(0).tolist())
 
 
-def _categories(public: UnitStore) -> list[int]:
-    """Dimensions of the observation that are 1 in one category and 0 in the others."""
-    return [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
-
-
 def _rows_of(matrix: Tensor) -> tuple[tuple[float, ...], ...]:
     return tuple(map(tuple, matrix.tolist()))
-
-
-def _steps(summary: Mapping[str, Any], public: UnitStore) -> int:
-    """Steps of a rollout: those of a value in the model, else the longest public trajectory, at most 200."""
-    longest = int(PublicTrajectories.of(public).length.max())
-    return min(summary.get("model_value_horizon") or longest, 200)
 
 
 @torch.no_grad()

@@ -95,9 +95,9 @@ def _values(facts: Facts) -> Figure | None:
     for by_model, legend in ((False, "with its 95% interval"), (True, "in the model, range over its members")):
         for policy, color in ((False, GREY), (True, BLUE)):
             own = []
-            for label, (_, value, ends, of, modelled) in zip(labels, rows, strict=True):
+            for label, (_, value, around, of, modelled) in zip(labels, rows, strict=True):
                 if (modelled, of == "policy") == (by_model, policy):
-                    low, high = ends or (value, value)
+                    low, high = around or (value, value)
                     own.append((label, value, low, high))
             if own:
                 shown_before = any(each["name"] == legend for each in data)

@@ -1,8 +1,10 @@
 """The project's ledger, and what a stage asks of it."""
 
+import hashlib
+import json
 from contextlib import closing
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from dp_accounting import dp_event
 from sqlalchemy import URL, make_url
@@ -12,6 +14,7 @@ from primorl.config.params import Params, Reading
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.ledger import Budget, Ledger, Request, Version
 from primorl.privacy.ledger.store import Store
+from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import REMAKE
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
@@ -123,7 +126,7 @@ def dataset_version(manifest: Manifest, partitions: Path) -> Version:
 
 def request(
     params: Params,
-    run: StageRun,
+    run: StageRun | None,
     manifest: Manifest,
     version: Version,
     *,
@@ -131,7 +134,10 @@ def request(
     event: dp_event.DpEvent,
     identity: str,
 ) -> Request:
-    """Build the request of a stage that pays for work on the units of ``version`` (see `dataset_version`)."""
+    """Build the request of a stage that pays for work on the units of ``version`` (see `dataset_version`).
+
+    Without a run it is one to be tried, and not one to be reserved.
+    """
     return Request(
         version=version,
         dataset=manifest.info.dataset,
@@ -140,8 +146,19 @@ def request(
         event=event,
         delta=params.privacy.delta,
         git_commit=git_commit(),
-        mlflow_run=run.run_id,
+        mlflow_run=None if run is None else run.run_id,
     )
+
+
+def digest(content: dict[str, Any]) -> str:
+    """Digest plain values, as identities of paid work are made; the order of keys does not matter."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def plan_identity(plan: Plan) -> list[Any]:
+    """Return the mechanism's part of the identity of paid work."""
+    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
+    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
 
 
 def budget(params: Params, units: int) -> Budget | None:

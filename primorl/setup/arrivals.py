@@ -137,7 +137,6 @@ def in_cohorts(
 
 
 def _simulated(params: Params) -> list[str]:
-    """People of a simulator: the same for the same seed, others for another one."""
     return [f"simulated {params.seed} {number}" for number in range(params.online.users or 0)]
 
 
@@ -154,7 +153,6 @@ def _population(params: Params) -> tuple[str, str]:
 
 
 def _withdrawn(params: Params, ids: list[str]) -> set[str]:
-    """Those among the ids who withdrew from the log: they are not met either."""
     if params.chosen.ingestion.exclude_units is None:
         return set()
     listed = IdList(params.chosen.ingestion.exclude_units, WITHDRAWALS, "ingestion.exclude_units")
@@ -163,7 +161,6 @@ def _withdrawn(params: Params, ids: list[str]) -> set[str]:
 
 
 def _listed(asked: Online) -> list[str]:
-    """The ids in the file of arrivals, as the column ``unit_id`` has them."""
     assert asked.arrivals is not None
     ids = [one for one in read_ids(asked.arrivals, ARRIVALS, f"{_KEY}.arrivals") if one]
     return ids[: asked.users] if asked.users is not None else ids

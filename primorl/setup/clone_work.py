@@ -3,8 +3,6 @@
 Loading this module needs no torch.
 """
 
-import hashlib
-import json
 import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
@@ -20,6 +18,7 @@ from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.project.paths import BEHAVIOUR
+from primorl.setup.accounts import digest
 from primorl.setup.declared import check_declared, model_bounds, observation_columns
 from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
@@ -127,7 +126,7 @@ def clone_identity(params: Params, partitions: Partitions) -> str:
     }
     if (network := params.behaviour.chosen_network()) is not None:
         content["network"] = network
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)
 
 
 def policy_network(behaviour: Behaviour, manifest: Manifest) -> "PolicyNetwork":

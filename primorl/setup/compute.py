@@ -165,6 +165,5 @@ def _takes_gpu(compute: Compute) -> bool:
 
 
 def _cores() -> int:
-    """Processor cores that this process may use, those of one that share it once."""
     usable = cores()
     return max(1, min(usable, psutil.cpu_count(logical=False) or usable))

@@ -107,7 +107,7 @@ class Draft:
         left: what is to be filled in, once the text is made.
 
     Raises:
-        PipelineError: a flag names no column or one of a wrong type, or what is given for a column is not used.
+        PipelineError: a flag names no column, or one of a wrong type.
     """
 
     def __init__(self, meaning: Meaning, columns: tuple[LogColumn, ...]) -> None:
@@ -201,8 +201,9 @@ class Draft:
     def _check(self) -> None:
         given = self._meaning
         named = [("--unit", given.unit), ("--trajectory", given.trajectory), ("--step", given.step)]
-        named += [("--observation", column) for column in given.observation]
-        named += [*(("--action", column) for column in given.action), ("--reward", given.reward)]
+        named += [("--reward", given.reward)]
+        for flag in ("observation", "action", "categories", "bounds"):
+            named += [(f"--{flag}", column) for column in getattr(given, flag)]
         for flag, column in named:
             if column is not None and column not in self._kinds:
                 raise PipelineError(f"{flag}: found {shown(column)}, which is no column; allowed are {self._listed()}")
@@ -216,11 +217,3 @@ class Draft:
                     f"--action: found {len(given.action)} columns, and categories of {shown(column)}; allowed is one "
                     "column with categories (discrete actions), or columns of numbers"
                 )
-        used = (*given.observation, *given.action)
-        bounded = [column for column in used if not self._is_categorical(column)]
-        bounded += [given.reward] if given.reward is not None else []
-        for flag, columns, allowed in (("--bounds", given.bounds, bounded), ("--categories", given.categories, used)):
-            for column in columns:
-                if column not in allowed:
-                    names = ", ".join(map(shown, dict.fromkeys(allowed)))
-                    raise PipelineError(f"{flag}: found {shown(column)}, which takes none; allowed are {names}")

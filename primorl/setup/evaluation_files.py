@@ -120,7 +120,6 @@ def _histogram(each: Paid) -> Histogram:
 
 
 def _verdict(problem: Problem, paid: Sequence[Paid]) -> str | None:
-    """Whether to believe the model, in words; None where the model was not checked."""
     for each in paid:
         if isinstance(each.asked.estimator, ModelCheck):
             verdict = each.asked.estimator.verdict(problem, each.asked.plan, each.state)

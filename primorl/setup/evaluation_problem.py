@@ -130,7 +130,6 @@ def _probabilities(behaviour: BehaviourPolicy) -> Act:
 
 
 def _starts(model: Path, public: UnitStore, seed: int) -> Tensor:
-    """First states of the public split; if nothing is public, drawn from the released start model."""
     if public.units > 0:
         return public.first_observations()
     return StartModel.load(model, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))

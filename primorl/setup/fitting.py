@@ -10,7 +10,6 @@ of this module nor another machine changes what was paid for. Only a dry run imp
 
 import hashlib
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping
@@ -27,6 +26,7 @@ from primorl.project.files import home, waited_for
 from primorl.project.paths import FITS
 from primorl.project.progress import progress_bar
 from primorl.project.records import read_record, record, write_record
+from primorl.setup.accounts import digest
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.training.settings import LEAST_OF_A_DRY_RUN, LEAST_UNITS
 from primorl.trajectories.storage.manifest import Manifest
@@ -248,7 +248,6 @@ def _by_rule(params: Params, manifest: Manifest, public: UnitStore) -> Fit:
 
 
 def _starts_from_few(params: Params, public: UnitStore) -> bool:
-    """Whether the rounds begin from public units that are too few for a dry run."""
     if not LEAST_UNITS <= public.units < LEAST_OF_A_DRY_RUN or params.privacy.statistics.normaliser == "private":
         return False
     return "dynamics.start" in params.unfitted or params.dynamics.start == "public"
@@ -334,4 +333,4 @@ def _digest(params: Params, manifest: Manifest, public: UnitStore) -> str:
         "units": [manifest.private_units, manifest.public_units],
         "public": rows.hexdigest(),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)

@@ -94,7 +94,7 @@ def _written(
         requests[loss.charge] = _request(loss.statement, *present, params.privacy.budget.delta)
     with closing(open_ledger(params, BrokenLedger, read_only=False)) as ledger:
         for request in requests.values():
-            ledger.check(request)  # before anything is written
+            ledger.dry_run(request, None)  # before anything is written
         if wrong is not None:
             kept = ledger.renew_head()
             yield f"{head}: begun anew" + ("" if kept is None else f"; the previous one is kept as {kept.name}")
@@ -182,12 +182,10 @@ def _spent(said: Mapping[str, Any]) -> str:
 
 
 def _shown(stated: Any) -> str:
-    """A number of a statement, which may be damaged, rounded up."""
     return at_most(stated, 4) if type(stated) in (int, float) else "unknown"
 
 
 def _recorded(loss: Loss) -> dict[str, Any]:
-    """What the record of a repair keeps of a lost charge."""
     kept = ("epsilon", "delta", "event", "unit", "units", "dataset_fingerprint", "spent_on_dataset")
     return {"charge": loss.charge, "file": loss.file, **{key: loss.statement.get(key) for key in kept}}
 

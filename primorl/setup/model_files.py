@@ -74,7 +74,6 @@ def _statement(plan: Plan | None, params: Params, partitions: Partitions, paid: 
 
 
 def _with_statement(folder: Path, statement: Statement, run: StageRun, logged: tuple[str, ...]) -> dict[str, str]:
-    """Write the statement into a complete folder, log files of it, and digest every file, by name."""
     statement.write(folder)
     for file in logged:
         run.artifact(folder / file)

@@ -3,8 +3,6 @@
 Loading this module needs no torch.
 """
 
-import hashlib
-import json
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -12,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from primorl.config.params import Params, plain
 from primorl.project.paths import MODEL
 from primorl.project.progress import progress_bar
+from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.declared import model_bounds, observation_columns
 from primorl.setup.fitting import TRAINING_KEYS, fitted
-from primorl.setup.paid_work import PrivateStage, from_public, plan_identity
+from primorl.setup.paid_work import PrivateStage, from_public
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import architecture, check_choices, make_plan
 from primorl.trajectories.storage.manifest import Manifest
@@ -59,7 +58,7 @@ def model_identity(params: Params, partitions: Partitions) -> str:
         content["plan"] = None if params.dynamics.variant == "mopo" else plan_identity(plan)
         content["normaliser"] = statistics.normaliser
         content["draw"] = params.privacy.draw
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)
 
 
 def _asked_of_privacy(params: Params) -> dict[str, Any]:

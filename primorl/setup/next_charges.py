@@ -20,7 +20,7 @@ from primorl.privacy.accounting.rounding import at_most, left_of
 from primorl.privacy.accounting.solving import solve_noise_multiplier
 from primorl.privacy.ledger.account import Account
 from primorl.privacy.ledger.budget_advice import advice
-from primorl.privacy.ledger.ledger import Budget, BudgetExceeded, Request
+from primorl.privacy.ledger.ledger import Budget, BudgetExceeded
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.dvc import changed_stages
 from primorl.project.errors import PipelineError
@@ -218,16 +218,9 @@ def check_next(params: Params) -> None:
     plan = make_plan(chosen, manifest)
     check_all_fits(params, plan, partitions)
     identity = model_identity(params, partitions)
-    baseline = params.dynamics.variant == "mopo"
-    request = Request(
-        version=partitions.version,
-        dataset=manifest.info.dataset,
-        stage=model_work.STAGE,
-        identity=identity,
-        event=dp_event.NonPrivateDpEvent() if baseline else plan.event,
-        delta=params.privacy.delta,
-        git_commit=None,
-        mlflow_run=None,
+    event = dp_event.NonPrivateDpEvent() if params.dynamics.variant == "mopo" else plan.event
+    request = accounts.request(
+        params, None, manifest, partitions.version, stage=model_work.STAGE, event=event, identity=identity
     )
     with closing(accounts.project_ledger(params)) as ledger:
         if not any(charge.identity == identity and charge.state != "aborted" for charge in ledger.charges()):
@@ -374,7 +367,6 @@ def preview(params: Params) -> Preview | None:
 
 
 def _online(params: Params) -> str:
-    """What is said of the users who arrive: this preview never counts them."""
     from primorl.setup.arrivals import share_ids, whose_account  # which import torch
 
     shared = share_ids(params)

@@ -1,7 +1,6 @@
 """From params.yaml to an online run, and its paid learning."""
 
 import hashlib
-import json
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -32,6 +31,7 @@ from primorl.project.git import git_commit
 from primorl.project.paths import POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
+from primorl.setup.accounts import digest
 from primorl.setup.arrivals import Arrivals
 from primorl.setup.compute import ALONE, chosen_device
 from primorl.setup.online_updates import update_of
@@ -330,4 +330,4 @@ def identity(params: Params, run: OnlineRun) -> str:
         "seed": params.seed,
         "start": None if offline is None else [offline.charge, [each.charge for each in offline.mechanisms]],
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)

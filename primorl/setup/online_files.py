@@ -104,7 +104,6 @@ def write_online(params: Params, run: OnlineRun, paid: PaidOnline, log: StageRun
 
 
 def _returns(params: Params, policies: list[DeterministicPolicy], episodes: int) -> list[MeanInterval]:
-    """Mean returns in the environment, with the same starts for all."""
     environment, horizon = str(params.chosen.environment), params.chosen.horizon
     stacked = DeterministicPolicy.stacked(policies)
     found = episode_returns(environment, stacked, episodes, params.evaluation.seed, horizon)

@@ -136,7 +136,6 @@ def _float32_bounds(policy: Policy) -> tuple[Array, Array]:
 
 
 def _metadata(policy: Policy, statement: Statement) -> dict[str, str]:
-    """What travels with the file: the privacy statement, and what its numbers are called."""
     stated = {key: json.dumps(getattr(statement, key)) for key in ("private", "epsilon", "delta", "void")}
     texts = {"unit": statement.unit, "dataset_fingerprint": statement.dataset_fingerprint}
     names = {key: json.dumps(list(getattr(policy, key))) for key in ("observation_names", "action_names")}

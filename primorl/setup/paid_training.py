@@ -228,7 +228,6 @@ def _restored(setup: TrainingSetup, tensors: Mapping[str, Tensor], facts: dict[s
 
 
 def _agreed(identity: str, setup: TrainingSetup) -> str:
-    """What all processes must agree on: the model's identity, what is fitted, and the very code of the library."""
     agreed = hashlib.sha256(f"{identity} {setup.digest}".encode())
     for file in sorted(Path(primorl.__file__).parent.rglob("*.py")):
         agreed.update(hashlib.sha256(file.read_bytes()).digest())

@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from primorl.config.params import Params
-from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.partitions import Partitions
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.rows import UnitStore
@@ -42,12 +41,6 @@ class PrivateStage:
     asked: Callable[[Params], bool]
     pooled: "Callable[[Params, TrainingSetup, Partitions, StageRun], Trained] | None"
     refusal: "Callable[[Trained], str | None]"
-
-
-def plan_identity(plan: Plan) -> list[Any]:
-    """Return the mechanism's part of the identity of paid work."""
-    queries = [[query.what, query.sensitivity, query.noise_multiplier] for query in plan.queries]
-    return [plan.sampling_probability, plan.noise_multiplier, str(plan.clip), plan.rounds, queries]
 
 
 def from_public(setup: "TrainingSetup", public: UnitStore) -> "TrainingSetup":

@@ -141,7 +141,6 @@ class Evaluated:
         return PublicTrajectories.of(self.public) if self.public.units > 0 else None
 
     def _first_states(self, seed: int) -> Tensor:
-        """``[n, S]``: where public trajectories begin; where nobody is public, drawn from the released start model."""
         if self.public.units > 0:
             return self.public.first_observations()
         return StartModel.load(MODEL, torch.device("cpu")).sample(_STARTS, torch.Generator().manual_seed(seed))

@@ -113,7 +113,6 @@ def _schema(table: ObservationTable, policy: Policy, *, text: bool) -> pa.Schema
 
 
 def _columns(policy: Policy, actions: npt.NDArray[np.generic], abstained: npt.NDArray[np.bool_]) -> list[pa.Array]:
-    """The action's columns, null where the policy abstained."""
     if not policy.discrete_actions:
         return [pa.array(np.ascontiguousarray(column), mask=abstained) for column in actions.T]
     numbers = pa.array(actions, mask=abstained)

@@ -1,7 +1,5 @@
 """Charge the ledger for private evaluation, ask the private units, and save checkpoints."""
 
-import hashlib
-import json
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,8 +22,8 @@ from primorl.project.files import file_sha256
 from primorl.project.paths import BEHAVIOUR, MODEL, POLICY
 from primorl.project.progress import progress_bar
 from primorl.setup import accounts
+from primorl.setup.accounts import digest, plan_identity
 from primorl.setup.compute import ALONE, chosen_device, kept_bytes
-from primorl.setup.paid_work import plan_identity
 from primorl.setup.partitions import Partitions
 from primorl.setup.questions import STAGE, gaussian_mean
 from primorl.tracking import StageRun
@@ -229,7 +227,6 @@ def _run(asked: Asked, problem: Problem, rows: _Rows, payment: Payment[Evaluatio
 
 
 def _as_paid(params: Params, partitions: Partitions, asked: Asked, subject: Subject, known: Collection[str]) -> Asked:
-    """The estimator, or the other way to answer its question, if that alone was paid for."""
     if asked.earlier is None or _identity(params, partitions, asked, subject) in known:
         return asked
     return asked.earlier if _identity(params, partitions, asked.earlier, subject) in known else asked
@@ -277,16 +274,14 @@ def _identity(params: Params, partitions: Partitions, asked: Asked, subject: Sub
         content["clone"] = subject.clone_charge
     if "policy" in estimator.about and (network := params.behaviour.chosen_network()) is not None:
         content["clone_network"] = network  # the policy is held near the clone
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)
 
 
 def _asked_of_policy(params: Params) -> dict[str, Any]:
-    """What params.yaml says of the policy; of a setting that is fitted nothing."""
     return {key: value for key, value in plain(params.policy).items() if f"policy.{key}" not in params.unfitted}
 
 
 def _about(estimator: Estimator, problem: Problem, subject: Subject) -> str:
-    """Digests of model, policy and clone, and the bounds that contributions are scaled by: not in the identity."""
     digests = {"model": subject.model_sha256, "policy": subject.policy_sha256, "clone": subject.clone_sha256 or ""}
     ends = (problem.reward_low, problem.reward_high, problem.return_low, problem.return_high)
     return _BOUNDS.join((" ".join(digests[part] for part in estimator.about), " ".join(f"{end:.9g}" for end in ends)))

@@ -1,7 +1,6 @@
 """Select one of several policies by the private units' scores: charge the ledger, select, write the record."""
 
 import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
@@ -25,6 +24,7 @@ from primorl.project.files import check_writable, file_sha256, home
 from primorl.project.paths import CHECKPOINTS, MODEL, PARTITIONS, POLICY, SELECTION
 from primorl.project.records import Hexadecimal, Line, read_record, record, write_record
 from primorl.setup import accounts
+from primorl.setup.accounts import digest
 from primorl.setup.compute import kept_bytes
 from primorl.setup.evaluation_problem import act_of, evaluation_problem
 from primorl.setup.partitions import Partitions
@@ -263,7 +263,7 @@ def _identity(
         "draw": params.privacy.draw,
         **({"of_answers": draw} if draw else {}),
     }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest(content)
 
 
 def _refuse_repeated(candidates: Sequence[Candidate]) -> None:

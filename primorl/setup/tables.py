@@ -285,7 +285,6 @@ class ObservationTable:
             before += rows
 
     def _since(self) -> dict[str, Matrix]:
-        """The time since the row before in every row, ``[n]``, where no column has it."""
         if self._elapsed is None or self._by is None:
             return {}
         form = CsvFormat(delimiter=getattr(self.table, "delimiter", ","), decimal_point=self._decimal_point)
@@ -384,7 +383,6 @@ def _numbers(array: pa.Array, decimal_point: DecimalPoint = ".") -> Matrix:
 
 
 def _vectors(array: pa.FixedSizeListArray) -> Matrix:
-    """``[n, S]``, NaN where there is no vector or no number."""
     size = array.type.list_size
     flat = _numbers(array.values.slice(array.offset * size, len(array) * size))
     missing = array.is_null().to_numpy(zero_copy_only=False)

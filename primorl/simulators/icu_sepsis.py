@@ -63,21 +63,21 @@ class Tables:
     def step(
         self, states: npt.NDArray[np.int16], actions: npt.NDArray[Any], uniform: npt.NDArray[np.float64]
     ) -> npt.NDArray[np.int16]:
-        """The states after ``actions`` in ``states``, one for each number drawn from [0, 1)."""
+        """Draw the states after ``actions`` in ``states``, one for each number from [0, 1)."""
         rows = states.astype(np.int64) * self.actions + actions
         after: npt.NDArray[np.int16] = self.successors[np.searchsorted(self.cumulated, rows + uniform, side="right")]
         return after
 
 
 def ended(states: npt.NDArray[np.int16]) -> npt.NDArray[np.bool_]:
-    """Whether these are states in which nothing is done any more."""
+    """Say whether these are states in which nothing is done any more."""
     over: npt.NDArray[np.bool_] = states >= DEATH
     return over
 
 
 @lru_cache(maxsize=1)
 def tables() -> Tables:
-    """The shipped tables; read without importing the package, which would import the retired ``gym``.
+    """Read the shipped tables, without importing the package, which would import the retired ``gym``.
 
     Raises:
         ImportError: the package is not installed.
@@ -124,7 +124,7 @@ class ICUSepsis(gymnasium.Env[npt.NDArray[np.float32], np.int64]):
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[npt.NDArray[np.float32], dict[str, Any]]:
-        """A new patient."""
+        """Begin with a new patient."""
         super().reset(seed=seed, options=options)
         self._state = self._tables.starts(self.np_random.random(1))
         return self._seen[self._state[0]].copy(), {}

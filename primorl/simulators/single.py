@@ -62,7 +62,7 @@ class Single(gymnasium.Env[Floats, Any]):
             self.action_space = Box(batch.action_low, batch.action_high, dtype=np.float32)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Floats, dict[str, Any]]:
-        """A new episode; what happens in it is drawn from a seed that Gymnasium's generator gives."""
+        """Begin an episode, drawn from a seed that Gymnasium's generator gives."""
         super().reset(seed=seed, options=options)
         return self._batch.reset(1, int(self.np_random.integers(2**63)))[0], {}
 

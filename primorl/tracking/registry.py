@@ -1,10 +1,10 @@
 """Private policies in MLflow's registry: a version a run, tagged with what it promises, and two aliases.
 
-``latest-private`` is the newest version. ``champion`` is the best one whose ε is within ``privacy.budget.epsilon``,
-see `champion`. Policies without a guarantee are not registered: a registry is where policies are fetched from for use.
+``latest-private`` is the newest version. ``champion`` is the best of those within ``privacy.budget``, judged as the
+newest of these was. Policies without a guarantee are not registered: a registry is where policies are fetched from.
 
 The tag ``epsilon`` is that of the version. Where a simulator judges, this is the policy alone, and the choice of the
-champion reads all versions: who has it knows something of each, up to ``spent_on_dataset`` of the newest. Where the
+champion reads all versions: a user of it knows something of each, up to ``spent_on_dataset`` of the newest. Where the
 private units judge, it is all that was charged on them when they had answered: the choice among versions that are
 within a budget is then within it as well, because the account of the newest one counts the others.
 """
@@ -17,7 +17,7 @@ from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from io import StringIO
-from math import isfinite
+from math import inf, isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,9 +42,7 @@ FILES = ("policy.safetensors", "config.json", "privacy.json")
 SERVED = Path(primorl.tracking.__file__).with_name("served.py")
 _ARTIFACT = "policy"
 _WEIGHTS, _EPSILON = ("policy_sha256", "dataset_fingerprint"), ("epsilon", "delta")
-_COMPARED = {*_EPSILON, "unit", "dataset_fingerprint"}  # tags of versions that can be compared
-_PAGE = 1000  # versions of one answer of the store
-_JUDGED = {"value", "judged_by", "judged_in"}
+_JUDGED = (*_EPSILON, "unit", "dataset_fingerprint", "value", "judged_by", "judged_in")
 _ASKED = "private units"
 _OF_WEIGHTS = "{}_of_weights"
 _DESCRIPTION = (
@@ -159,13 +157,13 @@ def _stated(tags: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def _set_aliases(client: "MlflowClient", entry: Entry) -> None:
-    listed = [each for each in _versions(client, entry.name) if "void" not in each.tags]
-    newest = max((int(each.version) for each in listed), default=None)
-    chosen = {LATEST: None if newest is None else str(newest), CHAMPION: champion(listed, *entry.budget)}
-    for alias, number in chosen.items():
+    listed = _versions(client, entry.name)
+    sound = [each for each in listed if "void" not in each.tags]
+    latest = str(max(int(each.version) for each in sound)) if sound else None
+    for alias, number in ((LATEST, latest), (CHAMPION, champion(sound, *entry.budget))):
         if number is not None:
             client.set_registered_model_alias(entry.name, alias, number)
-        elif _versions(client, entry.name):
+        elif listed:
             client.delete_registered_model_alias(entry.name, alias)  # no error where there is none
 
 
@@ -216,41 +214,38 @@ def _version(client: "MlflowClient", run: "Run", saved: Path, entry: Entry, *, n
 
 
 def champion(versions: Sequence["ModelVersion"], budget: float | None, delta: float) -> str | None:
-    """The best version with ε within a budget; of equal ones the older. None: there is none.
+    """The best version within a budget; of equal ones the older. None: there is none.
 
-    Only what compares is looked at: the unit and δ of the newest version, and what judged the newest one of these that
-    has a value, in the same place and, where it was the private units, on the same data. What these say of a version
-    beyond the budget has no say at all. A policy that the recommendation of its run advises against is no champion.
+    Compares versions of the newest one's unit that were judged as the newest within the budget was: at the same δ, by
+    the same judge in the same place and, where it was the private units, on the same data. So what private units say of
+    a version beyond the budget has no say. A policy that the recommendation of its run advises against is no champion.
 
     Args:
         versions: that are not void.
         budget: the most ε; None: there is no bound.
         delta: the largest δ of an ε within a budget.
     """
-
-    def within(each: "ModelVersion") -> bool:
-        return budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta)
-
-    known = sorted((each for each in versions if each.tags.keys() >= _COMPARED), key=lambda each: int(each.version))
-    alike = [each for each in known if _equal(each, known[-1], "unit", "delta") and each.tags.keys() >= _JUDGED]
-    alike = [each for each in alike if each.tags["judged_by"] != _ASKED or within(each)]
-    if not alike:
-        return None
-    newest = alike[-1]
-    same = ["judged_by", "judged_in", *(["dataset_fingerprint"] if newest.tags["judged_by"] != "simulator" else [])]
-    found = [
-        (float(each.tags["value"]), -int(each.version))
-        for each in alike
-        if _equal(each, newest, *same)
-        and isfinite(float(each.tags["value"]))
-        and each.tags.get("recommendation", "trial") == "trial"
-        and within(each)
-    ]
-    return str(-max(found)[1]) if found else None
+    known = sorted((each for each in versions if "unit" in each.tags), key=lambda each: int(each.version))
+    within = []
+    for each in known:
+        if not each.tags.keys() >= set(_JUDGED) or each.tags["unit"] != known[-1].tags["unit"]:
+            continue
+        if budget is None or (float(each.tags["epsilon"]) <= budget and float(each.tags["delta"]) <= delta):
+            within.append(each)
+    best, most = None, -inf
+    for each in within:
+        value, advice = float(each.tags["value"]), each.tags.get("recommendation", "trial")
+        if advice == "trial" and isfinite(value) and value > most and _judged_in(each) == _judged_in(within[-1]):
+            best, most = str(each.version), value
+    return best
 
 
-def _equal(one: "ModelVersion", other: "ModelVersion", *tags: str) -> bool:
-    return all(one.tags[tag] == other.tags[tag] for tag in tags)
+def _judged_in(version: "ModelVersion") -> list[str]:
+    """The tags that versions must share to be compared by their values."""
+    keys = ["delta", "judged_by", "judged_in"]
+    if version.tags["judged_by"] == _ASKED:
+        keys.append("dataset_fingerprint")
+    return [version.tags[key] for key in keys]
 
 
 def _where(summary: Mapping[str, Any], params: Params) -> str:
@@ -264,12 +259,7 @@ def _where(summary: Mapping[str, Any], params: Params) -> str:
 
 
 def _versions(client: "MlflowClient", name: str) -> list["ModelVersion"]:
-    found = client.search_model_versions(f"name = '{name}'", max_results=_PAGE)  # the name of a dataset has no quotes
-    listed = list(found)
-    while found.token:
-        found = client.search_model_versions(f"name = '{name}'", max_results=_PAGE, page_token=found.token)
-        listed += found
-    return listed
+    return list(client.search_model_versions(f"name = '{name}'"))  # the name of a dataset has no quotes
 
 
 def _save(policy: Policy, files: Path, place: Path) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,8 @@ from primorl.tracking.store import connected, store_uri
 if TYPE_CHECKING:
     from mlflow.entities import Run
 
-_PAGE = 1000  # runs of one answer of the store
+_MOST_RUNS = 50_000  # that MLflow gives in one answer
+_ORDER = ("simulator", "private units", "model", "nobody")
 
 
 @dataclass(frozen=True)
@@ -69,22 +71,12 @@ def results(params: Params, *, most_epsilon: float | None, sweeps: bool) -> list
         wanted = f"tags.dataset = '{params.dataset}' and params.private != ''"
         if most_epsilon is not None:
             wanted += f" and metrics.epsilon <= {most_epsilon!r}"
-        runs: list[Run] = []
-        token: str | None = ""
-        while token is not None:
-            page = client.search_runs([experiment.experiment_id], wanted, max_results=_PAGE, page_token=token or None)
-            runs, token = [*runs, *page], page.token or None
+        runs = client.search_runs([experiment.experiment_id], wanted, max_results=_MOST_RUNS)
     found = [_result(run) for run in runs if sweeps or "sweep" not in run.data.tags]
     if most_epsilon is not None:
-        found = [each for each in found if _compares(each, params)]
-    order = ("simulator", "private units", "model", "nobody")
-    return sorted(found, key=lambda each: (order.index(each.by), -(each.value or 0.0)))
-
-
-def _compares(result: Result, params: Params) -> bool:
-    """Whether its ε is one of the dataset's units, at a δ that a budget allows."""
-    same_unit = result.unit == params.chosen.unit
-    return same_unit and result.delta is not None and result.delta <= params.privacy.budget.delta
+        most_delta = params.privacy.budget.delta
+        found = [each for each in found if each.unit == params.chosen.unit and (each.delta or inf) <= most_delta]
+    return sorted(found, key=lambda each: (_ORDER.index(each.by), -(each.value or 0.0)))
 
 
 def _result(run: "Run") -> Result:

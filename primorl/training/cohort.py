@@ -10,6 +10,7 @@ from torch import Tensor
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.mechanism.entropy import Entropy, uniforms
 from primorl.training.local_update import LocalBatches
+from primorl.training.settings import LocalTraining
 
 
 class CohortSource(Protocol):
@@ -27,30 +28,22 @@ class CohortSource(Protocol):
 
 
 def local_batches(
-    source: CohortSource,
-    units: Tensor,
-    normaliser: Normaliser,
-    *,
-    batch_size: int,
-    epochs: int,
-    max_transitions: int | None,
-    entropy: Entropy,
+    source: CohortSource, units: Tensor, normaliser: Normaliser, local: LocalTraining, entropy: Entropy
 ) -> LocalBatches:
     """Shuffle every unit's transitions, anew for each epoch, and cut them into its local batches.
 
-    The orders (and, with ``max_transitions``, the uniform subset used in this round) are secret and independent
-    across units. Drawn from a seed, they would depend on who else is in the cohort, and an adversary who
+    The orders (and, with ``max_transitions_per_unit``, the uniform subset used in this round) are secret and
+    independent across units. Drawn from a seed, they would depend on who else is in the cohort, and an adversary who
     knows the seed would see one person's absence move everybody's update.
 
     Args:
         source: the private units.
         units: indices, ``[U]``.
         normaliser: public maps applied to inputs and targets.
-        batch_size: B; the last batch of an epoch may be smaller.
-        epochs: E.
-        max_transitions: use at most this many of a unit's transitions; None: all.
+        local: size of a batch (the last one of an epoch may be smaller), epochs, most transitions of a unit.
         entropy: where the orders come from.
     """
+    batch_size, epochs, max_transitions = local.batch_size, local.local_epochs, local.max_transitions_per_unit
     lengths = source.lengths(units)
     most = int(lengths.max()) if len(units) else 0
     order = _shuffled(lengths, most, entropy)

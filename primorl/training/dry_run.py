@@ -162,15 +162,7 @@ def update_norms(
         entropy: where the orders of rows come from.
     """
     local = setup.local
-    batches = local_batches(
-        source,
-        units,
-        normaliser,
-        batch_size=local.batch_size,
-        epochs=local.local_epochs,
-        max_transitions=local.max_transitions_per_unit,
-        entropy=entropy,
-    )
+    batches = local_batches(source, units, normaliser, local, entropy)
     clip = replace(ensemble_clip(setup.plan), clipping_norm=_UNCLIPPED)
     updates = updates_of_units(weights, batches, setup.architecture, local, clip)
     norms: Tensor = torch.cat([part.flatten(1) for part in updates], dim=1).double().norm(dim=1)

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.project.errors import PipelineError
-from primorl.training.chunks import chunk_sizes
 from primorl.training.local_update import LocalBatches, Workspace, ensemble_clip, updates_of_units
 from primorl.training.policy_network import Network
+from primorl.training.rounds import chunk_sizes
 from primorl.training.settings import LocalTraining
 from primorl.training.setup import TrainingSetup
 

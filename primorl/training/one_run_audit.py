@@ -285,15 +285,9 @@ class Witness:
         self._plan, self._architecture, self._local = setup.plan, setup.architecture, setup.local
         self._momentum = setup.server.server_momentum
         self._device = setup.execution.device
-        self._batches = local_batches(
-            canaries,
-            torch.arange(canaries.units),
-            normaliser.to(self._device),
-            batch_size=self._local.batch_size,
-            epochs=self._local.local_epochs,
-            max_transitions=None,
-            entropy=self._plan.entropy,
-        )
+        whole = replace(self._local, max_transitions_per_unit=None)
+        on_device, everybody = normaliser.to(self._device), torch.arange(canaries.units)
+        self._batches = local_batches(canaries, everybody, on_device, whole, self._plan.entropy)
         self._before: TrainingState | None = None
         self.scores: Floats = np.zeros(canaries.units)
 

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, Protocol
+from typing import Literal
 
 from torch import Tensor
 
@@ -18,13 +18,6 @@ from primorl.training.normaliser_query import NORMALISER, NormaliserQuery, Obser
 from primorl.training.policy_network import Network
 from primorl.training.settings import Execution, LocalTraining, ServerTraining
 from primorl.training.start_query import STARTS, StartQuery
-
-
-class UnitQuery(Protocol):
-    """A query of all private units before the rounds."""
-
-    def total(self, source: CohortSource) -> Tensor:
-        """Sum of the units' contributions, int64. Sensitive: only `Plan.answer` may see it."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +69,7 @@ class TrainingSetup:
         """What training sees of the public split's inputs ``[R, S + A]`` and targets ``[R, >= S + 1]``."""
         return public
 
-    def queries(self) -> dict[str, UnitQuery]:
+    def queries(self) -> dict[str, NormaliserQuery | StartQuery]:
         """What computes the sum of each of the plan's queries, by name, in the plan's order."""
         kinds = query_types()
         return {query.what: kinds[query.what](self.columns, self.bounds) for query in self.plan.queries}

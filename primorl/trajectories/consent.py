@@ -1,4 +1,4 @@
-"""Which units are public: drawn by a hash of their ids, or named by people's consent.
+"""Choice of the public units: by a hash of their ids, or by people's consent.
 
 Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's value of every unit
 into ``consent.arrow`` beside the rows, so that the split can be made, and changed, without reading the log again.

@@ -1,4 +1,4 @@
-"""What may be said of a partitioned dataset: declared facts, and statistics of the public split alone."""
+"""Description of a partitioned dataset: declared facts, and statistics of the public split alone."""
 
 import math
 from dataclasses import dataclass
@@ -67,7 +67,7 @@ class PublicSplit:
 
     @property
     def _only_at_ends(self) -> bool:
-        """Whether only the last rows of trajectories hold a reward."""
+        """Say whether only the last rows of trajectories hold a reward."""
         last = np.zeros(len(self.reward), dtype=bool)
         last[np.cumsum(self.lengths) - 1] = True
         return bool((self.reward[~last] == 0).all() and (self.reward[last] != 0).any() and not last.all())
@@ -87,7 +87,7 @@ class PublicSplit:
 
 
 def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
-    """All that may be said of the dataset in ``partitions``; opens nothing of the private side.
+    """Describe the dataset in ``partitions`` without opening anything of the private side.
 
     Returns:
         Plain JSON, and the public split for `draw`; None where nothing is public.

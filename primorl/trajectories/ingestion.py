@@ -15,7 +15,7 @@ from primorl.trajectories.identity.duplicates import DuplicateCheck
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
 from primorl.trajectories.identity.id_list import Withdrawals
 from primorl.trajectories.sources import source_of
-from primorl.trajectories.sources.source import ConsentReader
+from primorl.trajectories.sources.tabular.source import TabularReader
 from primorl.trajectories.storage.parquet import PartWriter
 from primorl.trajectories.storage.schema import DatasetInfo
 
@@ -40,7 +40,7 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
     """
     reader = source_of(name, dataset).open(raw)
     if public_column is not None:
-        if not isinstance(reader, ConsentReader):
+        if not isinstance(reader, TabularReader):
             raise PipelineError(
                 f"params.yaml: partition.public.column: found {public_column!r}, but the source {dataset.source} has "
                 "no columns of its own; allowed with it is partition.public.file, or source: tabular"
@@ -96,13 +96,13 @@ def ingest(raw: Path, target: Path, name: str, dataset: AnyDataset, public_colum
             behaviour_probabilities=reader.behaviour_probabilities,
         )
         writer.finish(info)
-        if public_column is not None and isinstance(reader, ConsentReader):
+        if public_column is not None and isinstance(reader, TabularReader):
             write_consent(fresh, public_column, [withdrawals.drop(table) for table in reader.consent])
     return info
 
 
 def ahead(items: Iterator[_Item]) -> Generator[_Item]:
-    """The same items, each made in a thread of its own while the one before it is worked on.
+    """Make each item in a thread of its own while the one before it is worked on.
 
     Closing it closes ``items``: what a source has open, or on disk for a while, goes with an error too.
     """

@@ -113,7 +113,7 @@ def partition(source: Path, target: Path, *, public_fraction: float | None, salt
 
 
 def public_rule(source: Path, public_fraction: float | None, salt: str, public: Any) -> PublicRule:
-    """How the units of the dataset in ``source`` are chosen to be public; see `partition`.
+    """Make the rule that chooses the public units of the dataset in ``source``; see `partition`.
 
     Raises:
         PipelineError: if neither consent nor a share is given, or a list or column cannot be read.

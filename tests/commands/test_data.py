@@ -189,17 +189,3 @@ def test_a_log_shows_declared_bounds_the_share_outside_and_what_becomes_of_last_
     assert ("A discharge, a cut or a time limit is truncated" in text) is terminated
     assert ("every public trajectory terminates" in text) is terminated
     assert "set columns.terminated: null" not in text
-
-
-def test_check_reads_the_header_of_a_log(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A wrong name is told before anything is collected; a log that is not there yet is no error."""
-    write_log(terminated=True)
-    assert cli.main(["check"]) == 0
-    assert "log.csv: has the columns of the entry" in capsys.readouterr().out
-    log = Path("log.csv")
-    log.write_text(log.read_text(encoding="utf-8").replace(",done\n", ",left\n", 1), encoding="utf-8")
-    assert cli.main(["check"]) == 1
-    assert "column 'done' is missing (the file has 'person', 't', 'x', 'a', 'r', 'left')" in capsys.readouterr().err
-    log.unlink()
-    assert cli.main(["check"]) == 0
-    assert "not there yet, so its columns are unchecked" in capsys.readouterr().out

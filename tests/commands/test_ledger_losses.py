@@ -17,7 +17,7 @@ import yaml
 from primorl.config.params import Params
 from primorl.privacy.accounting.epsilon import compose
 from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.ledger.ledger import Ledger, Version
+from primorl.privacy.ledger.ledger import Version
 from primorl.privacy.together import joint_event
 from primorl.project import restoration
 from primorl.project.errors import PipelineError
@@ -382,12 +382,3 @@ def test_a_lost_secret_is_named_before_another_one_is_made(project: Params, caps
     assert status == 0
     assert f"charge {charge} is not in the ledger" in out
     assert primorl(capsys, "ledger", "verify")[0] == 0
-
-
-def test_an_open_ledger_is_whole(project: Params) -> None:
-    """The twin of all that is refused: nothing was lost, and nothing is in the way."""
-    for _ in range(2):
-        charged(project)
-    with closing(project_ledger(project)) as ledger:
-        assert isinstance(ledger, Ledger)
-        assert ledger.lost() == {}

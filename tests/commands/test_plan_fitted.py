@@ -109,12 +109,3 @@ def test_partitions_of_another_dataset_are_one_error(data: Params, capsys: pytes
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: params.yaml: dataset: found other, to which settings are to be fitted")
     assert line.endswith("data/partitions holds small; run `dvc repro partition`")
-
-
-def test_settings_that_are_given_are_judged_too(data: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    """Nothing is fitted, and the verdict stands."""
-    raw = {key.replace(".", "__"): value for key, value in fit(data)[1].values.items()}
-    automatic(data, **{"privacy__sampling_probability": 1.0} | raw)
-    answer = answered(capsys)
-    assert (answer["fitted"], answer["can_learn"]) == ({}, "no")
-    assert "fitted to public facts" not in said(capsys)

@@ -8,7 +8,7 @@ import pytest
 
 from primorl.config import params
 from primorl.project.files import write_json
-from primorl.tracking import RUN_TAGS, search, stage_run
+from primorl.tracking import RUN_TAGS, stage_run
 from tests.commands.charging import primorl
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -45,9 +45,8 @@ def result(
 def test_each_result_is_listed_once_and_the_best_that_compares_first(
     project: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Measured returns first, then what units and models say. Two runs a page of the store: the best is the oldest."""
+    """Measured returns first, then what units and models say."""
     shutil.copy(empty_store, project)
-    monkeypatch.setattr(search, "_PAGE", 2)
     measured = {"return_low": -9.0, "return_high": 1.0, "epsilon_spent_on_dataset": 2.5}
     result(monkeypatch, "baseline", {"return_mean": -80.0})
     result(monkeypatch, "small", {"epsilon": 0.5, "return_mean": -200.0, **measured})

@@ -82,18 +82,3 @@ def test_results_of_an_earlier_run_are_called_so_here_and_by_doctor(capsys: pyte
     (stale,) = (finding for finding in examine() if finding.what == "summary")
     assert stale.state == "problem"
     assert said in stale.says
-
-
-def test_a_missing_or_foreign_summary_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for content, says in (
-        (None, "metrics/summary.json: not there; run `dvc repro evaluate`"),
-        ({"dataset": "x"}, "metrics/summary.json: found format 1, this version reads 5; run `dvc repro evaluate`"),
-        (SUMMARY | {"seconds": 3}, "metrics/summary.json: not as declared: seconds ("),
-    ):
-        if content is not None:
-            write_json(Path("metrics/summary.json"), content)
-        assert cli.main(["summary"]) == 1
-        out, err = capsys.readouterr()
-        assert out == ""
-        assert err.startswith(f"error: {says}")
-        assert err.count("\n") == 1

@@ -20,7 +20,6 @@ MISSING = object()
 
 
 def changed(key: str, value: object, raw: dict[str, Any] = RAW) -> dict[str, Any]:
-    """The project's settings with one key set, or removed."""
     raw = copy.deepcopy(raw)
     *path, last = key.split(".")
     block = raw
@@ -83,7 +82,6 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
     ("key", "value", "message"),
     [
         ("seed", -1, "seed: found -1; allowed is greater than or equal to 0"),
-        ("seed", 2**31, "seed: found 2147483648; allowed is less than 2147483648"),
         ("seed", 0.5, "seed: found 0.5; allowed is a valid integer, got a number with a fractional part"),
         (
             "privacy.rounds",
@@ -91,16 +89,13 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             "privacy.rounds: found 'atuo'; allowed is a valid integer, unable to parse string as an integer, or auto",
         ),
         ("seed", True, "seed: found True; a number is needed, not a truth value"),
-        ("privacy.target_epsilon", True, "privacy.target_epsilon: found True; a number is needed, not a truth value"),
         ("privacy", "strong", "privacy: found 'strong'; a block of keys is needed"),
         (
             "chosen.source",
             "s3",
             f"{FILE}source: found 's3'; allowed are 'replay', 'minari', 'd4rl', 'tabular', 'icu-sepsis', 'propofol'",
         ),
-        ("chosen.options.episodes", 0, f"{FILE}options.episodes: found 0; allowed is greater than 0"),
         ("chosen.options.hidden", 64, f"{FILE}options.hidden: found 64; a list is needed"),
-        ("chosen.options.hidden", [64, 0], f"{FILE}options.hidden.1: found 0; allowed is greater than 0"),
         (
             "chosen.bounds.observation",
             "all",
@@ -111,7 +106,6 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             {"low": [0.0, 1.0], "high": [1.0, 1.0]},
             f"{FILE}bounds.observation: low and high must have the same length, and low < high in every dimension",
         ),
-        ("chosen.bounds.observation", {"low": [0.0]}, f"{FILE}bounds.observation.high: missing"),
         (
             "chosen.bounds.reward",
             [1.0, 0.0],
@@ -119,17 +113,11 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ),
         ("chosen.score", {"low": 0.0, "high": 0.0, "scale": 1.0}, f"{FILE}score: low must be below high"),
         (
-            "partition.public_fraction",
-            -0.1,
-            "partition.public_fraction: found -0.1; allowed is greater than or equal to 0",
-        ),
-        (
             "partition.public",
             {"column": "consent", "values": ["yes"]},
             "partition: found both of public_fraction and public; give exactly one and set the other to null or auto",
         ),
         ("partition.public", {"file": "../ids.txt"}, "leaves the project"),
-        ("privacy.delta", 1.0, "privacy.delta: found 1.0; allowed is less than 1"),
         (
             "privacy.target_epsilon",
             float("inf"),
@@ -142,23 +130,11 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
             "or auto",
         ),
         (
-            "privacy.noise_multiplier",
-            4.0,
-            "privacy: found both of target_epsilon and noise_multiplier; give exactly one and set the other to null or "
-            "auto",
-        ),
-        (
             "dynamics.variant",
             "High",
             "dynamics.variant: found 'High'; allowed is 'private', 'no_privacy', 'no_clip' or 'mopo'",
         ),
-        ("dynamics.ensemble_size", 1, "dynamics.ensemble_size: found 1; allowed is greater than or equal to 2"),
         ("dynamics.processes", 2, "dynamics.processes: unknown key; it is compute.processes, on which no charge"),
-        (
-            "dynamics.log_variance_bounds",
-            [0.5, -10],
-            "dynamics.log_variance_bounds: found [0.5, -10.0]; must be [low, high] with low < high",
-        ),
         (
             "policy.buffer_size",
             10,
@@ -167,7 +143,6 @@ def test_an_unknown_key_is_refused_by_name(block: str) -> None:
         ("policy.seeds", [], "policy.seeds: found an empty list; must name at least one seed, or be null"),
         ("policy.seeds", [1, 2, 1], "policy.seeds: found 1 more than once; every seed stands once"),
         ("policy.seeds", [1, -2], "policy.seeds.1: found -2; allowed is greater than or equal to 0"),
-        ("policy.discount", float("nan"), "policy.discount: found nan; allowed is a finite number"),
         ("tracking", "http://ana:hush@host", "tracking: a block of keys is needed"),
         ("tracking.uri", ["http://ana:hush@host"], "tracking.uri: allowed is a valid string"),
     ],
@@ -181,30 +156,16 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed(key: str, val
     ("key", "value"),
     [
         ("privacy.noise_multiplier", 1e308),
-        ("privacy.statistics.noise_multiplier", 1e308),
         ("privacy.clipping_norm", 1e300),
         ("privacy.clipping_norm", 1e-300),
-        ("privacy.sampling_probability", 1e-300),
         ("privacy.rounds", 10**12),
-        ("privacy.delta", 1e-300),
         ("dynamics.hidden", [10**9]),
         ("dynamics.hidden", [8] * 17),
         ("dynamics.ensemble_size", 10**12),
         ("dynamics.learning_rate", 1e200),
-        ("dynamics.mopo.learning_rate", 1e200),
-        ("dynamics.batch_size", 10**12),
-        ("policy.hidden", [10**9]),
         ("policy.buffer_size", 10**15),
-        ("policy.learning_rate", 1e200),
         ("policy.seeds", list(range(1001))),
-        ("policy.penalty", 1e300),
-        ("policy.reward_scale", 1e-300),
-        ("evaluation.episodes", 10**15),
-        ("compute.memory_mb", 10**15),
         ("chosen.horizon", 10**12),
-        ("chosen.options.episodes", 10**12),
-        ("chosen.options.num_envs", 10**9),
-        ("chosen.options.hidden", [10**9]),
         ("chosen.bounds.reward", [-1e300, 1e300]),
         ("partition.salt", "\ud800"),
         ("seed", 10**5000),
@@ -212,7 +173,6 @@ def test_an_error_names_the_key_what_was_found_and_what_is_allowed(key: str, val
     ids=lambda value: value if isinstance(value, str) and value.isascii() else "",
 )
 def test_what_no_machine_could_train_is_refused_when_it_is_read(key: str, value: object) -> None:
-    """Found by fuzzing: each was charged before it diverged, or ended in an unforeseen error."""
     raw = changed(key, value)
     if key == "privacy.noise_multiplier":
         raw["privacy"]["target_epsilon"] = None
@@ -230,7 +190,6 @@ def test_a_long_key_and_many_wrong_values_are_not_echoed_whole() -> None:
 
 @pytest.mark.parametrize("key", leaves(RAW))
 def test_every_number_has_bounds(key: str) -> None:
-    """A number of twenty digits is refused everywhere, except as a text."""
     value: Any = RAW
     for part in key.split("."):
         value = value[part]
@@ -263,10 +222,6 @@ def stage(cwd: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_a_stage_says_what_is_wrong_in_one_line_and_fails(tmp_path: Path) -> None:
-    missing = stage(tmp_path)
-    assert (missing.returncode, missing.stdout) == (1, "")
-    assert missing.stderr == "error: params.yaml: not there; every choice of a run lives in this file\n"
-
     write_settings(RAW, tmp_path)
     content = {key: value for key, value in changed("policy.horizon", 0).items() if key != "chosen"}
     (tmp_path / "params.yaml").write_text(yaml.safe_dump(content), encoding="utf-8")
@@ -282,7 +237,6 @@ def test_a_stage_says_what_is_wrong_in_one_line_and_fails(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("path", ["../elsewhere", "a/../../b", "link/b"])
 def test_relative_paths_stay_in_the_project(path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also through a link; an absolute path is taken to be meant."""
     project = tmp_path / "project"
     project.mkdir()
     (project / "link").symlink_to(tmp_path)

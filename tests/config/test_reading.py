@@ -63,7 +63,6 @@ def test_scalars_are_read_as_in_yaml_1_2(tmp_path: Path, text: str, value: objec
 @example("010")
 @settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 def test_a_number_is_read_as_dvc_reads_it(tmp_path: Path, text: str) -> None:
-    """Or refused, or text where DVC has a number that nobody would write: never two different numbers."""
     try:
         found = read(tmp_path, f"a: {text}\n")
         theirs = parse_yaml(f"a: {text}\n", "params.yaml")
@@ -90,7 +89,6 @@ def test_a_broken_file_is_named_with_its_line(tmp_path: Path, content: bytes, me
 
 
 def test_a_key_given_twice_is_refused(tmp_path: Path) -> None:
-    """YAML would let the last one win in silence: a second `privacy:` block could undo the first."""
     assert refusal(tmp_path, "seed: 1\nseed: 7\n") == ", line 2: key 'seed' given twice; keep one"
     assert refusal(tmp_path, "a:\n  delta: 1\n  delta: 2\n") == ", line 3: key 'delta' given twice; keep one"
     assert refusal(tmp_path, f"{'x' * 9000}: 1\n{'x' * 9000}: 2\n").endswith("...: given twice; keep one") is False
@@ -109,7 +107,6 @@ def test_a_number_of_thousands_of_digits_is_refused(tmp_path: Path) -> None:
 
 
 def test_half_a_surrogate_is_refused(tmp_path: Path) -> None:
-    """It cannot be written as UTF-8: the salt used to end in an unforeseen UnicodeEncodeError."""
     assert "line 2: found half of a surrogate pair" in refusal(tmp_path, 'a: 1\nsalt: "\\ud800"')
 
 

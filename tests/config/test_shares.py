@@ -10,7 +10,6 @@ from tests.projects import ROOT
 
 
 def parsed(environment: str | None, privacy: dict[str, Any], tmp_path: Any, **suggested: Any) -> Params:
-    """A tabular log's entry with other settings."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     entry = yaml.safe_load((ROOT / "datasets/csv-log.yaml").read_text(encoding="utf-8"))
     entry["suggested"] |= {"privacy": {}, "evaluation": {}} | suggested
@@ -39,10 +38,3 @@ def test_with_a_noise_multiplier_the_model_s_statement_says_what_a_share_is(tmp_
     assert found.origins[shares.ESTIMATORS] == shares.STATED
     assert found.behaviour.target_epsilon is None
     assert shares.estimators(0.3) == {"behaviour": 0.06, "model_check": 0.06}
-
-
-def test_who_says_otherwise_is_heard(tmp_path: Any) -> None:
-    said = {"evaluation": {"private": {"estimators": {"behaviour": 0.07}}}, "behaviour": {"target_epsilon": None}}
-    found = parsed(None, {"target_epsilon": 0.5}, tmp_path, **said)
-    assert found.evaluation.private.estimators == {"behaviour": 0.07}
-    assert found.behaviour.target_epsilon is None

@@ -19,7 +19,6 @@ AUTO: dict[str, Any] = yaml.safe_load((ROOT / "params.yaml").read_text(encoding=
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The repository's settings in a folder of its own."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(ROOT / "datasets", tmp_path / "datasets")
@@ -27,7 +26,6 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def with_keys(**keys: Any) -> dict[str, Any]:
-    """params.yaml with these keys, ``__`` for a dot."""
     raw = copy.deepcopy(AUTO)
     for key, value in keys.items():
         *path, last = key.split("__")
@@ -57,32 +55,6 @@ def refusal(raw: dict[str, Any]) -> str:
         params.parse(raw)
     assert "\n" not in str(refused.value)
     return str(refused.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cartpole-swingup", (1.4, 0.1, 200, 1.0, 0.008, 250, (128, 128), 30)),
-        ("cartpole-balance-paper", (0.4, 0.01, 200, 1.0, 0.008, 250, (128, 128), 30)),
-        ("icu-sepsis", (1.0, 0.02, 150, 1.0, 0.05, None, (64, 64), 10_000)),
-        ("propofol", (1.0, TO_FIT, TO_FIT, TO_FIT, TO_FIT, TO_FIT, (64, 64), 50)),
-        ("csv-log", (0.8, TO_FIT, TO_FIT, TO_FIT, TO_FIT, TO_FIT, (64, 64), 100)),
-    ],
-)
-def test_a_dataset_brings_the_settings_that_it_was_measured_with(
-    project: Path, name: str, expected: tuple[Any, ...]
-) -> None:
-    checked = params.parse(with_keys(dataset=name))
-    keys = {
-        "privacy": ("target_epsilon", "sampling_probability", "rounds", "clipping_norm"),
-        "dynamics": ("learning_rate", "max_transitions_per_unit"),
-    }
-    found = [
-        TO_FIT if f"{block}.{key}" in checked.unfitted else getattr(getattr(checked, block), key)
-        for block, own in keys.items()
-        for key in own
-    ]
-    assert expected == (*found, checked.policy.hidden, checked.evaluation.episodes)
 
 
 @pytest.mark.parametrize(
@@ -119,7 +91,6 @@ def test_exactly_one_of_target_and_noise_is_used(
 
 
 def test_consent_takes_the_place_of_a_draw(project: Path) -> None:
-    """Whatever share a dataset suggests; a share that is given beside it is refused."""
     consent = {"column": "consent", "values": ["yes", 1, True]}
     by_column = params.parse(with_keys(dataset="csv-log", partition__public=consent)).partition
     assert (by_column.public_fraction, by_column.public.column, by_column.public.values) == (  # type: ignore[union-attr]

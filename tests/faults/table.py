@@ -96,8 +96,20 @@ CLIP = [
     Fault("clip-none", CLIPPING, "EnsembleClip.factors", returned("squares.new_ones(squares.shape)"), NEIGHBOURS),
     Fault("clip-members-to-the-whole", CLIPPING, "EnsembleClip.bound", returned("self.clipping_norm"), NEIGHBOURS),
     Fault("clip-layers-to-a-member", CLIPPING, "EnsembleClip.bound", value_of("parts", "self.members"), NEIGHBOURS),
-    Fault("clip-without-margin", CLIPPING, "", value_of("_MARGIN", "1.0"), NEIGHBOURS),
-    Fault("clip-replaced-as-zeroed", CLIPPING, "_sensitivity", returned("clipping_norm"), NEIGHBOURS),
+    Fault(
+        "clip-without-margin",
+        CLIPPING,
+        "",
+        value_of("_MARGIN", "1.0"),
+        f"{ON_CLIP}::test_rounding_carries_no_vector_above_the_bound",
+    ),
+    Fault(
+        "clip-replaced-as-zeroed",
+        CLIPPING,
+        "_NormClip.sensitivity_under",
+        returned("self.clipping_norm"),
+        f"{ON_CLIP}::test_the_sensitivity_is_reached",
+    ),
     Fault(
         "clip-passes-nan",
         CLIPPING,

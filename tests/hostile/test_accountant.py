@@ -1,12 +1,9 @@
 """The ε that the project states lies within an independent accountant's bracket; a faulty account does not."""
 
-import json
-
 import pytest
 
-from primorl.commands import main as cli
+from primorl.privacy.accounting import figures
 from primorl.privacy.accounting.figures import Figures
-from primorl.privacy.mechanism import plan as plan_module
 from primorl.privacy.mechanism.clipping import L2Clip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.queries import GaussianQuery
@@ -31,7 +28,7 @@ SETTINGS: list[tuple[float, float, int, tuple[float, ...]]] = [
 @pytest.fixture(autouse=True)
 def only_epsilon(monkeypatch: pytest.MonkeyPatch) -> None:
     """A statement without its figures beside ε: they take most of its time, and are not asked for here."""
-    monkeypatch.setattr(plan_module, "figures", lambda event, delta: Figures(None, (), (), ()))
+    monkeypatch.setattr(figures, "figures", lambda event, delta: Figures(None, (), (), ()))
 
 
 def stated(q: float, z: float, rounds: int, queries: tuple[float, ...]) -> float:
@@ -73,9 +70,3 @@ def test_a_faulty_account_lies_outside(account) -> None:  # type: ignore[no-unty
 
 def test_a_query_that_is_not_counted_shows() -> None:
     assert not within(0.1, 12.35, 150, (14.0, 14.0), stated(0.1, 12.35, 150, (14.0,)))
-
-
-def test_the_command_says_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    words = "plan --json --sampling-probability 0.1 --noise-multiplier 8.76 --rounds 150 --delta 1e-5"
-    assert cli.main(words.split()) == 0
-    assert within(0.1, 8.76, 150, (), json.loads(capsys.readouterr().out)["epsilon_pld"])

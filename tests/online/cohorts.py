@@ -8,7 +8,7 @@ from torch import Tensor
 
 from primorl.online.dppg import RELEASED
 from primorl.online.learning import PARAMETERS, Update
-from primorl.online.mechanism import ChoicePlan, Cohort, OnlinePlan, online_plan
+from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.online.trajectories import Trajectories
 from primorl.privacy.mechanism.plan import Plan
@@ -76,7 +76,7 @@ class RecordedPlan(Plan):
 class RecordedCohort(Cohort):
     """Notes what every user contributes, before the clip."""
 
-    def __init__(self, plan: OnlinePlan, releases: int):
+    def __init__(self, plan: Plan, releases: int):
         super().__init__(plan, releases)
         self.rows: list[Tensor] = []
 
@@ -84,12 +84,6 @@ class RecordedCohort(Cohort):
         rows = contributions if isinstance(contributions, Tensor) else torch.cat(list(contributions))
         self.rows.append(rows.clone())
         return super().noisy_mean(rows, clipping_norm)
-
-    def choose(self, scores: Tensor) -> int:
-        self.rows.append(scores.clone())
-        self._take()
-        self._counted(len(scores))
-        return 1
 
 
 @dataclass(frozen=True)
@@ -118,14 +112,10 @@ def begun(update: Update, shape: PolicyNetwork) -> dict[str, Tensor]:
 
 def recorded(update: Update, shape: PolicyNetwork, data: Trajectories, values: dict[str, Tensor] | None = None) -> Seen:
     """Run an update on a cohort, with releases that are the same for every cohort."""
-    plan: OnlinePlan
-    if update.name == "dp-npg-choice":
-        plan = ChoicePlan(USERS, "user", update.candidates, 1.0, 1e-5, cohort=USERS)  # type: ignore[attr-defined]
-    else:
-        real = online_plan(
-            users=USERS, cohort=USERS, noise_multiplier=1.0, releases=update.releases, appearances=1, delta=1e-5
-        )
-        plan = RecordedPlan(**vars(real))
+    real = online_plan(
+        users=USERS, cohort=USERS, noise_multiplier=1.0, releases=update.releases, appearances=1, delta=1e-5
+    )
+    plan = RecordedPlan(**vars(real))
     cohort = RecordedCohort(plan, update.releases)
     made = update.updated(shape, values or begun(update, shape), data, cohort, 3)
-    return Seen(cohort.rows, plan.sums if isinstance(plan, RecordedPlan) else [], made)
+    return Seen(cohort.rows, plan.sums, made)

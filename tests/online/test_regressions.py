@@ -8,14 +8,12 @@ from primorl.online.learning import PARAMETERS, Values
 from primorl.online.mechanism import Cohort, online_plan
 from primorl.online.policy_optimisation import (
     FromReturns,
-    NaturalGradientByChoice,
     NaturalGradientByDescent,
-    NaturalGradientByStatistics,
     Rebel,
     predictions,
-    step_scores,
 )
 from primorl.online.trajectories import Trajectories
+from research.natural_gradient import step_scores
 from tests.online.cohorts import USERS, begun, met, network, recorded
 
 SHAPE, LINEAR = network((3,)), network()
@@ -34,16 +32,6 @@ def least_squares(update: FromReturns, values: Values, data: Trajectories) -> tu
     targets = update.advantages(data).flatten().double()
     found = torch.linalg.pinv(rows * weights.unsqueeze(1), rtol=1e-4) @ (targets * weights)
     return rows, targets, weights, found
-
-
-def test_noisy_statistics_without_noise_are_least_squares() -> None:
-    update = NaturalGradientByStatistics(1.0, 1.0, 1e-6, 100.0)
-    values, data = begun(update, LINEAR), met(LINEAR)
-    rows, _, weights, best = least_squares(update, values, data)
-
-    step = update.updated(LINEAR, values, data, unprotected(), 0)[PARAMETERS] - values[PARAMETERS]
-
-    torch.testing.assert_close((rows @ step.double()) * weights, (rows @ best) * weights, atol=1e-3, rtol=0.01)
 
 
 def test_many_descent_steps_come_near_least_squares() -> None:
@@ -76,18 +64,6 @@ def test_products_with_the_jacobian_are_those_of_the_scores() -> None:
     found = predictions(SHAPE, parameters, data, direction) * data.valid
 
     torch.testing.assert_close(found, step_scores(SHAPE, parameters, data) @ direction, atol=1e-5, rtol=1e-4)
-
-
-def test_the_choice_without_noise_has_the_least_loss() -> None:
-    update = NaturalGradientByChoice(1.0, 6, 0.5, 50.0)
-    values, data = begun(update, LINEAR), met(LINEAR)
-    rows, targets, weights, _ = least_squares(update, values, data)
-    directions = update.directions(values[PARAMETERS], 0)
-    losses = ((targets.unsqueeze(1) - rows @ directions.double().T) * weights.unsqueeze(1)).square().sum(0)
-
-    made = update.updated(LINEAR, values, data, unprotected(), 0)[PARAMETERS]
-
-    torch.testing.assert_close(made, values[PARAMETERS] + directions[losses.argmin()])
 
 
 @pytest.mark.parametrize("step", [0, 1])

@@ -7,21 +7,16 @@ from primorl.online.dppg import DPPG
 from primorl.online.learning import PARAMETERS, Update
 from primorl.online.network import PolicyNetwork
 from primorl.online.policy_optimisation import (
-    NaturalGradientByChoice,
     NaturalGradientByDescent,
-    NaturalGradientByStatistics,
     PolicyGradient,
     Rebel,
 )
-from primorl.privacy.mechanism.selection import ONE, Scores
-from tests.online.cohorts import USERS, hostile, met, network, recorded, with_user
+from tests.online.cohorts import hostile, met, network, recorded, with_user
 
 UPDATES: tuple[Update, ...] = (
     PolicyGradient(1.0, 0.7),
     DPPG(0.2, 0.05, 2, 3, 0.1, moments="released"),
-    NaturalGradientByStatistics(1.0, 0.5, 0.1, 2.0),
     NaturalGradientByDescent(1.0, 0.3, 2, 0.5, 1.0),
-    NaturalGradientByChoice(1.0, 5, 1.0, 2.0),
     Rebel(1.0, 0.5, 2, 0.3),
 )
 SHAPES = {"log-linear": network(), "network": network((5,)), "box": network((5,), discrete=False)}
@@ -58,8 +53,7 @@ def test_a_user_moves_the_sum_by_at_most_its_bound_and_nobody_else(update: Updat
         for total, replaced in zip(found.sums, seen["another"].sums, strict=True):
             assert torch.linalg.vector_norm(total - replaced) <= 2 + ROUNDING
         assert all(torch.equal(value, found.values[name]) for name, value in without.values.items())
-    if without.sums:  # nothing was tested if nobody contributed
-        assert torch.linalg.vector_norm(seen["herself"].sums[0] - without.sums[0]) > 0.01
+    assert torch.linalg.vector_norm(seen["herself"].sums[0] - without.sums[0]) > 0.01, "somebody contributed"
 
 
 @updates
@@ -67,15 +61,3 @@ def test_updates_carry_releases_only(update: Update) -> None:
     values = update.begin(SHAPES["network"], SHAPES["network"].initial(0))
 
     assert set(values) <= {PARAMETERS, "released_mean"}
-
-
-def test_scores_are_held_to_between_zero_and_one() -> None:
-    update, shape = NaturalGradientByChoice(1.0, 5, 1.0, 2.0), network()
-    data = met(shape)
-    without = Scores(5).total(recorded(update, shape, with_user(data, 1, None)).rows[0])
-    for user in (met(shape, users=1, seed=1), *hostile(shape).values()):
-        (rows,) = recorded(update, shape, with_user(data, 1, user)).rows
-        moved = Scores(5).total(rows) - without
-        assert len(rows) == USERS
-        assert (moved >= 0).all()
-        assert (moved <= ONE).all()

@@ -1,5 +1,6 @@
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from dp_accounting.dp_event import DpEvent
@@ -7,15 +8,17 @@ from dp_accounting.dp_event import DpEvent
 from primorl.config.params import Params
 from primorl.dynamics.config import PublicLosses
 from primorl.privacy.accounting import figures
+from primorl.privacy.accounting.epsilon import Spent
 from primorl.privacy.mechanism import plan
 from tests.pipeline.training_project import with_changes, write_partitions
 from tests.projects import project_settings, write_settings
 from tests.trajectories.builders import episode
 
+_FIGURES = figures.figures
+
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """The project's own params.yaml with six tiny episodes, in an empty project."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     raw = project_settings()
@@ -27,14 +30,12 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    """Nine private units of uneven length and four public ones, and params to train on them in a moment."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     return with_changes(small)
 
 
 @pytest.fixture(autouse=True)
 def no_verdict(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A few rounds on a few units make no good model, and these tests ask for none; those marked `verdict` do."""
     if request.node.get_closest_marker("verdict") is None:
         monkeypatch.setattr(PublicLosses, "diverged", False)
 
@@ -45,12 +46,18 @@ def without_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
     tests/privacy/accounting/test_figures.py and test_groups.py check these figures, tests/release whole statements.
     """
-    monkeypatch.setattr(plan, "figures", _figures_without_groups)
+    monkeypatch.setattr(plan, "stated", _stated_without_groups)
+
+
+def _stated_without_groups(event: DpEvent, spent: Spent | None) -> dict[str, Any]:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(figures, "figures", _figures_without_groups)
+        return figures.stated(event, spent)
 
 
 @cache
 def _figures_without_groups(event: DpEvent, delta: float) -> figures.Figures:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(figures, "GROUP_SIZES", ())
-        found: figures.Figures = figures.figures.__wrapped__(event, delta)
+        found: figures.Figures = _FIGURES.__wrapped__(event, delta)
     return found

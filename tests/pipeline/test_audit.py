@@ -26,13 +26,11 @@ PRIVACY = {"target_epsilon": None, "noise_multiplier": 6.0, "sampling_probabilit
 
 
 def silent(plan: Plan, total: Sequence[Tensor]) -> tuple[Tensor, ...]:
-    """`Plan.release` that forgot its noise."""
     return tuple((part / plan.expected_cohort).to(torch.float32) for part in total)
 
 
 @pytest.fixture
 def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """A project with a public split and a manifest; there is no private partition to open."""
     others = [episode(20, 100 + i) for i in range(6)]
     names = [f"b{i:03d}" for i in range(6)]
     write_partition(Path("data/partitions/public"), table(others, units=names, names=names))
@@ -58,7 +56,6 @@ def audited(params: Params, run: RememberingRun) -> dict[str, Any]:
 
 
 def test_the_true_plan_passes_and_nothing_but_the_report_is_written(project: Params) -> None:
-    """The data set with canaries never ships a model or a policy, and no private byte is read: none is there."""
     before = set(snapshot(Path()))
     run = RememberingRun()
     report = audited(project, run)
@@ -78,7 +75,6 @@ def test_the_true_plan_passes_and_nothing_but_the_report_is_written(project: Par
 
 
 def test_a_plan_that_forgets_its_noise_raises_the_alarm(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: with the same claim, and after the report is written and logged."""
     monkeypatch.setattr(Plan, "release", silent)
     run = RememberingRun()
     with pytest.raises(PipelineError, match=r"^audit \(mechanism\): ε is at least .* is claimed") as alarm:

@@ -26,7 +26,7 @@ from primorl.training.public_evaluation import PublicEvaluator
 from primorl.training.state import ENGINE_VERSION
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, watch_private, with_changes
-from tests.trajectories.builders import INFO, snapshot
+from tests.trajectories.builders import INFO
 
 FOLDER = Path("models/behaviour")
 EPSILON, DELTA = 2.0, 1e-3
@@ -35,7 +35,6 @@ NOISE = {(EPSILON, DELTA): 1.0}  # the model's mechanism in these tests, whose c
 
 @pytest.fixture
 def asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """A clone of nine units in four rounds."""
     monkeypatch.setattr(clone_work, "ROUNDS", 4)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 0.5)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: NOISE[epsilon, delta])
@@ -56,7 +55,6 @@ def statement() -> dict[str, Any]:
 
 @pytest.mark.parametrize("variant", ["private", "mopo"])
 def test_it_is_idle_unless_an_epsilon_is_given(data: Params, variant: str) -> None:
-    """Nothing is read or charged; the folder says that there is no clone. Variant mopo has none either way."""
     shutil.rmtree("data/partitions")
     wanted = None if variant == "private" else EPSILON
     cloned(with_changes(data, behaviour={"target_epsilon": wanted}, dynamics={"variant": variant}))
@@ -94,23 +92,7 @@ def test_a_clone_is_charged_before_it_is_trained_and_says_what_it_cost(
     assert float(mean.abs().max()) > 0
 
 
-def test_what_was_paid_for_is_restored_and_another_draw_is_paid_for(asked: Params) -> None:
-    cloned(asked)
-    first = snapshot(FOLDER)
-    shutil.rmtree(FOLDER)
-    shutil.move("data/partitions/private", "away")
-    cloned(asked)
-    assert snapshot(FOLDER) == first
-    assert len(charged(asked)) == 1
-    shutil.move("away", "data/partitions/private")
-    cloned(with_changes(asked, privacy={"draw": 1}))
-    assert len(charged(asked)) == 2, "the twin: another draw is another piece of work"
-    assert snapshot(FOLDER) != first
-    assert statement()["spent_on_dataset"]["charges"] == 2
-
-
 def test_a_version_with_other_constants_charges_nobody_again(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It refuses to go on with another plan, too. Twin: another ε, δ, network or draw is other work."""
     partitions = Partitions.open(Path("data/partitions"))
 
     def prepared(params: Params) -> tuple[str, str]:
@@ -143,7 +125,6 @@ def test_a_budget_that_the_clone_exceeds_refuses_it(asked: Params) -> None:
 
 
 def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every round is released by the plan that was charged."""
     release, seen = Plan.release, []
 
     def spying(self: Plan, total: Any) -> Any:
@@ -156,7 +137,6 @@ def test_no_noise_is_drawn_beside_the_plan(asked: Params, monkeypatch: pytest.Mo
 
 
 def test_a_clone_costs_what_was_asked_for() -> None:
-    """With the settings as they are; `primorl plan` counts the same event."""
     noise = clone_work.noise_for(0.5, 1e-5)
     found = spent(clone_work.clone_event(0.5, 1e-5), 1e-5, rounds=clone_work.ROUNDS).epsilon_pld
     assert 0.49 < found <= 0.5
@@ -167,7 +147,6 @@ def test_a_clone_costs_what_was_asked_for() -> None:
 
 @pytest.mark.parametrize(("units", "expected"), [(100_000, 0.2), (3_000, 0.1059), (300, 0.01059)])
 def test_the_clip_shrinks_where_noise_would_carry_the_weights_away(units: int, expected: float) -> None:
-    """By d = 2,457, T = 40, β = 0.9 and z = 13.55: the walk z C √(dT) / (qK (1 - β)) is 5 at most."""
     norm = clone_work.clipping_norm(2457, units, 13.55)
     walk = 13.55 * norm * math.sqrt(2457 * 40) / (0.3 * units) / (1 - 0.9)
     assert walk <= 5.001
@@ -181,7 +160,6 @@ def setup_of(params: Params) -> tuple[CloningSetup, Partitions]:
 
 
 def test_rounds_begin_with_weights_of_the_public_split_and_move_them_less(asked: Params) -> None:
-    """They fit public actions better than random weights. They name no other work, so nothing is paid again."""
     setup, partitions = setup_of(asked)
     public = setup.public_of(partitions.public.flat())
     judge = PublicEvaluator(setup.architecture, setup.make_normaliser(public, {}), *public)
@@ -201,7 +179,6 @@ def test_a_network_whose_noise_leaves_no_clip_is_refused_before_the_charge(
 
 
 def test_a_spread_of_discrete_actions_is_refused(asked: Params) -> None:
-    """It would be nothing, and another identity. Twin: the default is not refused."""
     spaces = dataclasses.replace(INFO.spaces, discrete_actions=True, action_low=(0.0,), action_high=(1.0,))
     manifest: Any = SimpleNamespace(info=dataclasses.replace(INFO, spaces=spaces))
     clone_work.check_actions(asked, manifest)

@@ -7,7 +7,6 @@ from tests.pipeline.fakes import FakeRun
 
 
 def test_it_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    """Returns are private: neither MLflow nor the terminal may learn any."""
     run = FakeRun()
     collect.body(small, run)
     assert minari.MinariDataset("data/raw/pendulum-replay-v0/data").total_episodes == 6

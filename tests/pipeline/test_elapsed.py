@@ -25,7 +25,6 @@ SINCE = ElapsedTime(name="observation_2", unit="hours", most=4.0)
 def test_the_policy_says_which_dimension_is_the_time_since_the_row_before(
     small: Params, elapsed: ElapsedTime | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Twin: where none is, the files do not mention it."""
     monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, spaces=replace(INFO.spaces, elapsed=elapsed)))
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     trained(with_changes(small))

@@ -87,7 +87,6 @@ def run(selected: Params) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_results_of_an_epsilon_that_was_written_by_hand_are_refused() -> None:
-    """Twin: rounded up it is taken."""
     for epsilon in (0.1, 1.2):
         for folder in ("policy", "dynamics"):
             write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"epsilon": epsilon})
@@ -101,7 +100,6 @@ def test_results_of_an_epsilon_that_was_written_by_hand_are_refused() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_statement_of_another_model_or_without_its_clone_is_refused() -> None:
-    """Twin: model and clone lie there as the policy's statement names them."""
     model, clone = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone"))
     both = together({"models/dynamics": model, "models/behaviour": clone})
     write_json(Path("models/policy/privacy.json"), both.to_json())
@@ -141,7 +139,6 @@ def test_a_statement_of_another_model_or_without_its_clone_is_refused() -> None:
 
 @pytest.mark.usefixtures("project")
 def test_a_statement_that_says_something_else_than_its_model_s_is_refused() -> None:
-    """What the model admits must be admitted of the policy, too."""
     policy, model = Path("models/policy/privacy.json"), Path("models/dynamics/privacy.json")
     edits: list[dict[str, Any]] = [
         *({"unit": "hospital"}, {"units": 9999}, {"public_units": 7}, {"dataset_fingerprint": "ab" * 32}),
@@ -207,7 +204,6 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
 
 
 def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
-    """A search by ε lists each result once: the pipeline's run has it, and what it was made with; no stage's has."""
     run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
     experiment = store.get_experiment_by_name("pendulum-replay")
@@ -248,7 +244,6 @@ def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
 
 @pytest.mark.usefixtures("project")
 def test_an_episode_of_the_final_policy_is_drawn_for_the_pipelines_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the policy that was evaluated, and not in the trials of a sweep."""
     drawn: list[tuple[Any, ...]] = []
     monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
     selected = chosen()
@@ -265,7 +260,6 @@ def test_an_episode_of_the_final_policy_is_drawn_for_the_pipelines_run_alone(mon
 
 
 def test_private_policies_are_registered_and_no_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twins: a void statement, a baseline and a sweep's trial register nothing."""
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
     for folder in ("policy", "dynamics"):
         write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
@@ -317,7 +311,6 @@ def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
 
 
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
-    """The mean of the seeds' means, Student's t over these, and each seed's own figures beside it."""
     place_seeds(SEEDS)
     run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
     summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
@@ -358,15 +351,6 @@ def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -
     assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
-def test_the_datasets_horizon_ends_episodes_in_the_environment(project: Path) -> None:
-    manifest = Path("data/partitions/manifest.json")
-    write_json(manifest, read_json(manifest) | {"horizon": 7})
-    run(chosen())
-    expected = episode_returns("Pendulum-v1", EPOCHS[-1], 5, 9, 7).mean()
-    assert read_json(Path("metrics/summary.json"))["return_mean"] == pytest.approx(expected, rel=1e-3)
-
-
 def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
-    """A private policy must not be reported as another variant's, nor the other way round."""
     with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
         evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]

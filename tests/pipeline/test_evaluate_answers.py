@@ -45,7 +45,6 @@ ANSWERS = (
 
 @pytest.fixture
 def answers(project: Path) -> PrivateEvaluation:
-    """Of the model and the policy that are here."""
     write_model(STATEMENT)
     record = replace(
         PrivateEvaluation.read(PRIVATE_EVALUATION),

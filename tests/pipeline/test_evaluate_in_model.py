@@ -10,18 +10,13 @@ import torch
 
 from primorl.config import params
 from primorl.config.params import Params
-from primorl.dynamics.ends import without_head
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy
 from primorl.policy.member_values import returns_by_member, step_weights
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
-from primorl.project.paths import MANIFEST
-from primorl.project.paths import PUBLIC as PUBLIC_FOLDER
-from primorl.setup.evaluation_problem import evaluation_problem
-from primorl.trajectories.storage.manifest import Manifest
+from primorl.project.files import read_json
 from primorl.trajectories.storage.store import UnitStore
 from tests.pipeline.test_evaluate import EPOCHS, PUBLIC, chosen, project, run
 from tests.pipeline.tiny_policy import write_model, write_partitions
@@ -33,7 +28,6 @@ __all__ = ["project"]
 
 @pytest.fixture
 def unsimulated(project: Path) -> Params:
-    """The same project, of a dataset that names no environment."""
     write_model(STATEMENT)
     return without_simulator(chosen())
 
@@ -59,7 +53,6 @@ def in_the_model(policy: DeterministicPolicy, rollouts: int) -> torch.Tensor:
 
 
 def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(unsimulated: Params) -> None:
-    """No return, no interval, no score; the ensemble's mean and spread, with a note, wherever results are read."""
     run(unsimulated)
     summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     for key in ("env_id", "return_mean", "return_ci95", "normalized_score", "episodes"):
@@ -87,40 +80,6 @@ def test_without_a_simulator_the_value_in_the_model_stands_in_and_is_called_so(u
     assert "return   not measured: there is no simulator" in lines
     assert "value    " in lines
     assert "None" not in lines
-
-
-def test_rollouts_end_as_those_did_that_the_policy_was_trained_on(project: Path) -> None:
-    """Where the policy stage did not believe the learned ends, no rollout ends, and recorded terminations are cuts."""
-    model, unsimulated = write_model(STATEMENT, termination="learned"), without_simulator(chosen())
-    config = Path("models/policy/config.json")
-    found = {}
-    for ends in (None, "none"):
-        write_json(config, read_json(config) | {"ends": ends})
-        run(unsimulated)
-        found[ends] = read_json(Path("metrics/summary.json"))["model_value"]
-    longer = torch.zeros(200, dtype=torch.float64)
-    for step, share in enumerate([1.0] + [2 / 3] * 3 + [1 / 3] * 3):  # PUBLIC: 1 step (terminated), 4 and 7
-        longer[step] = share
-    starts = UnitStore.open(Path("data/partitions/public")).first_observations()
-    bare = without_head(model)
-    expected = returns_by_member(bare, EPOCHS[-1], starts, rollouts=5, weights=longer, seed=9).mean()
-    assert found["none"] == pytest.approx(float(expected))
-    assert found["none"] != found[None], "the twin"
-    manifest, public = Manifest.load(MANIFEST), UnitStore.open(PUBLIC_FOLDER)
-    for ends, termination in ((None, "learned"), ("none", "none")):
-        problem = evaluation_problem(
-            manifest,
-            Path("models/dynamics"),
-            lambda observation: observation[:, :1],
-            public,
-            delta=1e-5,
-            discount=1.0,
-            return_bounds=None,
-            seed=0,
-            ends=ends,
-        )
-        assert problem.ensemble.termination == termination
-    torch.testing.assert_close(problem.survival, longer)
 
 
 def test_where_nothing_is_public_rollouts_begin_at_released_first_states(unsimulated: Params) -> None:

@@ -1,8 +1,6 @@
 """How `evaluate_private` pays, asks and writes: nothing is read before it is charged, and nothing is paid twice."""
 
-import hashlib
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ from pipeline import evaluate_private
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.evaluation.private.behaviour import Behaviour
-from primorl.evaluation.private.model_value import Clone
 from primorl.evaluation.private.results import PrivateEvaluation
 from primorl.policy.exported import save
 from primorl.privacy.ledger.ledger import Ledger
@@ -32,7 +29,6 @@ BOTH = {"behaviour": 3.0, "model_check": 2.0}
 
 @pytest.fixture
 def ready(data: Params) -> Params:
-    """Nine private units, a model and a policy that nobody paid for, and two estimators that are asked."""
     write_model(PRIVATE | {"charge": None, "spent_on_dataset": None})
     write_policy(0)
     write_nothing(Path("models/behaviour"))
@@ -106,7 +102,6 @@ def test_what_was_paid_for_is_restored_and_an_added_estimator_alone_is_charged(
 
 
 def test_a_budget_that_does_not_allow_all_allows_nothing(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each of the two would fit alone. Neither is charged, and no private row is read."""
     watch_private(monkeypatch, lambda: pytest.fail("the private partition was opened"))
     raw = params_module.plain(ready)
     raw["privacy"]["budget"] = {"epsilon": 3.2, "delta": 1e-3}
@@ -124,7 +119,6 @@ def die(*arguments: Any, **named: Any) -> None:
 
 
 def killed(ready: Params, where: type, method: str) -> None:
-    """Run the stage until it calls this method."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(where, method, die)
         with pytest.raises(Killed):
@@ -144,7 +138,6 @@ def test_a_stage_killed_before_or_after_its_releases_goes_on_with_its_charges(
 
 
 def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays_again(ready: Params) -> None:
-    """The noise may have been drawn, so it is never drawn again under the same charge."""
     killed(ready, Plan, "release")
     with pytest.raises(PipelineError, match=r"behaviour.*evaluation\.private\.draw"):
         evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
@@ -154,7 +147,6 @@ def test_a_stage_killed_at_its_only_release_has_spent_it_and_asks_before_it_pays
 
 
 def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> None:
-    """Twin: an answer that an earlier version paid for, which named no bounds, is restored."""
     with pytest.MonkeyPatch.context() as earlier:
         earlier.setattr(private_evaluation, "_about", lambda estimator, problem, subject: "")
         evaluated(asking(ready, {"behaviour": 3.0}))
@@ -167,29 +159,8 @@ def test_an_answer_is_never_read_on_the_scale_of_other_bounds(ready: Params) -> 
 
 
 def test_answers_about_a_clone_without_a_guarantee_say_so(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: an answer that is not about the clone does not."""
     monkeypatch.setattr(Behaviour, "about", ("clone",))
     write_json(Path("models/behaviour/privacy.json"), NOT_PRIVATE | {"charge": None, "spent_on_dataset": None})
     statements = evaluated(ready).statements
     assert statements["behaviour"].void[-1].startswith("the clone")
     assert not any("clone" in reason for reason in statements["model_check"].void)
-
-
-def test_weights_are_those_of_the_clone_that_is_here(ready: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its probabilities are in the question, its charge and its file in what tells questions apart."""
-    clone = Clone(*[lambda observation: observation] * 3)
-    seen: list[Any] = []
-    monkeypatch.setattr(evaluate_private, "clone_of", lambda *_: clone)
-    monkeypatch.setattr(evaluate_private, "free_estimates", lambda *_: ())
-    monkeypatch.setattr(
-        evaluate_private, "paid_evaluation", lambda _, problem, __, ___, subject, ____: seen.extend((problem, subject))
-    )
-    write_json(Path("models/behaviour/privacy.json"), PRIVATE | {"charge": "0" * 16, "spent_on_dataset": None})
-    Path("models/behaviour/policy.safetensors").write_bytes(b"clone")
-    with pytest.raises(TypeError):
-        evaluate_private.body(ready, RememberingRun())  # type: ignore[arg-type]
-    problem, subject = seen
-    assert problem.clone is clone.probabilities
-    assert subject.clone_charge == "0" * 16
-    weighed: Any = SimpleNamespace(about=("clone",))
-    assert private_evaluation._about(weighed, problem, subject).startswith(hashlib.sha256(b"clone").hexdigest())

@@ -20,7 +20,6 @@ ROOT = Path(__file__).parents[2]
 def test_it_logs_the_keyed_fingerprint_and_nothing_of_the_rows(
     small: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """What MLflow holds must not tell neighbouring datasets apart, nor give the secret away."""
     write_raw(Path("data/raw"), episodes(6))
     run = FakeRun()
     ingest.body(small, run)
@@ -32,7 +31,6 @@ def test_it_logs_the_keyed_fingerprint_and_nothing_of_the_rows(
 
 
 def command(folder: Path, before: Callable[[], None] | None = None) -> "subprocess.CompletedProcess[str]":
-    """The stage as DVC starts it; ``before`` is called in its process first."""
     return subprocess.run(
         [sys.executable, "-m", "pipeline.ingest"],
         cwd=folder,
@@ -45,7 +43,6 @@ def command(folder: Path, before: Callable[[], None] | None = None) -> "subproce
 
 
 def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(small: Params, tmp_path: Path) -> None:
-    """A limit on the size of a file stands in for the disk: the system refuses the very write."""
     write_raw(Path("data/raw"), episodes(6))
     ingest.body(small, FakeRun())
     shutil.rmtree("data/raw")

@@ -38,7 +38,6 @@ VARIANT: Variant = "private"
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """Twelve simulated users of CartPole in four cohorts, from scratch."""
     monkeypatch.delenv("DVC_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     content = project_settings()
@@ -64,7 +63,6 @@ def learned(params: Params) -> RememberingRun:
 
 
 def watched(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Numbers of all users who are met from now on."""
     met: list[int] = []
     meet = SimulatedUsers.meet
 
@@ -122,7 +120,6 @@ def test_the_same_run_is_restored_and_nobody_is_met(asked: Params, monkeypatch: 
 
 
 def test_a_killed_run_goes_on_with_the_next_users(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cohort that died is not met again; one charge pays for both processes."""
     met = watched(monkeypatch)
     with monkeypatch.context() as patched:
         dying(patched, 3)
@@ -137,7 +134,6 @@ def test_a_killed_run_goes_on_with_the_next_users(asked: Params, monkeypatch: py
 
 
 def test_who_comes_twice_is_charged_twice_and_others_once(asked: Params) -> None:
-    """Sequential composition for the same people, parallel composition for others, in one ledger."""
     learned(asked)
     once = statement().spent_on_dataset
     learned(changed(asked, learning_rate=1.0))
@@ -197,7 +193,6 @@ def test_a_policy_that_was_trained_offline_goes_on_and_both_are_stated(asked: Pa
 
 
 def test_a_run_goes_on_only_from_the_policy_that_it_began_with(asked: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other bytes of the same charges, such as after an edit of SAC: a mixture of both would be nobody's policy."""
     write_offline(DELTA)
     begun = changed(asked, start="policy")
     with monkeypatch.context() as patched:
@@ -237,7 +232,6 @@ def test_users_need_an_environment(asked: Params) -> None:
 
 
 def write_offline(delta: float) -> Statement:
-    """A policy for CartPole in ``models/policy``, with a statement of a training."""
     folder = Path("models/policy")
     folder.mkdir(parents=True, exist_ok=True)
     policy = DeterministicPolicy(

@@ -38,7 +38,6 @@ def trained(params: Params) -> RememberingRun:
 
 @pytest.mark.parametrize("variant", ["private", "no_privacy", "no_clip"])
 def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, variant: str) -> None:
-    """Neither data nor a model is there; DVC still wants the output."""
     run = trained(tiny(small, variant=variant))
     assert [item.name for item in OUTPUT.iterdir()] == ["config.json"]
     assert json.loads((OUTPUT / "config.json").read_text(encoding="utf-8")) == {
@@ -73,7 +72,6 @@ def test_under_a_budget_it_is_refused_before_it_reads_data(small: Params) -> Non
 
 
 def test_a_private_model_is_refused(small: Params) -> None:
-    """Real transitions beside a statement that promises privacy would be a lie."""
     write_model(PRIVATE)
     write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
     with pytest.raises(PipelineError, match="found variant 'private'"):
@@ -81,7 +79,6 @@ def test_a_private_model_is_refused(small: Params) -> None:
 
 
 def test_real_transitions_keep_their_rewards_and_terminations(tmp_path: Path) -> None:
-    """Unpenalised, on the model's scales; an episode's truncated end is bootstrapped, a terminated one is not."""
     content = episodes(9)
     write_partition(tmp_path / "private", table(content))
     scaling = Scaling(

@@ -71,7 +71,6 @@ def prepared(**model: Any) -> None:
 
 @pytest.mark.parametrize("actions", [None, 2])
 def test_the_statement_counts_model_and_clone(small: Params, actions: int | None) -> None:
-    """Every folder of every seed has it, the run is tagged with it, and the chosen candidate is the one written."""
     prepared(actions=actions)
     write_clone(discrete=actions is not None)
     run = trained(tiny(small, seeds=[4, 7]))
@@ -91,7 +90,6 @@ def test_the_statement_counts_model_and_clone(small: Params, actions: int | None
 
 
 def test_without_a_clone_the_statement_is_the_models(small: Params) -> None:
-    """The twin."""
     prepared()
     trained(tiny(small))
     assert Statement.read(OUTPUT) == stated(8.0, "model")
@@ -111,7 +109,6 @@ def test_a_clone_of_something_else_is_refused(small: Params, clone: dict[str, An
 
 
 def test_a_learned_end_without_evidence_is_not_used(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    """An untrained head and two public ends: rollouts go on, and the files say so."""
     prepared(termination="learned")
     trained(tiny(small))
     assert PolicyConfig.read(OUTPUT).ends == "none"
@@ -119,7 +116,6 @@ def test_a_learned_end_without_evidence_is_not_used(small: Params, capsys: pytes
 
 
 def test_keys_that_nobody_decides_are_fitted(small: Params) -> None:
-    """What params.yaml decides stays."""
     prepared()
     params = replace(
         tiny(small, starts="public"), origins=dict.fromkeys(("policy.reward_scale", "policy.uncertainty"), TO_FIT)

@@ -32,7 +32,6 @@ def trained(params: Params) -> RememberingRun:
 
 @pytest.mark.parametrize("starts", ["reset", "pool"])
 def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
-    """There is no data folder; the model's statement travels on unchanged, and is what the run is tagged with."""
     ensemble = write_model(PRIVATE)
     run = trained(tiny(small, starts=starts))
     assert not Path("data").exists()
@@ -56,7 +55,6 @@ def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
 
 
 def test_public_starts_read_the_public_split_and_nothing_else(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every public state is a start; the private partition is not there to be opened."""
     write_model(PRIVATE)
     content = episodes(5)
     write_partition(Path("data/partitions/public"), table(content))
@@ -74,12 +72,7 @@ def test_public_starts_read_the_public_split_and_nothing_else(small: Params, mon
     assert DeterministicPolicy.load(OUTPUT).policies == 1
 
 
-def vector(policy: DeterministicPolicy) -> Tensor:
-    return torch.cat([layer.flatten() for layer in policy.layers])
-
-
 def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
-    """The first one's policy lies where that of a single seed does; the statement travels with every one."""
     write_model(PRIVATE)
     run = trained(tiny(small, seeds=[5, 0, 9]))
     assert sorted(snapshot(OUTPUT)) == sorted(
@@ -99,20 +92,7 @@ def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
     assert len({inner.logged["critic_loss"] for inner in run.inner.values()}) == 3
 
 
-def test_a_seed_gives_the_policy_that_it_gives_alone(small: Params) -> None:
-    """Each folder holds the seed that it is named after."""
-    write_model(PRIVATE)
-    trained(tiny(small, seeds=[5, 0, 9]))
-    together = [vector(DeterministicPolicy.load(folder)) for folder in seed_folders(OUTPUT, [5, 0, 9])]
-    for seed, found in zip((5, 0, 9), together, strict=True):
-        trained(tiny(small, seeds=[seed]))
-        torch.testing.assert_close(vector(DeterministicPolicy.load(OUTPUT)), found)
-        assert not (OUTPUT / "seeds").exists()
-    assert not torch.allclose(together[0], together[1], atol=0.01)
-
-
 def test_variant_mopo_only_points_to_its_policy(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is trained here, and the statement is the one that promises nothing."""
     write_model(NOT_PRIVATE, variant="mopo")
     monkeypatch.setattr(UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
     trained(tiny(small, variant="mopo"))
@@ -126,24 +106,13 @@ def test_variant_mopo_only_points_to_its_policy(small: Params, monkeypatch: pyte
 
 
 def test_a_model_of_another_variant_is_refused(small: Params) -> None:
-    """A private model's statement must never end up beside a policy that it does not speak of."""
     write_model(PRIVATE)
     with pytest.raises(PipelineError, match=r"found variant 'private'.*params.yaml asks for 'no_clip'"):
         trained(tiny(small, variant="no_clip"))
     assert not OUTPUT.exists()
 
 
-def test_a_failure_leaves_the_last_good_policy(small: Params) -> None:
-    write_model(PRIVATE, action_high=float("inf"))
-    OUTPUT.mkdir(parents=True)
-    (OUTPUT / "config.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(PipelineError, match="actions without finite bounds"):
-        trained(tiny(small))
-    assert snapshot(OUTPUT) == {"config.json": b"{}"}
-
-
 def test_discrete_actions_make_a_discrete_policy(small: Params) -> None:
-    """Two actions: one-hot answers, and an entropy target that is a share of log 2."""
     write_model(PRIVATE, actions=2)
     params = tiny(small)
     run = trained(params)

@@ -12,7 +12,6 @@ from tests.trajectories.builders import episodes, write_raw
 def test_it_logs_the_declared_counts_and_the_keyed_fingerprint_only(
     small: Params, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The numbers of units are public facts; everything else about the rows is not."""
     write_raw(Path("data/raw"), episodes(6))
     ingest.body(small, FakeRun())
     run = FakeRun()

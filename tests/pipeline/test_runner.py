@@ -32,7 +32,6 @@ def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
 
 
 def ran(name: str = "collect") -> tuple[int, list[str]]:
-    """The exit status, and whether the body ran."""
     called: list[str] = []
 
     def body(params: Params, run: StageRun) -> None:
@@ -51,7 +50,6 @@ def leftover() -> Path:
 
 
 def test_any_stage_deletes_what_any_killed_stage_left(project: Params) -> None:
-    """Also where the run cache serves the output for ever after, and its own stage never runs again."""
     rows = leftover()
     assert ran() == (0, ["pendulum-replay"])
     assert not rows.exists()
@@ -69,7 +67,6 @@ def test_leftovers_go_even_if_params_are_broken(project: Params, capsys: pytest.
 def test_an_output_that_cannot_be_written_is_refused_before_the_work(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And so before anything is charged."""
     asked: list[Path] = []
 
     def refuse(paths: list[Path], bytes_needed: int) -> None:

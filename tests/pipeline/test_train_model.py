@@ -34,7 +34,6 @@ from tests.trajectories.builders import INFO, episode, snapshot
 
 
 def test_the_model_travels_with_its_statement(data: Params) -> None:
-    """What is stated is what was reserved, and MLflow's tags repeat it."""
     run = trained(data)
     said = statement()
     assert said["private"] is True
@@ -56,11 +55,6 @@ def test_the_model_travels_with_its_statement(data: Params) -> None:
 
 
 def test_two_runs_of_one_config_differ_in_noise(data: Params) -> None:
-    """The seed fixes where training starts and nothing of the noise.
-
-    Everybody joins, with all rows in one batch: cohorts and orders cannot differ, so noise alone can. Without
-    noise (the twin) the two runs agree.
-    """
     certain = {"sampling_probability": 1.0}
     gaps = {}
     for variant in ("private", "no_privacy"):
@@ -102,7 +96,6 @@ def test_a_large_delta_is_warned_of_and_voids_the_statement(
 
 
 def test_bounds_and_normaliser_come_from_the_public_split(data: Params) -> None:
-    """Private extremes, however large, move neither."""
     normalisers, bounds = [], []
     raw = params_module.plain(data)
     raw["chosen"]["bounds"] = {"observation": "public", "reward": "public"}
@@ -129,7 +122,6 @@ MARKERS = [0.7654321, -6.1234567, 1.2349876]
 
 
 def spellings(value: float) -> list[bytes]:
-    """How a number might turn up in text or in bytes; fewer than five digits are left to chance."""
     single = np.float32(value)
     texts = {f"{value:.5f}", f"{value:.6f}", f"{value:.6g}", repr(float(single))}
     return [text.lstrip("-").encode() for text in texts] + [single.tobytes()]
@@ -142,10 +134,6 @@ def test_nothing_private_is_logged(
     capfd: pytest.CaptureFixture[str],
     planted: bool,
 ) -> None:
-    """Marker values and names of private units turn up nowhere: MLflow's database, artefacts, output, released files.
-
-    The twin plants a leak (a private observation logged as a metric), which the same search must find.
-    """
     private = [episode(20, i) for i in range(6)]
     for one in private:
         for row in one.observations:

@@ -23,7 +23,6 @@ from tests.trajectories.builders import INFO, episode
 
 
 def declare(monkeypatch: pytest.MonkeyPatch, termination: str) -> None:
-    """Let the data be of an entry with this choice."""
     monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, termination=termination))
 
 
@@ -59,7 +58,6 @@ def test_terminations_that_nobody_declared_are_refused_before_anything_is_charge
 def test_a_learned_termination_is_part_of_the_model_and_of_what_is_stated(
     small: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its weights are among those that are clipped, noised and counted; its error is looked at like the others."""
     declare(monkeypatch, "learned")
     some_episodes(terminated=True)
     run = trained(with_changes(small))
@@ -83,32 +81,3 @@ def test_a_declared_rule_is_stated_among_what_was_taken_as_public(
     assert "when an episode ends: the declared rule upright" in statement()["public_assumptions"]
     assert GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[-1].shape == (3, 1, 8)
     assert "public_error.termination" not in run.steps
-
-
-SPACES_OF_IT = "observation and action sizes, the environment and its declared spaces"
-COLUMNS_OF_IT = "observation and action sizes, the declared columns, categories and bounds"
-LIMIT_OF_IT = "episodes of at most 200 steps, as declared or by the environment"
-
-
-@pytest.mark.parametrize(
-    ("environment", "horizon", "says", "says_not"),
-    [
-        ("Pendulum-v1", 200, [SPACES_OF_IT, LIMIT_OF_IT], [COLUMNS_OF_IT]),
-        (None, 48, [COLUMNS_OF_IT, "episodes of at most 48 steps, as declared"], [SPACES_OF_IT]),
-    ],
-)
-def test_what_was_taken_as_public_names_the_horizon_and_what_declared_the_spaces(
-    small: Params,
-    monkeypatch: pytest.MonkeyPatch,
-    environment: str | None,
-    horizon: int | None,
-    says: list[str],
-    says_not: list[str],
-) -> None:
-    """The horizon is a number of the result too (``model_value_horizon``), which only the assumption covers."""
-    monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=environment, horizon=horizon))
-    some_episodes(terminated=False)
-    trained(with_changes(small))
-    assumed = statement()["public_assumptions"]
-    assert [one for one in says if one in assumed] == says
-    assert not any(one.startswith(tuple(says_not)) for one in assumed)

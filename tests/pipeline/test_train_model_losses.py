@@ -21,7 +21,6 @@ REMAKE = "`dvc repro --force --single-item ingest partition`"
 
 @pytest.fixture
 def whole(small: Params) -> Params:
-    """A project that ran every stage up to the partitions by their own code."""
     write_raw(Path("data/raw"), episodes(12))
     chosen = with_changes(small)
     remake(chosen)
@@ -29,13 +28,11 @@ def whole(small: Params) -> Params:
 
 
 def remake(params: Params) -> None:
-    """What the advice does."""
     ingest.body(params, FakeRun())
     partition.body(params, FakeRun())
 
 
 def nothing_happens(monkeypatch: pytest.MonkeyPatch, params: Params, says: str) -> str:
-    """Both stages that charge refuse in one line; no charge is asked for and no private row is read."""
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
         watch_private(patch, lambda: pytest.fail("private data was opened"))
@@ -58,7 +55,6 @@ def nothing_happens(monkeypatch: pytest.MonkeyPatch, params: Params, says: str) 
 def test_partitions_of_another_secret_are_refused_before_a_charge(
     whole: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before, the charge was made first, on units that this ledger could not recognise."""
     Path(".primorl/secret").write_bytes(b"n" * 32)
     said = nothing_happens(monkeypatch, whole, "secret_check: made under another secret than")
     assert REMAKE in said
@@ -69,19 +65,16 @@ def test_partitions_of_another_secret_are_refused_before_a_charge(
 
 
 def swapped() -> None:
-    """Each digest is still one, and their number is right."""
     content = bytearray(PUBLIC_UNITS.read_bytes())
     content[0] ^= 1
     PUBLIC_UNITS.write_bytes(bytes(content))
 
 
 def emptied() -> None:
-    """As many as there are, of nobody: the ledger would not see who is published."""
     PUBLIC_UNITS.write_bytes(b"\0" * len(PUBLIC_UNITS.read_bytes()))
 
 
 def test_public_units_are_verified_by_content(whole: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before, their number alone was checked, and the run was charged and published whom it liked."""
     sound = PUBLIC_UNITS.read_bytes()
     PUBLIC_UNITS.write_bytes(b"\0" * len(sound))  # as many as there are, of nobody
     said = nothing_happens(monkeypatch, whole, "public_units.bin: not of the units in data/partitions/public")
@@ -95,7 +88,6 @@ def test_public_units_are_verified_by_content(whole: Params, monkeypatch: pytest
 def test_a_deleted_state_folder_charges_nobody_until_it_is_repaired(
     whole: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The whole way out, as the messages say it, for a secret that is lost for good."""
     trained(whole)
     (charge,) = charged(whole)
     shutil.rmtree(".primorl")

@@ -34,7 +34,6 @@ def with_seed(params: Params, seed: int) -> Params:
 
 
 def limited(params: Params, runs: int) -> Params:
-    """``params`` under a budget that allows ``runs`` of them."""
     event = accounting.training_event(0.5, 1.0, 4)
     fits, beyond = (adaptive(*[event] * n, delta=1e-3) for n in (runs, runs + 1))
     return with_changes(params, privacy={"budget": {"epsilon": (fits + beyond) / 2, "delta": 1e-3}})
@@ -52,7 +51,6 @@ def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypa
 
 
 def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_it(data: Params) -> None:
-    """Two of three runs fit. The third is refused though the private partition is not even there; nothing changes."""
     tight = limited(data, 2)
     for seed in (0, 1):
         trained(with_seed(tight, seed))
@@ -68,7 +66,6 @@ def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_
 
 
 def test_a_variant_without_a_guarantee_is_counted_and_fits_no_budget(data: Params) -> None:
-    """It spends everything: what is trained after it says so."""
     free = with_changes(data, dynamics={"variant": "mopo"})
     with pytest.raises(PipelineError, match="budget"):
         trained(limited(free, 100))
@@ -82,7 +79,6 @@ def test_a_variant_without_a_guarantee_is_counted_and_fits_no_budget(data: Param
 
 
 def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same choices on the same data restore the same bytes without private data; another seed trains."""
     trained(data)
     first = snapshot(Path("models"))
     shutil.rmtree("models")
@@ -98,7 +94,6 @@ def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.M
 
 
 def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> None:
-    """Another split of a dataset has the dataset's fingerprint, and is another model all the same."""
     trained(data)
     shutil.rmtree("data/partitions")
     write_partitions([episode(1 + 7 * i % 30, 50 + i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
@@ -109,8 +104,6 @@ def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> No
 def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
     data: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same settings end in the same error and cost nothing more; others are paid for."""
-
     def infinite(self: Plan, total: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return tuple(torch.full_like(part, math.inf).float() for part in total)
 
@@ -129,7 +122,6 @@ def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
 def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
     data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A paid model is restored whatever the code; a new draw is paid for where it is asked for, once a number."""
     trained(data)
     first = snapshot(Path("models"))
     monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
@@ -151,7 +143,6 @@ def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
 
 @pytest.mark.verdict
 def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_for(data: Params) -> None:
-    """Noise that no one can bear: the last model stays, and the same settings cost nothing again."""
     loud = with_changes(data, privacy={"target_epsilon": None, "noise_multiplier": 500.0})
     for _ in range(2):
         with pytest.raises(PipelineError, match=r"no better than a constant: its public loss is .* lower dynamics"):
@@ -162,7 +153,6 @@ def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_f
 
 @pytest.mark.verdict
 def test_a_model_that_learned_something_is_kept(data: Params) -> None:
-    """The twin: without noise, and with time to learn, the same data make a model that is better than a constant."""
     learning = {"learning_rate": 0.05, "hidden": [32]}
     privacy = {"rounds": 150, "clipping_norm": 5.0}
     trained(with_changes(data, privacy=privacy, dynamics={**learning, "variant": "no_privacy"}))
@@ -170,8 +160,6 @@ def test_a_model_that_learned_something_is_kept(data: Params) -> None:
 
 
 def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The checkpoint comes before the reservation: where it cannot be written, nothing is reserved."""
-
     def full(path: Path, state: Any, **_: Any) -> None:
         raise OSError(28, "No space left on device", str(path))
 
@@ -184,14 +172,12 @@ def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_budgets_delta_must_mean_something(data: Params) -> None:
-    """At a δ of one over the units or more, everything would seem to cost nothing."""
     with pytest.raises(PipelineError, match=r"privacy.budget.delta: found 0.5, allowed is below 1/9"):
         trained(with_changes(data, privacy={"budget": {"epsilon": 1.0, "delta": 0.5}}))
     assert charged(data) == []
 
 
 def test_units_that_were_charged_as_private_are_not_published(data: Params) -> None:
-    """Another salt would draw them public, raw in the normaliser: what was promised to them would be undone."""
     trained(data)
     shutil.rmtree("data/partitions")
     private, public = [episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
@@ -203,7 +189,6 @@ def test_units_that_were_charged_as_private_are_not_published(data: Params) -> N
 
 
 def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params) -> None:
-    """As after a kill between the exchanges of `partition`, or a partial checkout: the account would be others'."""
     shutil.rmtree("data/partitions/private")
     names = [f"a{i:03d}" for i in range(9)]
     tiny_policy.write_partition(

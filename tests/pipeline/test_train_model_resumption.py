@@ -26,7 +26,6 @@ class KilledError(BaseException):
 
 
 def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    """Let the process die in its release number ``at``."""
     release, count = Plan.release, 0
 
     def once(self: Plan, total: Any) -> Any:
@@ -40,7 +39,6 @@ def dying(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
 
 
 def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One charge, one ε; the round that died is lost from the reservation and is not made up for."""
     dying(monkeypatch, 3)
     with pytest.raises(KilledError):
         trained(data)
@@ -70,7 +68,6 @@ def test_a_kill_between_output_and_commit_is_mended_for_free(data: Params, monke
 
 
 def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another draw, as the error says, trains anew, and both reservations stay spent."""
     with monkeypatch.context() as patched:
         dying(patched, 2)
         with pytest.raises(KilledError):
@@ -90,7 +87,6 @@ def test_a_damaged_checkpoint_is_named_and_nothing_is_charged(data: Params, monk
 
 
 def test_a_checkpoint_from_a_backup_runs_no_round_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody resumed in between: the ledger's count of the rounds tells that it is old."""
     copies = []
     release = Plan.release
 

@@ -58,7 +58,6 @@ def with_statistics(small: Params, statistics: dict[str, Any], **blocks: dict[st
 
 
 def write_partitions(shift: float = 0.0) -> None:
-    """Eighty private units and no public one; ``shift`` moves what they hold."""
     private = [episode(5 + i % 4, i) for i in range(UNITS)]
     for one in private:
         one.observations = [o * (1 - shift) for o in one.observations]
@@ -74,10 +73,6 @@ def data(small: Params) -> Params:
 
 
 def test_every_query_is_stated_and_charged_with_the_rounds(data: Params) -> None:
-    """ε is that of queries and rounds together, in statement, event and ledger; without the queries it would be less.
-
-    The check of its own: 1/z² of the queries adds up, and a Gaussian's δ(ε) has a closed form.
-    """
     run = trained(with_statistics(data, PRIVATE))
     said = statement()
     assert [query["what"] for query in said["queries"]] == ["normaliser", "starts"]
@@ -100,7 +95,6 @@ def test_every_query_is_stated_and_charged_with_the_rounds(data: Params) -> None
 
 
 def test_the_target_is_kept_with_the_queries(data: Params) -> None:
-    """Noise of the rounds makes room; a target below the queries' own ε is one clear error, and nothing is charged."""
     asked = PRIVATE | {"noise_multiplier": 0.6}
     goal = {"target_epsilon": 20.0, "noise_multiplier": None}
     trained(with_statistics(data, asked, privacy=goal | {"statistics": asked}))
@@ -114,7 +108,6 @@ def test_the_target_is_kept_with_the_queries(data: Params) -> None:
 
 
 def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> None:
-    """The file is there exactly if it was asked for; the policy stage draws from it, within the bounds."""
     trained(with_statistics(data, PRIVATE))
     ensemble, starts = GaussianEnsemble.load(OUTPUT, CPU), StartModel.load(OUTPUT, CPU)
     assert torch.equal(starts.high, ensemble.bounds.observation_high)
@@ -133,7 +126,6 @@ def test_first_states_travel_with_the_model_and_begin_rollouts(data: Params) -> 
 
 
 def test_declared_bounds_cost_nothing_and_see_nothing(data: Params) -> None:
-    """Other private data give the same normaliser; the twin asks private units, and gets another one."""
     for statistics, same in ((QUIET, True), (PRIVATE, False)):
         scales = []
         for shift in (0.0, 0.9):
@@ -188,7 +180,6 @@ def test_policies_need_somewhere_to_start_before_anything_is_charged(
     starts: bool,
     says: str | None,
 ) -> None:
-    """No environment, no public unit, no released first states: one clear line. Either of them is enough."""
     monkeypatch.setattr(tiny_policy, "INFO", dataclasses.replace(INFO, environment=environment, horizon=9))
     write_partitions()
     params = with_statistics(small, PRIVATE | {"starts": starts}, dynamics={"variant": variant})
@@ -210,7 +201,6 @@ class KilledError(BaseException):
 
 
 def die(monkeypatch: pytest.MonkeyPatch, what: str, at: int, params: Params) -> None:
-    """Let the process die in the ``at``-th call of this method of the plan."""
     method, count = getattr(Plan, what), 0
 
     def once(self: Plan, *arguments: Any) -> Any:
@@ -227,7 +217,6 @@ def die(monkeypatch: pytest.MonkeyPatch, what: str, at: int, params: Params) -> 
 
 
 def test_answers_are_kept_and_not_asked_for_again(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that dies in a round goes on with the answers it got: one charge, asked once."""
     params = with_statistics(data, PRIVATE)
     die(monkeypatch, "release", 3, params)
     monkeypatch.setattr(Plan, "answer", lambda *arguments: pytest.fail("asked twice under one charge"))
@@ -239,7 +228,6 @@ def test_answers_are_kept_and_not_asked_for_again(data: Params, monkeypatch: pyt
 def test_a_run_that_dies_while_it_asks_is_spent(
     data: Params, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whether one answer was drawn or none: the next run pays anew, and both charges count."""
     params = with_statistics(data, PRIVATE)
     die(monkeypatch, "answer", 2, params)
     assert [charge.state for charge in charged(data)] == ["reserved"]
@@ -253,7 +241,6 @@ def test_a_run_that_dies_while_it_asks_is_spent(
 
 
 def test_what_was_paid_for_is_restored_with_its_answers(data: Params) -> None:
-    """Without private data, byte for byte; other bounds would read the same answers wrongly, and so pay anew."""
     params = with_statistics(data, PRIVATE)
     trained(params)
     first = snapshot(Path("models"))
@@ -271,7 +258,6 @@ def test_what_was_paid_for_is_restored_with_its_answers(data: Params) -> None:
 
 
 def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a refusal by the budget asks nothing."""
     states: list[list[str]] = []
     answer = Plan.answer
 
@@ -290,7 +276,6 @@ def test_the_charge_comes_before_the_question(data: Params, monkeypatch: pytest.
 
 
 def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three people with four trajectories each: K, cohorts, charge and statement count people."""
     names = [f"t{i:02d}" for i in range(12)]
     people = [f"p{i // 4}" for i in range(12)]
     content = table([episode(6, i) for i in range(12)], units=people, names=names)
@@ -306,7 +291,6 @@ def test_a_person_with_many_trajectories_is_one_unit(small: Params, monkeypatch:
 def test_removing_a_person_moves_a_round_by_at_most_the_clip(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_person: bool
 ) -> None:
-    """All four trajectories of one person, through the store, local training and clip. The twin counts trajectories."""
     monkeypatch.chdir(tmp_path)
     shape = Architecture(3, 1, 2, (8,), -10.0, 0.5)
     maps = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))

@@ -48,7 +48,6 @@ class RememberingRun(FakeRun):
 
 
 def tiny(small: Params, variant: str = "private", **policy: Any) -> Params:
-    """The project's params with a tiny policy block."""
     raw = params.plain(small)
     raw["dynamics"]["variant"] = variant
     raw["policy"] |= _TINY | policy
@@ -63,7 +62,6 @@ def write_model(
     actions: int | None = None,
     termination: str = "none",
 ) -> GaussianEnsemble:
-    """An untrained ensemble for Pendulum (with so many discrete ``actions``, if any) in ``models/dynamics``."""
     size = actions or 1
     shape = Architecture(3, size, 2, (8,), -10.0, 0.5, termination == "learned")
     action_box = box("action") if actions is None else ((0.0,) * actions, (1.0,) * actions)
@@ -95,12 +93,10 @@ def write_model(
 
 
 def box(what: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Low and high of Pendulum's declared space."""
     return getattr(SPACES, f"{what}_low"), getattr(SPACES, f"{what}_high")
 
 
 def write_partitions(private: pa.Table, public: pa.Table) -> None:
-    """Both partitions with their lists of units and their manifest."""
     folder, counts = Path("data/partitions"), []
     for content, name, units in ((private, "private", "units.bin"), (public, "public", "public_units.bin")):
         write_partition(folder / name, content)
@@ -113,7 +109,6 @@ def write_partitions(private: pa.Table, public: pa.Table) -> None:
 
 
 def write_partition(folder: Path, content: pa.Table) -> None:
-    """One partition's Parquet files."""
     folder.mkdir(parents=True)
     with PartWriter(folder, SPACES) as writer:
         writer.write(content)

@@ -46,7 +46,6 @@ def trained(params: Params) -> RememberingRun:
 
 
 def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object]) -> None:
-    """Call ``opened`` before anything reads a file of the private partition."""
     begin = PartReader.__init__
 
     def spying(self: PartReader, folder: Path, made_by: str) -> None:

@@ -87,14 +87,10 @@ def test_a_clone_of_discrete_actions_draws_them_as_people_do(tmp_path: Path) -> 
     assert torch.equal(torch.as_tensor(primorl.load_policy(tmp_path).act(rows)), (expected > 0.5).long())
 
 
-def test_a_clone_of_actions_in_a_box_takes_their_mean(tmp_path: Path) -> None:
+def test_a_gaussian_comes_back(tmp_path: Path) -> None:
     made = saved(tmp_path, discrete=False)
     assert released(made, SeedGenerators.of([0], CPU)) is made.policy
     assert not PolicyConfig.read(tmp_path).drawn
-
-
-def test_a_gaussian_comes_back(tmp_path: Path) -> None:
-    made = saved(tmp_path, discrete=False)
     read = BehaviourPolicy.load(tmp_path, CPU)
     mean, std = read.mean_and_std(ROWS)
     assert made.spread is not None
@@ -154,14 +150,11 @@ def test_samples_follow_it(discrete: bool) -> None:
     assert float(draws.abs().max()) <= 1.0
 
 
-def test_asking_for_the_other_kind_is_an_error() -> None:
+def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="log_probabilities"):
         clone(discrete=True).mean_and_std(ROWS)
     with pytest.raises(TypeError, match="mean_and_std"):
         clone(discrete=False).log_probabilities(ROWS)
-
-
-def test_files_that_are_missing_or_of_another_clone_are_refused(tmp_path: Path) -> None:
     BehaviourConfig(made=False).write(tmp_path)
     with pytest.raises(PipelineError, match="no clone was made"):
         BehaviourPolicy.load(tmp_path, CPU)

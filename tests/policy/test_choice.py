@@ -58,6 +58,8 @@ def test_gains_are_weighted_returns_above_the_clones_in_each_member() -> None:
     verdict = judged([2.0, -1.0], WEIGHTS, *actions.flatten().tolist())
     expected = 1.75 * (actions - 1).unsqueeze(-1) * torch.tensor([2.0, -1.0])
     torch.testing.assert_close(verdict.gains, expected.double(), atol=2e-3, rtol=1e-3)
+    alone = judged([2.0, -1.0], WEIGHTS, *actions[1].tolist())
+    assert torch.equal(alone.gains[0], verdict.gains[1]), "all policies share their first states and draws"
 
 
 def test_the_largest_smallest_gain_is_chosen() -> None:
@@ -93,13 +95,6 @@ def test_doubts_are_the_models_own_uncertainty_beyond_the_clones() -> None:
     assert agreed.doubts.abs().max() < 1e-2
     assert split.doubts[0, 0].abs() < 1e-2
     torch.testing.assert_close(split.doubts[0, 2], 3 * split.doubts[0, 1], rtol=0.05, atol=0.01)
-
-
-def test_what_is_chosen_does_not_depend_on_the_other_seeds() -> None:
-    """All policies share their first states and draws."""
-    alone = judged([2.0, 1.0], WEIGHTS, 1.0, 2.0, 3.0)
-    together = judged([2.0, 1.0], WEIGHTS, 3.0, 2.0, 1.0, 1.0, 2.0, 3.0)
-    assert torch.equal(alone.gains[0], together.gains[1])
 
 
 @pytest.mark.parametrize(("observed", "chosen"), [(2.5, 2), (1.75, 2), (-5.5, 0), (11.0, 0), (None, 2)])

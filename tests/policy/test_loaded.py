@@ -75,13 +75,6 @@ def test_discrete_actions_are_integers(tmp_path: Path) -> None:
     assert (policy.discrete_actions, policy.action_size, policy.observation_size) == (True, 2, 3)
 
 
-def test_it_knows_the_names_of_columns_and_actions(tmp_path: Path) -> None:
-    policy = loaded(tmp_path, **NAMES)
-    assert policy.observation_names == ("age", "dose", "weight")
-    assert policy.action_names == ("up", "down")
-    assert loaded(tmp_path).observation_names == ()
-
-
 WRONG: dict[str, tuple[Any, str]] = {
     "too narrow": ([1.0, 2.0], r"observation: found shape 2; allowed: \[3\] or \[n, 3\]"),
     "too wide": (np.zeros((4, 5)), "observation: found shape 4x5; allowed"),
@@ -111,32 +104,30 @@ WRONG: dict[str, tuple[Any, str]] = {
 }
 
 
-@pytest.mark.parametrize(("given", "says"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_answered_is_one_line(tmp_path: Path, given: Any, says: str) -> None:
+def test_what_cannot_be_answered_is_one_line(tmp_path: Path) -> None:
     policy = loaded(tmp_path, **RANGE, **NAMES)
-    with pytest.raises(ObservationError, match=says) as refused:
-        policy.act(given)
-    assert isinstance(refused.value, ValueError)
-    assert "\n" not in str(refused.value)
-
-
-def test_values_a_little_outside_the_range_are_answered(tmp_path: Path) -> None:
-    """Up to the width of the range, and one standard deviation, beyond it; without a range, any finite number."""
-    policy = loaded(tmp_path, **RANGE)
-    policy.act([-30.9, 31.9, 5.4])
-    with pytest.raises(ObservationError, match=r"observation\[0\]: lies far"):
-        policy.act([-31.1, 0.0, 5.0])
-    loaded(tmp_path).act([-1e9, 1e9, 0.0])
+    for given, says in WRONG.values():
+        with pytest.raises(ObservationError, match=says) as refused:
+            policy.act(given)
+        assert isinstance(refused.value, ValueError)
+        assert "\n" not in str(refused.value)
 
 
 def test_a_log_s_policy_answers_one_standard_deviation_outside_the_range(tmp_path: Path) -> None:
     """Codes such as 99 or -9 for a missing value get no action; only a simulator's range is widened by its width."""
-    policy = loaded(tmp_path, **LOG)
+    policy, simulated = loaded(tmp_path, **LOG), loaded(tmp_path / "simulated", **RANGE)
     policy.act([-10.9, 11.9, 5.4])
     for far in ([-11.1, 0.0, 5.0], [0.0, 12.1, 5.0]):
         with pytest.raises(OutsideRangeError):
             policy.act(far)
-        loaded(tmp_path / "simulated", **RANGE).act(far)
+        simulated.act(far)
+    with pytest.raises(OutsideRangeError, match=r"observation\[0\]: lies far"):
+        simulated.act([-31.1, 0.0, 5.0])
+    low, high = simulated.answerable_range
+    assert (low.tolist(), high.tolist()) == ([-31.0, -32.0, 4.5], [31.0, 32.0, 5.5])
+    anything = loaded(tmp_path)
+    anything.act([-1e9, 1e9, 0.0])
+    assert np.isinf(anything.answerable_range).all()
 
 
 @pytest.mark.parametrize("discrete", [False, True])
@@ -159,14 +150,6 @@ def test_a_batch_is_answered_where_each_row_alone_would_be(tmp_path: Path, discr
         else:
             np.testing.assert_allclose(action, policy.act(row), rtol=1e-5)  # type: ignore[arg-type]
     assert policy.act_or_abstain(np.zeros((0, 3)))[0].shape == ((0,) if discrete else (0, 2))
-
-
-def test_the_answerable_range_is_where_act_answers(tmp_path: Path) -> None:
-    low, high = loaded(tmp_path, **RANGE).answerable_range
-    assert (low.tolist(), high.tolist()) == ([-31.0, -32.0, 4.5], [31.0, 32.0, 5.5])
-    low, high = loaded(tmp_path).answerable_range
-    assert np.isneginf(low).all()
-    assert np.isposinf(high).all()
 
 
 def test_a_batch_must_be_one(tmp_path: Path) -> None:
@@ -199,6 +182,7 @@ TABLES: dict[str, Any] = {
 def test_columns_of_a_table_are_found_by_name(tmp_path: Path, table: Any) -> None:
     """In whatever order they stand, beside others; a missing one is named. Twin: an array goes by its order."""
     policy = loaded(tmp_path, **RANGE, **NAMES)
+    assert (policy.observation_names, policy.action_names) == NAMES["names"]
     age, dose, weight = ROWS.T
     given = table({"weight": weight, "id": ["7", "8", "9"], "age": age, "dose": dose})
     np.testing.assert_array_equal(policy.act(given), policy.act(ROWS))
@@ -232,28 +216,27 @@ def test_a_policy_without_names_takes_columns_in_their_order(tmp_path: Path) -> 
         policy.act(dict(zip("abc", ROWS.T, strict=True)))
 
 
-@pytest.mark.parametrize(
-    "about",
-    [
+def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path) -> None:
+    loaded(tmp_path)
+    names = {"observation_names": ["a", "b", "c"]}
+    file = tmp_path / "config.json"
+    config = json.loads(file.read_text(encoding="utf-8"))
+    for about in (
         {"observation_low": [0.0], "observation_high": [1.0]},
         {"observation_low": [2.0] * 3, "observation_high": [1.0] * 3},
         {"observation_low": ["x"] * 3, "observation_high": ["y"] * 3},
         {"observation_names": ["a"]},
         {"action_names": [1, 2]},
-        {"observation_names": ["a", "b", "c"], "elapsed": {"name": "d", "unit": "hours", "most": 4.0}},
-        {"observation_names": ["a", "b", "c"], "elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
-    ],
-)
-def test_a_config_that_contradicts_the_weights_is_refused(tmp_path: Path, about: dict[str, Any]) -> None:
-    loaded(tmp_path)
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    (tmp_path / "config.json").write_text(json.dumps(config | about), encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"(not a policy|not as declared).*run `dvc repro optimize_policy`") as bad:
-        primorl.load_policy(tmp_path)
-    assert "\n" not in str(bad.value)
-
-
-def test_a_missing_policy_is_one_line(tmp_path: Path) -> None:
+        names | {"elapsed": {"name": "d", "unit": "hours", "most": 4.0}},
+        names | {"elapsed": {"name": "a", "unit": "hours", "most": 0.0}},
+    ):
+        file.write_text(json.dumps(config | about), encoding="utf-8")
+        with pytest.raises(
+            PipelineError, match=r"(not a policy|not as declared).*run `dvc repro optimize_policy`"
+        ) as bad:
+            primorl.load_policy(tmp_path)
+        assert "\n" not in str(bad.value)
+    file.unlink()
     with pytest.raises(PipelineError, match=r"config.json: not there"):
         primorl.load_policy(tmp_path)
 

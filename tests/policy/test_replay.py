@@ -83,20 +83,3 @@ def test_a_row_holds_the_transition_on_sacs_scales() -> None:
     assert rows[:, columns.observation_action].tolist() == [[1.0, 0.0, 1.0], [0.0, 1.0, -0.5]]
     assert rows[:, columns.reward].tolist() == [4.0, -1.0]
     assert rows[:, columns.continues].tolist() == [0.0, 1.0]
-
-
-@settings(deadline=None)
-@given(
-    st.lists(st.tuples(st.floats(-100, 100, width=32), st.floats(0.0625, 100, width=32)), min_size=1, max_size=4),
-    st.integers(0, 2**31),
-)
-def test_environment_actions_never_leave_the_bounds(boxes: list[tuple[float, float]], seed: int) -> None:
-    low = torch.tensor([low for low, _ in boxes])
-    high = low + torch.tensor([width for _, width in boxes])
-    scaling = Scaling(torch.zeros(1), torch.ones(1), low, high, 1.0)
-    uniform = torch.rand(64, len(boxes), generator=torch.Generator().manual_seed(seed))
-    action = scaling.environment_action(
-        torch.cat((2 * uniform - 1, torch.ones(1, len(boxes)), -torch.ones(1, len(boxes))))
-    )
-    assert bool(((action >= low) & (action <= high)).all())
-    torch.testing.assert_close(action[-2:], torch.stack((high, low)))

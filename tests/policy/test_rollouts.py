@@ -83,23 +83,6 @@ def test_the_pool_mixes_resets_with_states_carried_on() -> None:
     assert abs((third == 10).float().mean().item() - 0.75**2) < 0.035
 
 
-def test_each_seeds_rollouts_are_its_own_and_what_it_gets_alone() -> None:
-    """Starts, resets and the model's draws of one seed do not depend on the others'."""
-
-    class Drawing(Counter):
-        def step(self, observation: Tensor, action: Tensor, generators: SeedGenerators) -> PendulumStep:
-            noise = generators.randn(len(observation), 1)
-            return PendulumStep(observation + noise, action[:, 0], action[:, 0])
-
-    (alone, scaling), (together, _) = (rollouts(6, 4, 0.5, Drawing(), seeds=seeds) for seeds in (1, 3))
-    for _ in range(3):
-        one, three = alone.collect(halfway), together.collect(halfway)
-        assert three.rows.shape == (3, 24, scaling.columns.width)
-        assert torch.equal(three.rows[0], one.rows[0])
-        assert three.reward.shape == three.uncertainty.shape == (3,)
-        assert not torch.equal(three.rows[0], three.rows[1])
-
-
 @dataclass(frozen=True)
 class Mortal(Counter):
     """Ends where the state reaches 3."""

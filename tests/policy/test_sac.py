@@ -13,7 +13,8 @@ from torch.nn.functional import one_hot
 
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.policy.behaviour import BehaviourPolicy, KLConstraint, Normals
-from primorl.policy.exported import DeterministicPolicy, Layers
+from primorl.policy.exported import DeterministicPolicy, Layers, side_by_side
+from primorl.policy.networks import initial_layers
 from primorl.policy.replay import ReplayBuffer, ReplayColumns, Scaling
 from primorl.policy.sac import ActorCritic, DiscreteSac, Sac, Squashed, train
 from primorl.project.errors import PipelineError
@@ -393,6 +394,17 @@ def test_policies_begin_as_a_prior_of_their_size(discrete: bool) -> None:
     other = actor((7,))
     assert other[0].shape[1] == 7
     assert not torch.equal(other[0][0], other[0][1])
+
+
+def test_initial_weights_are_those_of_a_linear_layer() -> None:
+    """Uniform within 1/√in, biases as well; networks of one draw differ."""
+    layers = initial_layers((100, 50, 3), 2, torch.Generator().manual_seed(0))
+    assert [tuple(layer.shape) for layer in layers] == [(2, 50, 100), (2, 1, 50), (2, 3, 50), (2, 1, 3)]
+    assert 0.099 < float(layers[0].abs().max()) <= 0.1
+    assert abs(float(layers[0].mean())) < 0.002
+    assert not torch.equal(layers[0][0], layers[0][1])
+    stacked = side_by_side([layers, layers])
+    assert torch.equal(stacked[0][2:], layers[0])
 
 
 def test_what_cannot_be_trained_is_said_in_one_line() -> None:

@@ -78,8 +78,3 @@ def test_without_a_guarantee_of_one_there_is_none_of_the_whole() -> None:
 def test_statements_of_other_data_are_not_put_together(change: dict[str, object]) -> None:
     with pytest.raises(PipelineError, match=rf"b/privacy.json: {next(iter(change))}: differs"):
         together({"a": statement(9.0), "b": replace(statement(14.0), **change)})  # type: ignore[arg-type]
-
-
-def test_several_mechanisms_have_no_rounds_of_their_own() -> None:
-    with pytest.raises(ValueError, match="made from several has no rounds, yet rounds is given"):
-        replace(both(), rounds=3)

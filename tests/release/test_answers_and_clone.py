@@ -15,7 +15,7 @@ import yaml
 from primorl.commands import main as cli
 from primorl.config import params
 from primorl.evaluation.private.results import MEAN_RETURN, PrivateEvaluation
-from primorl.evaluation.recommendation import Recommendation
+from primorl.evaluation.recommendation import Recommendation, of_answers
 from primorl.evaluation.summary import Summary
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.events import event_from_json
@@ -397,3 +397,23 @@ def test_the_guarantee_covers_the_clone_and_the_statement_says_that_answers_chos
 def test_a_statement_that_says_that_answers_chose_where_none_did_is_refused(near: Path, tmp_path: Path) -> None:
     claimed = in_statement(lambda own: own["public_assumptions"].append(CHOSEN))
     each_refused(near / "out", tmp_path, [(claimed, "needed last with a recommendation from")], renew_cards)
+
+
+def test_a_recommendation_that_its_answers_do_not_allow_is_refused() -> None:
+    """Twin: what the answers come to passes."""
+    found = of_answers(RECOMMENDED, None)
+    assert found is not None
+
+    def checked(advice: Recommendation) -> None:
+        evaluation = SimpleNamespace(recommendation=advice)
+        received = SimpleNamespace(folder=Path(), evaluation=evaluation, answers=RECOMMENDED)
+        bundle._check_recommendation(cast(Any, received))
+
+    checked(found)
+    other: Any = "models/behaviour" if found.policy == "models/policy" else "models/policy"
+    for wrong, says in (
+        (replace(found, policy=other), "policy: not the one that"),
+        (replace(found, gain=(found.gain or 0.0) + 1), "gain: not what the answers"),
+    ):
+        with pytest.raises(PipelineError, match=says):
+            checked(wrong)

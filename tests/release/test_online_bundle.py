@@ -1,6 +1,5 @@
 """The bundle of a policy that learned from users: nothing else leaves, and no edit of it passes the check."""
 
-import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -19,6 +18,7 @@ from primorl.release.online_bundle import FILES, check_online, release_online
 from tests.pipeline.test_online import write_offline
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
+from tests.release.bundles import inside_of, relist
 
 
 @pytest.fixture(scope="module")
@@ -55,48 +55,38 @@ def test_it_holds_policy_statement_and_cards_alone(project: Path) -> None:
     assert "seconds" not in json.loads(Path("out/online.json").read_text())
 
 
-def edited(name: str, change: Callable[[dict[str, Any]], object]) -> None:
-    """Change a file of the bundle, and the manifest with it, as a forger would."""
-    file, manifest = Path("out") / name, Path("out/MANIFEST.json")
-    content = json.loads(file.read_text())
-    change(content)
-    file.write_text(json.dumps(content, indent=2) + "\n")
-    listed = json.loads(manifest.read_text())
-    listed["files"][name] = hashlib.sha256(file.read_bytes()).hexdigest()
-    manifest.write_text(json.dumps(listed, indent=2) + "\n")
+STATEMENT, SUMMARY = "policy/privacy.json", "online.json"
+EDITS: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
+    (STATEMENT, lambda c: c.update(epsilon=0.1), "epsilon"),
+    (STATEMENT, lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
+    (STATEMENT, lambda c: c["mechanisms"].pop(0), "event: not that of the mechanisms"),
+    (STATEMENT, lambda c: c["online"].update(releases=3), "rounds are not releases times appearances"),
+    (STATEMENT, lambda c: c["online"].update(users=7), "users are not the units"),
+    (STATEMENT, lambda c: c.update(void=["a reason"]), "void: a reason"),
+    (STATEMENT, lambda c: c["mechanisms"][-1].update(sampling_probability=0.01), "not sampled"),
+    (STATEMENT, lambda c: c["online"].update(algorithm="dp-rebel"), "not those of the algorithm"),
+    (STATEMENT, lambda c: c["online"].update(cohorts=30), "in more of them than appearances"),
+    (STATEMENT, lambda c: c["online"].update(cohort=7, cohorts=1), "larger than the number of users"),
+    (STATEMENT, lambda c: c.update(units=10**6), "users are not the units"),
+    (STATEMENT, lambda c: c.update(delta=0.9), "delta"),
+    (STATEMENT, lambda c: c["accountant"].update(name="Mine"), "accountant"),
+    (STATEMENT, lambda c: c.pop("charge"), "charge"),
+    (STATEMENT, lambda c: c.pop("spent_on_dataset"), "spent_on_dataset"),
+    (SUMMARY, lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
+    (SUMMARY, lambda c: c.update(private=False), "private: contradicts"),
+    (SUMMARY, lambda c: c.update(return_mean=500.0), "not the card that the figures"),
+    ("policy/config.json", lambda c: c.update(policy="models/policy"), "allowed is 'models/online'"),
+]
 
 
-@pytest.mark.parametrize(
-    ("name", "change", "said"),
-    [
-        ("policy/privacy.json", lambda c: c.update(epsilon=0.1), "epsilon"),
-        ("policy/privacy.json", lambda c: c["mechanisms"][-1].update(epsilon=0.1), "mechanisms.1: epsilon"),
-        ("policy/privacy.json", lambda c: c["mechanisms"].pop(0), "event: not that of the mechanisms"),
-        ("policy/privacy.json", lambda c: c["online"].update(releases=3), "rounds are not releases times appearances"),
-        ("policy/privacy.json", lambda c: c["online"].update(users=7), "users are not the units"),
-        ("policy/privacy.json", lambda c: c.update(void=["a reason"]), "void: a reason"),
-        ("policy/privacy.json", lambda c: c["mechanisms"][-1].update(sampling_probability=0.01), "not sampled"),
-        ("policy/privacy.json", lambda c: c["online"].update(algorithm="dp-rebel"), "not those of the algorithm"),
-        ("policy/privacy.json", lambda c: c["online"].update(cohorts=30), "in more of them than appearances"),
-        ("policy/privacy.json", lambda c: c["online"].update(cohort=7, cohorts=1), "larger than the number of users"),
-        ("policy/privacy.json", lambda c: c.update(units=10**6), "users are not the units"),
-        ("policy/privacy.json", lambda c: c.update(delta=0.9), "delta"),
-        ("policy/privacy.json", lambda c: c["accountant"].update(name="Mine"), "accountant"),
-        ("policy/privacy.json", lambda c: c.pop("charge"), "charge"),
-        ("policy/privacy.json", lambda c: c.pop("spent_on_dataset"), "spent_on_dataset"),
-        ("online.json", lambda c: c.update(epsilon=0.1), "epsilon: contradicts"),
-        ("online.json", lambda c: c.update(private=False), "private: contradicts"),
-        ("online.json", lambda c: c.update(return_mean=500.0), "not the card that the figures"),
-        ("policy/config.json", lambda c: c.update(policy="models/policy"), "allowed is 'models/online'"),
-    ],
-)
-def test_an_edit_is_noticed(project: Path, name: str, change: Callable[[dict[str, Any]], object], said: str) -> None:
-    edited(name, change)
-    with pytest.raises(PipelineError, match=said):
-        check_online(Path("out"), void_ok=False)
-
-
-def test_another_policy_or_file_is_noticed(project: Path) -> None:
+def test_an_edit_is_noticed_and_another_policy_or_file(project: Path, tmp_path: Path) -> None:
+    """The hashes are listed anew, as a forger would."""
+    for number, (name, change, said) in enumerate(EDITS):
+        folder = shutil.copytree("out", tmp_path / str(number))
+        inside_of(name, change)(folder)
+        relist(folder)
+        with pytest.raises(PipelineError, match=said):
+            check_online(folder, void_ok=False)
     (Path("out") / "notes.txt").write_text("patient 17")
     with pytest.raises(PipelineError, match="does not belong in a bundle"):
         check_online(Path("out"), void_ok=False)

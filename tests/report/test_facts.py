@@ -1,8 +1,9 @@
 """The stage reads released and public files alone, and the page says what the summary says."""
 
-import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -40,33 +41,20 @@ def facts_here(dataset: str = "pendulum-replay") -> Facts:
 
 
 @pytest.mark.usefixtures("project")
-def test_the_page_says_what_the_summary_says() -> None:
+def test_the_page_says_what_the_summary_says_and_reads_nothing_private() -> None:
+    """Twins: a run that MLflow has not seen is not named; without the private partition all is read the same."""
     evaluated()
-    logged = FakeRun()
-    report.body(chosen(), logged)
-    summary, text = read_json(Path("metrics/summary.json")), Path("reports/report.html").read_text(encoding="utf-8")
-    assert logged.pipeline.artifacts == {"report.html": text.encode()}
+    for run_id in ("0123", ""):
+        logged = FakeRun()
+        logged.pipeline.run_id = run_id
+        report.body(chosen(), logged)
+        summary, text = read_json(Path("metrics/summary.json")), Path("reports/report.html").read_text(encoding="utf-8")
+        assert logged.pipeline.artifacts == {"report.html": text.encode()}
+        assert ("MLflow run 0123." in text) == bool(run_id)
     assert "ε = 1.19" in text
     assert f"{summary['return_mean']:.4g}" in text
     assert f"{summary['public_return_mean']:.4g}" in text
-    assert "MLflow run 0123." in text
     assert "Whoever has this run&#39;s model and policy is right in at most" in text
-
-
-@pytest.mark.usefixtures("project")
-def test_a_run_that_mlflow_has_not_seen_is_not_named() -> None:
-    """Where the store was lost. Twin: `test_the_page_says_what_the_summary_says`."""
-    evaluated()
-    lost = FakeRun()
-    lost.pipeline.run_id = ""
-    report.body(chosen(), lost)
-    assert "MLflow run" not in Path("reports/report.html").read_text(encoding="utf-8")
-
-
-@pytest.mark.usefixtures("project")
-def test_facts_are_of_the_public_split_and_the_curve() -> None:
-    """Twin: where the private partition is gone, everything is read all the same."""
-    evaluated()
     facts = facts_here()
     assert [point.number for point in facts.curve] == [1, 2, 3]
     assert len(facts.model_error) == 4
@@ -83,99 +71,80 @@ def test_facts_are_of_the_public_split_and_the_curve() -> None:
     for quartiles in facts.first_states.values():
         assert list(quartiles) == sorted(quartiles)
     assert facts.actions is not None
-    assert all(
-        0 <= level <= 1 for side in (facts.actions.recorded, facts.actions.chosen) for each in side for level in each
-    )
+    for side in (facts.actions.recorded, facts.actions.chosen):
+        assert all(0 <= level <= 1 for each in side for level in each)
     for private in ("private", "units.bin"):
         for file in Path("data/partitions").glob(f"{private}*"):
             file.rename(f"gone-{private}")
     assert facts_here() == facts
 
 
+def keys(file: str | Path, **changes: Any) -> Callable[[], None]:
+    return lambda: write_json(Path(file), read_json(Path(file)) | changes)
+
+
+def padded_policy() -> None:
+    path = Path("models/policy/policy.safetensors")
+    path.write_bytes(path.read_bytes() + b" ")
+
+
+def another_split() -> None:
+    for name in ("dynamics", "policy"):
+        keys(f"models/{name}/privacy.json", public_units=2)()
+
+
+def curve_of(change: Callable[[list[str]], list[str]]) -> Callable[[], object]:
+    return lambda: CURVES.write_text("\n".join(change(CURVES.read_text("utf-8").splitlines())) + "\n", encoding="utf-8")
+
+
+REFUSED: list[tuple[Callable[[], object], str]] = [
+    (
+        padded_policy,
+        r"summary\.json: these results are of an earlier run: another models/policy",
+    ),
+    (keys("metrics/summary.json", epsilon=0.5), r"summary\.json: epsilon: not what models/policy/privacy\.json"),
+    (
+        keys("metrics/summary.json", dataset="ward"),
+        r"params\.yaml: dataset: found 'pendulum-replay', and metrics/summary\.json has the",
+    ),
+    (keys(MANIFEST, dataset_fingerprint="e" * 64), r"dataset_fingerprint: found eeeeeeeeeeee…, and models/policy"),
+    (keys(MANIFEST, public_units=4), r"partitions/public: found 3 units, and data/partitions/manifest\.json says 4"),
+    (another_split, r"public: found 3 units, and models/policy/privacy\.json says 2"),
+    (curve_of(lambda rows: rows[:-1]), r"plots/curves\.csv: found"),
+    (curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)]), r"plots/curves\.csv: found"),
+    (curve_of(lambda rows: rows[:1]), r"plots/curves\.csv: found no epoch"),
+    (curve_of(lambda rows: ["epoch", "1"]), r"plots/curves\.csv: not a curve.*run `dvc repro evaluate`"),
+    (CURVES.unlink, r"curves\.csv: not a curve \(FileNotFoundError\)"),
+]
+
+
 @pytest.mark.usefixtures("project")
-def test_a_report_over_another_policy_is_refused() -> None:
-    """Twin: over the policy that was evaluated it is written."""
+def test_files_of_another_run_are_refused(tmp_path: Path) -> None:
+    """What is laid side by side on a page must be about the same data and policy. Twin: as written it is read."""
     evaluated()
+    for name in ("dynamics", "policy"):
+        keys(f"models/{name}/privacy.json", public_units=3)()
+    folders = ("models", "metrics", "plots", "data/partitions")
+    for folder in folders:
+        shutil.copytree(folder, tmp_path / "kept" / folder)
     facts_here()
-    policy = Path("models/policy/policy.safetensors")
-    policy.write_bytes(policy.read_bytes() + b" ")
-    with pytest.raises(
-        PipelineError, match=r"summary\.json: these results are of an earlier run: another models/policy"
-    ):
-        facts_here()
-
-
-@pytest.mark.usefixtures("project")
-def test_a_statement_that_says_another_epsilon_than_the_summary_is_refused() -> None:
-    """A statement of another run must not lend its ε to results. Twin: as written it is read."""
-    evaluated()
-    facts_here()
-    path = Path("metrics/summary.json")
-    summary = read_json(path)
-    path.write_text(json.dumps(summary | {"epsilon": summary["epsilon"] / 2}), encoding="utf-8")
-    with pytest.raises(PipelineError, match=r"summary\.json: epsilon: not what models/policy/privacy\.json"):
-        facts_here()
-
-
-@pytest.mark.usefixtures("project")
-def test_a_run_of_another_dataset_than_the_chosen_one_is_refused() -> None:
-    """Its card and its other results would stand beside. Twin: the chosen one is read."""
-    evaluated()
-    assert facts_here().summary["dataset"] == "pendulum-replay"
-    with pytest.raises(PipelineError, match=r"params\.yaml: dataset: found 'ward', and metrics/summary\.json has the"):
-        facts_here("ward")
-
-
-@pytest.mark.usefixtures("project")
-@pytest.mark.parametrize(
-    ("key", "value", "refusal"),
-    [
-        (
-            "dataset_fingerprint",
-            "e" * 64,
-            r"manifest\.json: dataset_fingerprint: found eeeeeeeeeeee…, and models/policy",
-        ),
-        ("public_units", 4, r"partitions/public: found 3 units, and data/partitions/manifest\.json says 4"),
-    ],
-    ids=["data", "split"],
-)
-def test_public_rows_of_other_data_are_refused(key: str, value: object, refusal: str) -> None:
-    """The ε of one version must not stand beside the rows of another. Twin: as partitioned they are read."""
-    evaluated()
-    facts_here()
-    write_json(MANIFEST, read_json(MANIFEST) | {key: value})
-    with pytest.raises(PipelineError, match=refusal):
-        facts_here()
-
-
-@pytest.mark.usefixtures("project")
-def test_a_model_of_another_split_is_refused() -> None:
-    """Twin: it was made where three units are public, as here."""
-    evaluated()
-    for units in (3, 2):
-        write_json(Path("models/dynamics/privacy.json"), HERE | {"public_units": units})
-        write_json(Path("models/policy/privacy.json"), HERE | {"public_units": units})
-        if units == 3:
+    for change, says in REFUSED:
+        change()
+        with pytest.raises(PipelineError, match=says):
             facts_here()
-        else:
-            with pytest.raises(PipelineError, match=r"public: found 3 units, and models/policy/privacy\.json says 2"):
-                facts_here()
+        for folder in folders:
+            shutil.rmtree(folder)
+            shutil.copytree(tmp_path / "kept" / folder, folder)
 
 
-@pytest.mark.parametrize("place", ["simulator", "model", "seeds"])
-def test_a_curve_of_another_evaluation_is_refused(project: Path, place: str) -> None:
-    """Its last point is the summary's value, also over several seeds. Twin: as `evaluate` wrote it, it is read."""
+@pytest.mark.parametrize("place", ["model", "seeds"])
+def test_a_curve_ends_at_the_value_in_the_model_and_over_several_seeds(project: Path, place: str) -> None:
     if place == "seeds":
         place_seeds(SEEDS)
     evaluated(simulator=place != "model")
     assert len(facts_here().curve) == 3
-    rows = CURVES.read_text(encoding="utf-8").splitlines()
-    for edited in ([*rows[:-1]], [*rows[:-1], rows[-2].replace("2,", "3,", 1)], rows[:1], ["epoch"], ["epoch", "1"]):
-        CURVES.write_text("\n".join(edited) + "\n", encoding="utf-8")
-        with pytest.raises(PipelineError, match=r"plots/curves\.csv: (found|not a curve).*run `dvc repro evaluate`"):
-            facts_here()
-    CURVES.unlink()
-    with pytest.raises(PipelineError, match=r"curves\.csv: not a curve \(FileNotFoundError\)"):
+    curve_of(lambda rows: [*rows[:-1], rows[-2].replace("2,", "3,", 1)])()
+    with pytest.raises(PipelineError, match=r"plots/curves\.csv: found"):
         facts_here()
 
 

@@ -31,12 +31,10 @@ COMMON = {
 
 
 def write_data(public: int = 10) -> None:
-    """Nine private units and so many public ones."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(public)])
 
 
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two candidates, and a start of a few steps."""
     for name, value in QUICK.items():
         monkeypatch.setattr(fitting, name, value)
     monkeypatch.setattr(fitting, "_COMMON", COMMON)
@@ -45,7 +43,6 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def automatic(small: Params, **given: Any) -> Params:
-    """The settings with everything ``auto`` that may be fitted but what is ``given``, ``__`` for a dot."""
     raw = params_module.plain(small) | {"dataset": INFO.dataset}
     raw["privacy"] |= PRIVACY
     raw["dynamics"] |= {"train_anyway": False, "early_stopping": {"every": 2, "patience": None}}
@@ -60,7 +57,6 @@ def automatic(small: Params, **given: Any) -> Params:
 
 
 def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
-    """Fit to what `write_data` wrote, as if there were so many private ``units``."""
     manifest = Manifest.load(MANIFEST)
     if units is not None:
         manifest = dataclasses.replace(manifest, private_units=units)
@@ -68,5 +64,4 @@ def fit(params: Params, units: int | None = None) -> tuple[Params, Fit]:
 
 
 def fits() -> list[str]:
-    """Names of the fits that are kept."""
     return sorted(file.name for file in Path(".primorl/fits").glob("*.json"))

@@ -61,7 +61,6 @@ def digests(version_members: bytes) -> set[bytes]:
 
 
 def test_simulated_users_are_the_same_people_for_the_same_seed_alone(project: Path) -> None:
-    """Another run with the same seed charges the same people again; another seed brings others."""
     first, again, other = (Arrivals.of(asking(users=6, seed=seed)).version for seed in (0, 0, 1))
     assert first == again
     assert not digests(first.members) & digests(other.members)

@@ -52,7 +52,6 @@ def test_processes_of_a_machine_share_its_cores_and_its_memory(monkeypatch: pyte
     ("place", "number"), [(Place(), 0), (Place(1, 2, 0, 1), 0), (Place(1, 2, 1, 2), 1), (Place(3, 4, 3, 4), 1)]
 )
 def test_a_gpu_has_a_number(monkeypatch: pytest.MonkeyPatch, place: Place, number: int) -> None:
-    """`torch.cuda.set_device`, which a group calls too, refuses one without: no machine of one GPU could join."""
     chosen: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
@@ -81,7 +80,6 @@ class Machine:
 
 
 def test_threads_follow_what_is_faster_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where others take the cores, two threads that wait for each other are slower than one; later they are not."""
     machine = Machine(monkeypatch, 4)
     choice = ThreadChoice(settings(), CPU)
     choice.update()
@@ -116,10 +114,9 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.parametrize(
     ("module", "seen"),
-    [(f"pipeline.{s}", "10000 1 AUTO") for s in ("train_model", "evaluate", "audit")] + [("torch", "None None None")],
+    [(f"pipeline.{s}", "10000 1 AUTO") for s in ("train_model", "evaluate")] + [("torch", "None None None")],
 )
 def test_openmp_and_mkl_are_told_how_to_work_before_torch_is_loaded(module: str, seen: str) -> None:
-    """They read these variables once: set later they do nothing. The twin loads torch alone."""
     environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin"}
     done = subprocess.run([sys.executable, "-c", WATCHED, module], env=environment, capture_output=True, text=True)
     assert (done.stdout.strip(), done.returncode) == (seen, 0), done.stderr

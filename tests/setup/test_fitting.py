@@ -34,7 +34,6 @@ from tests.setup.fitted_project import automatic, fit, fits, quick, write_data
 
 @pytest.fixture
 def data(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """Nine private units and ten public ones, and quick candidates."""
     write_data()
     quick(monkeypatch)
     return small
@@ -55,7 +54,6 @@ def identity_of(params: Params) -> str:
 
 
 def test_who_comes_second_waits_for_the_first_one_s_fit(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Trials of a sweep begin together: the dry runs, of half a minute, are made once."""
     params = automatic(data)
     _, expected = fit(params)
     (file,) = Path(".primorl/fits").glob("*.json")
@@ -90,7 +88,6 @@ def test_only_what_is_to_be_fitted_gets_a_value_and_what_is_given_holds(data: Pa
 
 
 def test_the_candidate_with_the_lowest_loss_is_taken(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what it keeps is its share of what it would learn without noise."""
     losses = {(0.001, 1.0): 2.0, (0.003, 1.0): 1.0, (0.003, 0.0): 0.0, (0.003, 0.5): 0.9, (0.003, 0.01): 0.1}
 
     def outcome(self: DryRun, setup: Any, *, from_public: bool, noise: float = 1.0) -> Any:
@@ -119,7 +116,6 @@ def test_a_fit_is_made_once_for_the_same_public_facts(data: Params, monkeypatch:
 
 
 def test_no_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fit, verdict, setup and start are those of the data without their private partition."""
     params = automatic(data)
     chosen, found = fit(params)
     weights = setup_of(chosen).first_weights()
@@ -132,10 +128,6 @@ def test_no_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_cannot_learn_is_refused_before_the_ledger_is_asked(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random rows teach nothing. The twin: with train_anyway they are trained on, and config.json has the verdict.
-
-    Then another fit of the same work, as another version might make it, is refused, and the old one restores the model.
-    """
     params = automatic(data, privacy__sampling_probability=1.0)
     with monkeypatch.context() as patched:
         watch_private(patched, lambda: pytest.fail("private rows were opened"))
@@ -174,7 +166,6 @@ def test_only_a_private_training_is_refused(data: Params) -> None:
     ("share", "answer"), [(0.1, "yes"), (0.199, "yes"), (0.201, "marginal"), (0.549, "marginal"), (0.551, "no")]
 )
 def test_without_a_public_split_a_rule_decides(data: Params, share: float, answer: str) -> None:
-    """s = z √d / (qK √T), all of it given."""
     shutil.rmtree(PARTITIONS)
     write_data(public=3)
     given = {"privacy__sampling_probability": 0.5, "privacy__rounds": 16, "dynamics__hidden": [5]}
@@ -201,7 +192,6 @@ def test_the_rule_takes_the_largest_network_that_the_noise_leaves_room_for(data:
 
 
 def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Params) -> None:
-    """They are too few for a dry run. Twin: where a private query makes the normaliser, weights begin at random."""
     shutil.rmtree(PARTITIONS)
     write_data(public=7)
     chosen, found = fit(automatic(data))
@@ -213,7 +203,6 @@ def test_few_public_units_make_first_weights_from_which_small_steps_go(data: Par
 
 
 def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: other noise, another draw, a key that is given are other work."""
     before = identity(automatic(data))
     shutil.rmtree(".primorl/fits")
     monkeypatch.setattr(fitting, "LEARNING_RATES", (0.0005,))
@@ -230,7 +219,6 @@ def test_a_fit_that_comes_out_otherwise_is_the_same_paid_work(data: Params, monk
 
 
 def test_work_that_was_paid_for_before_settings_were_fitted_is_the_same_work(data: Params) -> None:
-    """The identity of explicit settings, as it was before there was a fit."""
     raw = project_settings()
     raw["privacy"] |= {"target_epsilon": None, "noise_multiplier": 1.0}
     params = params_module.from_plain(raw)
@@ -238,10 +226,9 @@ def test_work_that_was_paid_for_before_settings_were_fitted_is_the_same_work(dat
 
 
 def test_processes_agree_on_what_is_fitted(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A worker with another fit is refused, though the identity is the same. Twin: with the same fit it opens rows."""
     params = automatic(data, dynamics__train_anyway=True)
     granted = []
-    monkeypatch.setattr(paid_training, "join", lambda *_: nullcontext())
+    monkeypatch.setattr(paid_training, "Group", nullcontext)
     monkeypatch.setattr(paid_training, "wait_for_grant", lambda group: granted[-1])
     monkeypatch.setattr(paid_training, "_open_private", lambda *_: (_ for _ in ()).throw(InterruptedError))
     setup = setup_of(fit(params)[0])

@@ -28,7 +28,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def data(small: Params) -> Params:
-    """Nine private units and four public ones, and params to train on them with two processes, in params.yaml too."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     return both(with_changes(small))
 
@@ -41,7 +40,6 @@ def both(params: Params, processes: int = 2) -> Params:
 
 @pytest.fixture(autouse=True)
 def earlier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Processes that tests of other modules left (a resource tracker, say) are none of the launcher's."""
     monkeypatch.setattr(sys.modules[__name__], "EARLIER", frozenset(psutil.Process().children()))
 
 
@@ -53,7 +51,6 @@ def children() -> list[psutil.Process]:
 
 
 def test_two_processes_make_the_model_of_one(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Everybody joins and no noise is added: the weights are those of one process. No process is left."""
     made = []
     for processes in (2, 1):
         certain = with_changes(
@@ -68,9 +65,6 @@ def test_two_processes_make_the_model_of_one(data: Params, monkeypatch: pytest.M
 
 
 def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The round that had begun is in the checkpoint, and one process goes on from there; the plan's rounds are never
-    exceeded.
-    """
     releases = 0
     release = Plan.release
 
@@ -101,7 +95,6 @@ def test_a_killed_process_costs_one_round_and_one_line(data: Params, monkeypatch
 def test_nothing_private_is_opened_elsewhere_before_the_ledger_has_granted_it(
     data: Params, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Refused: no process is started. Granted, but for another model than the others make: they refuse."""
     refused = with_changes(data, privacy={"budget": {"epsilon": 0.01, "delta": 1e-3}})
     with pytest.raises(PipelineError, match="budget"):
         trained(both(refused))
@@ -128,7 +121,6 @@ time.sleep(600)
 
 
 def test_no_process_outlives_the_first() -> None:
-    """Killed without a chance to tell anybody; the other one is busy and listens to nothing."""
     leader = subprocess.Popen([sys.executable, "-c", LEADER, WORKER], cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert leader.stdout is not None
     worker = psutil.Process(int(leader.stdout.readline()))
@@ -139,20 +131,11 @@ def test_no_process_outlives_the_first() -> None:
     assert not worker.is_running() or worker.status() == psutil.STATUS_ZOMBIE
 
 
-@pytest.mark.parametrize("orphan", [True, False])
-def test_a_process_whose_first_was_gone_before_it_looked_ends(orphan: bool) -> None:
-    """Killed while the worker still imported: its parent is another by now. The twin's parent is who it is told."""
-    other = os.getppid() if orphan else os.getpid()
-    environment = {**os.environ, launcher._LEADER: str(other)}
+def test_a_process_whose_first_was_gone_before_it_looked_ends() -> None:
+    environment = {**os.environ, launcher._LEADER: str(os.getppid())}
     worker = subprocess.Popen([sys.executable, "-c", WORKER], cwd=ROOT, env=environment, stdout=subprocess.PIPE)
     try:
-        if orphan:
-            assert worker.wait(timeout=60) == 1
-        else:
-            assert worker.stdout is not None
-            worker.stdout.readline()
-            with pytest.raises(subprocess.TimeoutExpired):
-                worker.wait(timeout=2)
+        assert worker.wait(timeout=60) == 1
     finally:
         worker.kill()
         worker.communicate()

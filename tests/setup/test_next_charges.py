@@ -30,7 +30,6 @@ DELTA = 1e-3
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clone that is accounted in a moment."""
     monkeypatch.setattr(clone_work, "ROUNDS", 5)
     monkeypatch.setattr(clone_work, "SAMPLING_PROBABILITY", 1.0)
     monkeypatch.setattr(clone_work, "noise_for", lambda epsilon, delta: 6 / epsilon)
@@ -38,13 +37,11 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def asking(small: Params) -> Params:
-    """A project with nine private units and two public ones."""
     write_partitions([episode(3 + i, i) for i in range(9)], [episode(6, 100 + i) for i in range(2)])
     return replace(small, dataset=INFO.dataset)
 
 
 def at(asking: Params, budget: float | None, epsilon: float, **privacy: Any) -> Params:
-    """A run at ε with a clone and questions that are shares of it."""
     given = {"target_epsilon": epsilon, "noise_multiplier": None, "sampling_probability": 1.0}
     return with_changes(
         asking,
@@ -60,7 +57,6 @@ def check(params: Params) -> None:
 
 
 def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it_is_charged(asking: Params) -> None:
-    """The command that the refusal names fits all of it, and is not far off. Twin: a larger budget."""
     params = at(asking, 1.02, 1.0)
     with pytest.raises(PipelineError, match=r"with the model, clone_behaviour .* and evaluate_private") as no:
         trained(params)
@@ -80,7 +76,6 @@ def planned_all(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
-    """What `primorl plan` says of the next charges."""
     capsys.readouterr()
     (line,) = (line for line in planned_all(params, capsys).splitlines() if "next `dvc repro`" in line)
     return line.strip()
@@ -89,7 +84,6 @@ def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
 def test_plan_says_what_is_paid_already_and_what_an_edit_charges_again(
     asking: Params, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is paid is looked up in the ledger, by identity."""
     params = at(asking, None, 1.0)
     questions = "evaluate_private: behaviour 0.2, evaluate_private: model_check 0.2"
     assert planned(params, capsys).endswith(f"charges ε: train_model 0.9999, clone_behaviour 0.35, {questions}")

@@ -16,7 +16,6 @@ __all__ = ["data", "no_verdict", "small", "without_groups"]
 
 @pytest.fixture(autouse=True)
 def without_advice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What would still fit is solved for in seconds; tests/privacy/ledger looks at it."""
     monkeypatch.setattr(refusals, "advice", lambda *_: "ask for less")
 
 
@@ -26,7 +25,6 @@ def limited(params: Params, epsilon: float | None) -> Params:
 
 
 def test_a_run_is_refused_before_it_begins_unless_it_is_paid(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its twin has the budget; what was paid for costs nothing, whatever the budget is then."""
     with monkeypatch.context() as watched:
         watch_private(watched, lambda: pytest.fail("private rows were opened"))
         with pytest.raises(BudgetExceeded, match=r"privacy\.budget is ε 0\.01"):

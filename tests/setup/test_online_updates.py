@@ -12,7 +12,6 @@ ALGORITHMS = get_args(get_type_hints(Online)["algorithm"])
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_bundle_knows_how_often_each_algorithm_releases(algorithm: str) -> None:
-    """A stranger's bundle is held to this number, which decides on the stated ε."""
     content = project_settings()
     content["online"] |= {"algorithm": algorithm}
     update = update_of(params_module.from_plain(content).online, 0.99)

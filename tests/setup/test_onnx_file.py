@@ -43,7 +43,6 @@ def test_it_acts_as_the_policy(policy: Policy, tmp_path: Path) -> None:
 
 
 def test_it_abstains_where_the_policy_does(policy: Policy, tmp_path: Path) -> None:
-    """At the very float32 beside the end of the range, and for what is no number."""
     file = tmp_path / "policy.onnx"
     export(policy, OF_TRAINING, file)
     high = np.float32(policy.answerable_range[1][0])
@@ -58,7 +57,6 @@ def test_it_abstains_where_the_policy_does(policy: Policy, tmp_path: Path) -> No
 def test_a_graph_that_acts_otherwise_is_not_written(
     policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin: with one weight changed, or another range, the check must fail and the earlier file stay."""
     file, right = tmp_path / "policy.onnx", onnx_file.graph
     file.write_bytes(b"before")
 

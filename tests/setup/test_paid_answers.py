@@ -9,9 +9,8 @@ import pytest
 from primorl.config import params as params_module
 from primorl.config.blocks import EstimatorName
 from primorl.config.suggestions import TO_FIT
-from primorl.evaluation.private.doubly_robust import BehaviourFit, Cloned
 from primorl.setup import private_evaluation, selection
-from primorl.setup.estimators import asked_for, estimator
+from primorl.setup.estimators import estimator
 from primorl.setup.private_evaluation import Asked, Subject
 from tests.evaluation.private.conftest import model, problem
 from tests.projects import project_settings
@@ -30,7 +29,6 @@ INFO: Any = SimpleNamespace(horizon=5, behaviour_probabilities=None)
 
 
 def answered(name: EstimatorName, origins: dict[str, str] | None = None, **changes: Any) -> str:
-    """The identity of an estimator's answer with the settings that docs/fitted-plan.md names."""
     raw = project_settings()
     raw["policy"] |= {key.removeprefix("policy__"): changes.pop(key) for key in list(changes) if "__" in key}
     raw["evaluation"]["private"] |= {"discount": 0.9, "return_bounds": None, "draw": 0} | changes
@@ -40,7 +38,6 @@ def answered(name: EstimatorName, origins: dict[str, str] | None = None, **chang
 
 
 def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
-    """Twin: other bounds of the return, another discount, another draw are other work."""
     names: tuple[EstimatorName, ...] = ("behaviour", "model_check", "lstd")
     assert {name: answered(name) for name in names} == ANSWERS
     assert answered("behaviour", return_bounds=[-1.0, 2.0]) == BOUNDED
@@ -48,25 +45,7 @@ def test_an_answer_is_the_same_work_as_before_settings_were_fitted() -> None:
     assert len({ANSWERS["behaviour"], *(answered("behaviour", **other) for other in others)}) == 4
 
 
-def test_the_logs_own_probabilities_come_first_then_the_clones_then_a_fit() -> None:
-    """And where it is the clone's, an answer with a fit is known as the other way to answer."""
-
-    def behaviours(question: Any, **facts: Any) -> list[Any]:
-        info: Any = SimpleNamespace(**vars(INFO) | facts)
-        (asked,) = asked_for({"doubly_robust": 0.5}, question, info)
-        return [getattr(each and each.estimator, "behaviour", "none") for each in (asked, asked.earlier)]
-
-    question = replace(PROBLEM, discrete_actions=True)
-    cloned = replace(question, clone=lambda observation: observation)
-    fitted = behaviours(question)[0]
-    assert behaviours(question) == [fitted, "none"]
-    assert isinstance(fitted, BehaviourFit)
-    assert behaviours(cloned) == [Cloned(), fitted]
-    assert behaviours(cloned, behaviour_probabilities=True) == [None, "none"]
-
-
 def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> None:
-    """The clone takes the fit's place in new questions only. Twin: another clone is another question."""
     params = params_module.from_plain(project_settings())
     subject = Subject("charge", "model", "policy", "clone's charge", "clone")
     new, old = (estimator("doubly_robust", INFO, cloned=cloned) for cloned in (True, False))
@@ -89,15 +68,12 @@ def test_an_answer_with_a_fitted_behaviour_stands_where_it_was_paid_for() -> Non
 
 
 def test_what_a_policy_was_fitted_to_is_the_same_work_whatever_stands_in_for_it() -> None:
-    """Twin: a setting that is given is part of the question."""
     fitted = {"policy.horizon": TO_FIT}
     assert answered("lstd", fitted, policy__horizon=30) == answered("lstd", fitted, policy__horizon=20)
     assert answered("lstd", policy__horizon=20) != answered("lstd", policy__horizon=30)
 
 
 def test_a_clone_of_another_network_makes_another_policy_to_ask_about() -> None:
-    """Twins: about the model nothing changes, and where no clone is asked for its network is nothing."""
-
     def asked(name: EstimatorName, epsilon: float | None, hidden: list[int]) -> str:
         raw, question = project_settings(), estimator(name, INFO, cloned=False)
         raw["behaviour"] |= {"target_epsilon": epsilon, "hidden": hidden}
@@ -118,7 +94,6 @@ def chosen(draw: int = 0) -> str:
 
 
 def test_a_choice_is_the_same_work_as_before_settings_were_fitted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twin: another draw is other work."""
     monkeypatch.setattr(selection, "file_sha256", lambda file: file.name)
     assert chosen() == CHOICE
     assert chosen(draw=1) != CHOICE

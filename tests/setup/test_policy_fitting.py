@@ -30,7 +30,6 @@ MODEL = GaussianEnsemble(
 
 @pytest.fixture
 def public(tmp_path: Path) -> PublicLog:
-    """Two people, of whom one has two trajectories: 3, 5 and 10 steps."""
     lengths = (3, 5, 10)
     content = table([episode(n, seed=n) for n in lengths], units=["a", "a", "b"], names=["a0", "a1", "b0"])
     write_partition(tmp_path / "public", content)
@@ -38,7 +37,6 @@ def public(tmp_path: Path) -> PublicLog:
 
 
 def auto(tmp_path: Path, **starts: object) -> Params:
-    """The repository's params.yaml, whose dataset suggests nothing for the policy."""
     raw = yaml.safe_load((ROOT / "params.yaml").read_text(encoding="utf-8"))
     (tmp_path / "datasets").mkdir(exist_ok=True)
     for name in ("defaults", "pendulum-replay"):
@@ -56,7 +54,6 @@ def test_recordings_go_on_as_long_as_public_ones(public: PublicLog) -> None:
 
 
 def test_ends_that_the_model_makes_are_not_counted_twice(public: PublicLog) -> None:
-    """One trajectory of five steps terminated: of what is left, only the one of three was cut."""
     assert public.recorded is not None
     public.__dict__["recorded"] = replace(public.recorded, terminated=public.recorded.length == 5)
     assert public.going_on(by_model=True).tolist() == pytest.approx([1, 1, 1, *[2 / 3] * 7])

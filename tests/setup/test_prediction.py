@@ -34,7 +34,6 @@ NAMED = {
 
 @pytest.fixture
 def policy(project: Path) -> Policy:
-    """Its range is [-10, 10] in age and dose, 5 in weight; its discrete actions are called up and down."""
     Path("policy").mkdir()
     return loaded(Path("policy"), discrete=True, **RANGE, **NAMES)
 
@@ -51,7 +50,6 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("ending", ["parquet", "csv"])
 def test_the_log_goes_in_as_it_came(project: Path, ending: str) -> None:
-    """The twin of ingestion: the actions are those at the observations that ingestion makes of the same rows."""
     dataset, log = entry(), write(rows(), f"log/part-0.{ending}")
     source = source_of("log", dataset)
     assert source.open(Path("log")).spaces.observation_names == OF_THE_LOG["names"][0]
@@ -68,7 +66,6 @@ def test_the_log_goes_in_as_it_came(project: Path, ending: str) -> None:
 @pytest.mark.parametrize("into", ["out.parquet", "out.csv"])
 @pytest.mark.parametrize("of", ["in.parquet", "in.csv"])
 def test_columns_go_by_name_and_rows_keep_their_order(policy: Policy, of: str, into: str) -> None:
-    """In whatever order the columns stand; only those asked for are carried over, ids as they were written."""
     assert predict(policy, table(NAMED, of), Path(into), keep=["id"]) == (3, 0)
     numbers: Any = policy.act(ROWS)
     if into == "out.csv":
@@ -110,7 +107,6 @@ def test_an_undeclared_category_is_not_guessed(project: Path) -> None:
 
 @pytest.mark.parametrize("form", ["vectors", "columns"])
 def test_a_policy_without_names_takes_numbered_columns_or_vectors(project: Path, form: str) -> None:
-    """As `data/trajectories` has them; a missing number included."""
     Path("policy").mkdir()
     policy = loaded(Path("policy"))
     values = [[0.0] * 3, *ROWS.tolist(), [1.0, None, 2.0]]
@@ -141,7 +137,6 @@ def test_batches_do_not_change_the_answers(policy: Policy, ending: str, monkeypa
 
 @pytest.mark.parametrize("delimiter", [";", "\t", "|"])
 def test_a_decimal_comma_is_one_where_it_is_said_to_be(policy: Policy, delimiter: str) -> None:
-    """As most of Europe writes numbers; the twin says the same with points."""
     plain = "age,dose,weight\n1.5,0.25,5\n2,1e-1,5\n".replace(",", delimiter)
     point, comma = text(plain, "point.csv"), text(plain.replace(".", ","), "comma.csv")
     assert predict(policy, point, Path("out-point.csv")) == (2, 0)
@@ -159,7 +154,6 @@ MARKED: list[tuple[str, Any]] = [
 def test_a_number_that_could_be_two_stops_the_command(
     policy: Policy, cell: str, mark: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """1,234 may be 1.234 or a thousand times it; also in a later batch, and among commas where it is quoted."""
     monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 2)
     for delimiter in ";,":
         lines = [["weight", "dose", "age"], *[["5", "1", age] for age in ("1", "1", "1", f'"{cell}"', "1")]]
@@ -218,35 +212,6 @@ def test_wrong_types_are_refused(policy: Policy, project: Path) -> None:
         PipelineError, match=r"column 'ward=A' and column 'ward': the policy's 'ward=A' could be either"
     ):
         predict(named, table({"x": [1.0], "ward": ["A"], "ward=A": [1.0]}, "in.parquet"), Path("out.csv"))
-
-
-def test_a_truncated_file_and_ctrl_c_leave_the_last_output(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also after some batches were written."""
-    columns = dict(
-        zip(NAMES["names"][0], np.full((3, 20_000), 5.0) + np.random.default_rng(0).random(20_000), strict=True)
-    )
-    given = table(columns, "in.parquet")
-    Path("out.csv").write_text("before")
-    before = sorted(Path().iterdir())
-    content = bytearray(given.read_bytes())
-    content[len(content) // 4 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 4)
-    given.write_bytes(content)
-    with pytest.raises(PipelineError, match=r"in\.parquet: truncated or corrupt after row \d+"):
-        predict(policy, given, Path("out.csv"))
-
-    batches = tables.ParquetTable.batches
-
-    def interrupted(self: Any, columns: Any) -> Any:
-        yield next(batches(self, columns))
-        raise KeyboardInterrupt
-
-    table(columns, "in.parquet")
-    monkeypatch.setattr(tables, "_ROWS_PER_BATCH", 100)
-    monkeypatch.setattr(tables.ParquetTable, "batches", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        predict(policy, given, Path("out.csv"))
-    assert Path("out.csv").read_text() == "before"
-    assert sorted(Path().iterdir()) == before
 
 
 def test_torch_is_not_needed(policy: Policy) -> None:

@@ -33,7 +33,6 @@ def policy(project: Path) -> Policy:
 
 
 def logged(order: Any = lambda moment: moment) -> list[dict[str, Any]]:
-    """The log of the tests of ingestion, with a second observed column."""
     return [row | {"y": 0.5} for row in charted(order)]
 
 
@@ -43,7 +42,6 @@ def logged(order: Any = lambda moment: moment) -> list[dict[str, Any]]:
 def test_the_log_goes_in_as_it_came(
     policy: Policy, name: str, numbers: bool, shuffled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The twin of ingestion: the actions are those at the observations that ingestion makes of the same rows."""
     rows = logged((lambda moment: (moment - BEGAN).total_seconds() / 60) if numbers else (lambda moment: moment))
     order = np.random.default_rng(1).permutation(len(rows)) if shuffled else np.arange(len(rows))
     log = write([rows[place] for place in order], name)

@@ -19,7 +19,6 @@ from tests.trajectories.builders import episode
 
 
 def rewarded(reward: np.ndarray[Any, Any], terminated: bool = False) -> None:
-    """Three private people with rewards of their own, and two public ones with this reward."""
     shutil.rmtree("data", ignore_errors=True)
     public = [replace(episode(len(reward), 100 + i, terminated), rewards=reward) for i in range(2)]
     write_partitions([episode(5, i) for i in range(3)], public)
@@ -41,7 +40,6 @@ def bounds(**changes: Any) -> dict[str, Any]:
 def test_equal_rewards_stop_unless_a_longer_episode_earns_more(
     small: Params, reward: float, terminated: bool, stopped: bool
 ) -> None:
-    """A cut that drops the only reward leaves zeros; one point for each step until an end is a task."""
     rewarded(np.full(20, reward), terminated)
     assert bool(found(small).stops) is stopped
     rewarded(np.append(np.full(19, reward), 5.0), terminated)
@@ -52,7 +50,6 @@ def test_equal_rewards_stop_unless_a_longer_episode_earns_more(
 def test_values_outside_declared_bounds_are_warned_of_and_from_a_fifth_on_stop(
     small: Params, beyond: int, kind: str | None
 ) -> None:
-    """Of 40 public rewards, twice so many lie above the bound."""
     reward = np.linspace(-1, 0, 40)
     reward[:beyond] = 3.0
     rewarded(reward)
@@ -81,7 +78,6 @@ def test_training_refuses_before_anything_is_charged_or_opened_unless_told_to_tr
 
 
 def test_private_rows_are_not_looked_at(small: Params, tmp_path: Path) -> None:
-    """Twin of the refusals: with rewards all over the place in the private side alone, nothing is said."""
     write_partitions(
         [replace(episode(20, i), rewards=np.full(20, 99.0)) for i in range(3)], [episode(20, 100 + i) for i in range(2)]
     )

@@ -24,7 +24,6 @@ NAMES: tuple[EstimatorName, ...] = ("lstd", "dptd", "doubly_robust")
 
 
 def filtered(event: dp_event.DpEvent) -> float:
-    """ε by the ledger's filter beside what else was spent."""
     return total([cost(dp_event.GaussianDpEvent(5.0)), cost(event)]).epsilon(1e-5)
 
 
@@ -35,7 +34,6 @@ def manifest(*, discrete: bool) -> Any:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_event_costs_what_the_real_question_is_charged(name: EstimatorName) -> None:
-    """With a real model, policy and bounds. Twin: a Gaussian release of the same ε costs less than one with rounds."""
     params = from_plain(project_settings())
     real = tiny_mdp.problem(UNITS)
     params = replace(params, privacy=replace(params.privacy, delta=real.delta))
@@ -57,7 +55,6 @@ def test_what_a_question_is_about_is_known_without_its_estimator(
 
 
 def test_a_question_that_does_not_fit_the_data_is_refused_before_anything_is_paid() -> None:
-    """Twin: with discrete actions it fits; without partitions nothing is known of it."""
     params = from_plain(project_settings())
     with pytest.raises(PipelineError, match="doubly_robust: needs discrete actions"):
         question_event(params, "doubly_robust", 0.5, manifest(discrete=False))

@@ -32,7 +32,6 @@ class Killed(BaseException):
 
 @pytest.fixture
 def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
-    """Nine private units, an untrained model, three policies, and an estimator that is fitted in a moment."""
     write_partitions([episode(1 + 7 * i % 30, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
     write_model(STATEMENT)
     for seed, folder in enumerate(FOLDERS):
@@ -84,8 +83,6 @@ def test_what_was_killed_before_it_chose_resumes_under_the_same_charge(
 
 
 def test_a_choice_that_was_made_and_lost_is_spent(project: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A second answer under the same charge could be another one: it must be paid for."""
-
     def kill(*_: object) -> int:
         raise Killed
 

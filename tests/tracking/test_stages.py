@@ -15,7 +15,7 @@ from primorl import tracking
 from primorl.config import params
 from primorl.config.params import Params
 from primorl.project.git import git_tags
-from primorl.tracking import PIPELINE_TAG, PROCESS_TAG, stage_run
+from primorl.tracking import stage_run
 from primorl.tracking.store import store_uri
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -91,15 +91,6 @@ def test_a_stage_is_nested_in_its_pipeline_and_logs_what_it_is_given(project: Pa
     assert (project / "mlruns" / stage.info.run_id / "artifacts" / "return.png").read_bytes() == b"png"
 
 
-def test_nothing_is_logged_that_was_not_handed_over(project: Path, chosen: Params) -> None:
-    with stage_run("ingest", chosen):
-        pass
-    (pipeline,), (stage,) = runs(project)
-    assert stage.data.params == stage.data.metrics == pipeline.data.params == pipeline.data.metrics == {}
-    assert set(stage.data.tags) == {PARENT_TAG, PROCESS_TAG, "stage", "mlflow.runName"}
-    assert set(pipeline.data.tags) == {PIPELINE_TAG, "dataset", "variant", "mlflow.runName"}
-
-
 def test_a_failure_marks_stage_and_pipeline_and_keeps_its_message_out(project: Path, chosen: Params) -> None:
     def fail() -> None:
         with stage_run("train_model", chosen) as run:
@@ -140,13 +131,6 @@ def test_the_runs_of_a_killed_stage_are_closed_as_failed_by_the_next_one(project
         assert [stage.info.status for stage in stages] == ["FAILED", "RUNNING", "RUNNING"]
 
 
-def test_the_pipeline_runs_while_a_stage_runs(project: Path, chosen: Params) -> None:
-    for stage in ("collect", "ingest"):
-        with stage_run(stage, chosen):
-            assert [run.info.status for run in runs(project)[0]] == ["RUNNING"]
-        assert [run.info.status for run in runs(project)[0]] == ["FINISHED"]
-
-
 def test_metrics_wait_and_are_sent_every_few_seconds(
     project: Path, chosen: Params, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,11 +155,6 @@ def test_a_nested_run_ends_with_its_block(project: Path, chosen: Params) -> None
     assert [found[name].info.status for name in ("first", "second", "train_model")] == ["FINISHED", "FAILED", "FAILED"]
     for name in ("first", "second"):
         assert found[name].data.tags[PARENT_TAG] == stage.run_id
-
-
-def test_a_missing_artifact_is_the_callers_error(project: Path, chosen: Params) -> None:
-    with pytest.raises(FileNotFoundError), stage_run("evaluate", chosen) as run:
-        run.artifact(project / "nothing.png")
 
 
 def test_experiments_in_dvcs_temporary_copies_log_to_the_project(

@@ -12,7 +12,7 @@ from primorl.privacy.mechanism.entropy import SystemEntropy
 from primorl.training import cohort
 from primorl.training.cohort import local_batches
 from primorl.training.local_update import LocalBatches
-from tests.units import Ragged
+from tests.units import Ragged, local_training
 
 IDENTITY = Normaliser(torch.zeros(4), torch.ones(4), torch.zeros(4), torch.ones(4))
 
@@ -24,15 +24,8 @@ def numbered(lengths: list[int]) -> Ragged:
 
 
 def batches_of(source: Ragged, batch: int, epochs: int, most: int | None) -> LocalBatches:
-    return local_batches(
-        source,
-        torch.arange(source.units),
-        IDENTITY,
-        batch_size=batch,
-        epochs=epochs,
-        max_transitions=most,
-        entropy=SystemEntropy(),
-    )
+    local = local_training(batch_size=batch, local_epochs=epochs, max_transitions_per_unit=most)
+    return local_batches(source, torch.arange(source.units), IDENTITY, local, SystemEntropy())
 
 
 @settings(max_examples=60, deadline=None)

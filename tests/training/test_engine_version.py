@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "4316413bc9d44b17d4222469399672df187505081530b491f68d5d746a881cb0"
+SOURCES = "91b7b1a40bd219226e558445c1bd84238eab431313f65379afc7de43183f54f3"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -18,10 +18,9 @@ from primorl.privacy.mechanism.plan import MOST_UNITS, Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
 from primorl.project.errors import PipelineError
 from primorl.training import cohort, local_update
-from primorl.training.chunks import chunk_sizes, chunks
 from primorl.training.independence import check_independence, check_setup
 from primorl.training.local_update import sum_of_updates, updates_of_units
-from primorl.training.rounds import Rounds
+from primorl.training.rounds import Rounds, chunk_sizes, chunks
 from primorl.training.settings import Execution
 from tests.training.kernel import KINDS, batches_of, equal, network, some, weights_of
 from tests.units import Ragged, local_training, make_units, training_setup

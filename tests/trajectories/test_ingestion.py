@@ -44,14 +44,6 @@ def test_episodes_that_terminate_need_a_declaration(project: Path) -> None:
     assert ingest(Path("other"), Path("trajectories"), "small", entry(termination="none")).termination == "none"
 
 
-def test_a_trajectory_that_is_there_twice_is_refused(project: Path) -> None:
-    write_raw(Path("raw"), [*episodes(3), episodes(3)[1]])
-    with pytest.raises(PipelineError, match="trajectory number 4: found the same rows as in trajectory number 2;"):
-        run()
-    assert not Path("trajectories").exists()
-    ingest(Path("raw"), Path("trajectories"), "small", entry(ingestion={"duplicates": "allow"}))
-
-
 def test_episodes_longer_than_the_horizon_are_refused(project: Path) -> None:
     for steps, horizon, most in ((150, 100, 100), (250, None, 200), (100, 100, None), (250, 250, None)):
         write_raw(Path(f"raw-{steps}-{horizon}"), [episode(20, 1), episode(steps, 2)])

@@ -164,18 +164,6 @@ def test_changed_rows_and_another_secret_are_noticed(ingested: pa.Table) -> None
     assert snapshot(Path("partitions")) == before
 
 
-def test_unsorted_and_duplicated_rows_are_refused(ingested: pa.Table) -> None:
-    for wrong in (
-        pa.concat_tables([ingested, ingested.slice(0, 1)]),
-        pa.concat_tables([ingested.slice(1), ingested.slice(0, 1)]),
-        pa.concat_tables([ingested.slice(0, 1), ingested]),
-    ):
-        rewrite(wrong)
-        with pytest.raises(PipelineError, match=r"found rows out of order or duplicated|found step numbers"):
-            run()
-        assert not Path("partitions/private").exists()
-
-
 def test_a_unit_in_both_partitions_is_found(tmp_path: Path) -> None:
     for side, names in (("private", ["a", "b"]), ("public", ["b", "c"])):
         write(tmp_path / side, table(episodes(2), names=names))

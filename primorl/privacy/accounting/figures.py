@@ -8,13 +8,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from dp_accounting import dp_event
 
-from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, accountant_near, compose, releases
+from primorl.privacy.accounting.epsilon import LARGEST_TIGHT, Spent, accountant_near, compose, releases
+from primorl.privacy.accounting.events import event_to_json
 from primorl.privacy.accounting.groups import grouped
 from primorl.privacy.accounting.rounding import rounded_up
+from primorl.privacy.statement import AttackPoint, GroupPoint, ProfilePoint
 from primorl.project.files import finite
 
 FALSE_POSITIVE_RATES = (0.001, 0.01, 0.1)
@@ -62,6 +65,36 @@ def figures(event: dp_event.DpEvent, delta: float) -> Figures:
         )
     groups = tuple((units, finite(compose([grouped(event, units)], delta).epsilon_pld)) for units in GROUP_SIZES)
     return Figures(finite(compose([event], delta, "replace_one").epsilon_pld), profile, groups, attacks)
+
+
+def stated(event: dp_event.DpEvent, spent: Spent | None) -> dict[str, Any]:
+    """The keys of a privacy statement that the accountant makes of an event.
+
+    Args:
+        event: the accounted event.
+        spent: its ε at the statement's δ; None: nothing is guaranteed.
+
+    Raises:
+        ValueError: the event is not of a kind that this project accounts.
+    """
+    if spent is None:
+        nothing = dict.fromkeys(("epsilon", "epsilon_rdp", "epsilon_replace_one"))
+        return {
+            "event": event_to_json(dp_event.NonPrivateDpEvent()),
+            "profile": (),
+            "groups": (),
+            "attacks": (),
+        } | nothing
+    about = figures(event, spent.delta)
+    return {
+        "event": event_to_json(event),
+        "epsilon": spent.epsilon_pld,
+        "epsilon_rdp": finite(spent.epsilon_rdp),
+        "epsilon_replace_one": about.epsilon_replace_one,
+        "profile": tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
+        "groups": tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
+        "attacks": tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks),
+    }
 
 
 def deltas(event: dp_event.DpEvent, near: float, epsilons: Sequence[float]) -> list[float]:

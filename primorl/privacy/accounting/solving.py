@@ -136,12 +136,10 @@ class _Accountant:
         self._event: dp_event.DpEvent = self.ledger
 
     def compose(self, event: dp_event.DpEvent) -> "_Accountant":
-        """Take the event."""
         self._event = event
         return self
 
     def get_epsilon(self, delta: float) -> float:
-        """ε of the event; δ is the function's own."""
         return self._epsilon(self._event)
 
 

@@ -162,7 +162,6 @@ def _by_accuracy(family: Family, included: Booleans, likelihood: Floats, confide
 
 
 def _by_one_run(family: Family, included: Booleans, likelihood: Floats, confidence: float) -> float:
-    """From guesses about the highest and the lowest ratios; how many was settled beforehand."""
     canaries = len(included)
     side = max(1, int(min(0.5, _SHARE / math.sqrt(canaries)) * canaries / 2))
     return f_dp_bound(family, canaries, *guesses(likelihood, included, side, side), confidence)
@@ -180,7 +179,6 @@ def _by_rates(
     scores = {"likelihood": likelihood, **_discriminants(plan, seen, learning)}
 
     def judged(kind: Callable[[Floats, Floats], Floats]) -> tuple[str, float, float]:
-        """The statistic and the rates of the guess of the highest value on the learning half."""
         best, choice = -math.inf, ("", 0.0, 0)
         for name, score in scores.items():
             thresholds = np.quantile(score[learning], np.linspace(0, 1, _THRESHOLDS))

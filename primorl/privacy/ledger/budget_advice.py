@@ -116,7 +116,6 @@ def rounds_that_fit(event: dp_event.DpEvent, fits: Fits) -> int | None:
 
 
 def _command(multiplier: float, rounds: int | None = None) -> str:
-    """The command that makes this run, in backticks."""
     words = ["privacy.target_epsilon=null", f"privacy.noise_multiplier={multiplier!r}"]
     words += [] if rounds is None else [f"privacy.rounds={rounds}"]
     return f"`dvc exp run {' '.join(f'-S {word}' for word in words)}`"

@@ -347,7 +347,6 @@ def _delete_orphans(ledger: Ledger, orphans: list[Path]) -> None:
 
 
 def _paid(ledger: Ledger, identity: str) -> list[Charge]:
-    """The charges of an identity that were not aborted, newest first."""
     return [c for c in reversed(ledger.charges()) if c.identity == identity and c.state != "aborted"]
 
 
@@ -359,7 +358,6 @@ def _busy(charge: Charge, file: Path) -> Busy:
 
 
 def _refusal(charge: Charge, file: Path, found: str) -> PipelineError:
-    """Of a request that was paid for before, and whose result is not here."""
     if charge.state == "committed":
         return PipelineError(
             f"{file}: {found}, and charge {charge.id} of {charge.time} has paid for exactly this result; bring "

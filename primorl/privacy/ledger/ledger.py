@@ -252,7 +252,6 @@ class Ledger:
         return dict(self._history.lost)
 
     def _read_again(self) -> tuple[History, Directory]:
-        """Everything, read and checked as if for the first time."""
         anchored, holders = self._remembered(), self._store.versions()  # before the records, which only grow
         read = History(Chain(self._secret, self._store.shown))
         read.extend(self._store.read())
@@ -316,7 +315,6 @@ class Ledger:
         return True
 
     def _refresh(self) -> None:
-        """Read what is new, from the known head on, and check it."""
         anchored = self._remembered()  # first: the chain only grows, so what it names must be found afterwards
         self._history.extend(self._store.read(len(self._history.chain.hashes)))
         self._check_head(self._history.chain, anchored)

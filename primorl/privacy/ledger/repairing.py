@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from primorl.privacy.ledger.anchor import BEGUN, Head
-from primorl.privacy.ledger.ledger import Ledger, Request
-from primorl.privacy.ledger.refusals import refuse_published, refuse_unbounded
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.project.errors import PipelineError
 
 _ATTEMPTS = 20  # each is lost only to another process that writes a record at the same moment
@@ -68,20 +67,6 @@ class BrokenLedger(Ledger):
                 records_lost=True,
             )
         return None
-
-    def check(self, request: Request) -> None:
-        """Check that `Ledger.reserve` would grant ``request`` without a budget; nothing is written.
-
-        Raises:
-            Refused: it would not.
-            PipelineError: the records themselves are broken.
-        """
-        self._refresh()
-        roster = self._directory.placed(request.version)
-        refuse_published(request, roster, self._history, self._directory)
-        sharing = self._sharing()
-        account = sharing.account(request.version, roster)
-        refuse_unbounded(request, account, sharing.other_kinds(request.version, roster))
 
     def renew_head(self) -> Path | None:
         """Begin a new head at the records as they stand; return where the previous one is kept, if there was one.

@@ -49,7 +49,30 @@ class Clip(Protocol):
 
 
 @dataclass(frozen=True)
-class L2Clip:
+class _NormClip:
+    """A clip whose sensitivity follows from C alone."""
+
+    clipping_norm: float
+
+    def __post_init__(self) -> None:
+        _check_norm(self.clipping_norm)
+
+    @property
+    def sensitivity(self) -> float:
+        return self.sensitivity_under("zero_out_one")
+
+    def sensitivity_under(self, relation: Relation) -> float:
+        # Where one unit is replaced, one contribution goes and another comes, and they may point in opposite
+        # directions.
+        return self.clipping_norm if relation == "zero_out_one" else 2 * self.clipping_norm
+
+    def _described(self, clipping: str) -> dict[str, Any]:
+        norm = self.clipping_norm if math.isfinite(self.clipping_norm) else None
+        return {"clipping_norm": norm, "clipping": clipping}
+
+
+@dataclass(frozen=True)
+class L2Clip(_NormClip):
     """Clip one vector per unit to L2 norm at most C.
 
     Formal guarantee: after `finish`, the vector of one unit has L2 norm ≤ C, whatever its data. So the sum over
@@ -63,21 +86,6 @@ class L2Clip:
     | beyond 1.8e19     | zero in float32, for its square overflows        |
     | C infinite        | unchanged if finite; the sensitivity is infinite |
     """
-
-    clipping_norm: float
-
-    def __post_init__(self) -> None:
-        """Refuse a norm that cannot be held to."""
-        _check_norm(self.clipping_norm)
-
-    @property
-    def sensitivity(self) -> float:
-        """C: L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
-
-    def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum: C where one unit is zeroed out, 2C where one is replaced."""
-        return _sensitivity(self.clipping_norm, relation)
 
     @property
     def pieces(self) -> tuple[int, ...]:
@@ -117,11 +125,11 @@ class L2Clip:
 
     def describe(self) -> dict[str, Any]:
         """See `Clip.describe`; ``clipping`` is ``flat``, as the whole vector is clipped at once."""
-        return {"clipping_norm": _stated(self.clipping_norm), "clipping": "flat"}
+        return self._described("flat")
 
 
 @dataclass(frozen=True)
-class EnsembleClip:
+class EnsembleClip(_NormClip):
     """Clip every member's update so that the joint update of the ensemble has norm at most C (PriMORL, section 4.1.2).
 
     ``flat``: member i's whole update is clipped to C/√N. ``per_layer``: layer ℓ of member i is clipped to C/√(N·L).
@@ -149,27 +157,9 @@ class EnsembleClip:
         layers: L.
     """
 
-    clipping_norm: float
     mode: Literal["flat", "per_layer"]
     members: int
     layers: int
-
-    def __post_init__(self) -> None:
-        """Refuse a norm that cannot be held to."""
-        _check_norm(self.clipping_norm)
-
-    @property
-    def sensitivity(self) -> float:
-        """C: L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
-
-    def sensitivity_under(self, relation: Relation) -> float:
-        """L2 sensitivity of the sum between neighbouring datasets.
-
-        C where one unit is zeroed out: its update becomes zero. 2C where one is replaced: one update
-        goes and another comes, and the two may point in opposite directions.
-        """
-        return _sensitivity(self.clipping_norm, relation)
 
     @property
     def bound(self) -> float:
@@ -192,7 +182,7 @@ class EnsembleClip:
 
     def describe(self) -> dict[str, Any]:
         """See `Clip.describe`; ``clipping`` is the mode."""
-        return {"clipping_norm": _stated(self.clipping_norm), "clipping": self.mode}
+        return self._described(self.mode)
 
     def factors(self, squares: Tensor) -> Tensor:
         """Scaling factor of every layer of every update.
@@ -242,15 +232,6 @@ def _check_norm(clipping_norm: float) -> None:
         raise ValueError(
             f"clipping_norm: found {clipping_norm}, allowed are {_LEAST_NORM:g} to {_LARGEST_NORM:g}, or infinity"
         )
-
-
-def _sensitivity(clipping_norm: float, relation: Relation) -> float:
-    return clipping_norm if relation == "zero_out_one" else 2 * clipping_norm
-
-
-def _stated(clipping_norm: float) -> float | None:
-    """The norm as JSON holds it: null where contributions are not clipped."""
-    return clipping_norm if math.isfinite(clipping_norm) else None
 
 
 def _squares(update: Tensor) -> Tensor:

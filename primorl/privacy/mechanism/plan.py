@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 from dp_accounting import dp_event
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.figures import figures
+from primorl.privacy.accounting.figures import stated
 from primorl.privacy.mechanism.clipping import Clip
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.queries import GaussianQuery
 from primorl.privacy.mechanism.sampling import PoissonSampler
-from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
-from primorl.project.files import finite
+from primorl.privacy.statement import Accountant, Statement
 
 if TYPE_CHECKING:  # slow to import, and a plan that is only costed releases nothing
     from torch import Tensor
@@ -83,13 +81,6 @@ class Plan:
     processes: int = 1
 
     def __post_init__(self) -> None:
-        """Refuse a plan whose parts contradict each other.
-
-        Raises:
-            ValueError: no units, noise asked for without a finite clipping norm, rounds with noise and a query
-                without, two queries of one name, a denominator that is not positive, no such process, or several
-                processes with one seed.
-        """
         if self.units < 1:
             raise ValueError(f"a plan needs at least one private unit, found {self.units}")
         if self.units > MOST_UNITS:
@@ -233,17 +224,13 @@ class Plan:
             public_assumptions: what the guarantee takes as public.
             termination: how a dynamics model ends episodes; None for other mechanisms.
         """
-        spent = self.spent()
-        about = figures(self.event, self.delta) if spent else None
         return Statement(
             private=self.is_private,
-            epsilon=spent.epsilon_pld if spent else None,
+            **stated(self.event, self.spent()),
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=accounting.RELATION_NAME,
             accountant=Accountant(**accounting.ACCOUNTANT),
-            epsilon_rdp=finite(spent.epsilon_rdp) if spent else None,
-            event=event_to_json(self.event),
             sampling_probability=self.sampling_probability,
             noise_multiplier=self.noise_multiplier,
             **self.clip.describe(),
@@ -254,10 +241,4 @@ class Plan:
             dataset_fingerprint=dataset_fingerprint,
             void=tuple(self.void()),
             termination=termination,
-            epsilon_replace_one=about.epsilon_replace_one if about else None,
-            profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile) if about else (),
-            groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups) if about else (),
-            attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks)
-            if about
-            else (),
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -140,8 +141,17 @@ class GaussianQuery:
         )
 
 
+class _Sum(ABC):
+    @property
+    def sensitivity(self) -> float:
+        return self.sensitivity_under("zero_out_one")
+
+    @abstractmethod
+    def sensitivity_under(self, relation: Relation) -> float: ...
+
+
 @dataclass(frozen=True)
-class Fractions:
+class Fractions(_Sum):
     """Histograms: for each of ``columns`` columns, the fractions of a unit's rows that fall into each of ``bins`` bins.
 
     Formal guarantee: a unit of n rows, c_b of them in bin b of a column, adds ⌊2²⁰ c_b / n⌋ to that bin. These are not
@@ -158,11 +168,6 @@ class Fractions:
 
     columns: int
     bins: int
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
@@ -191,7 +196,7 @@ class Fractions:
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(_Sum):
     """First and second moments of one vector for each unit, and the categories of its one-hot parts.
 
     Formal guarantee: a unit adds x and the x_i x_j with i ≤ j, every number clamped to [-1, 1] and truncated to a
@@ -218,11 +223,6 @@ class Moments:
     def numbers(self) -> int:
         """Length of the sum: S, S (S + 1) / 2, then the categories."""
         return self.size + self.size * (self.size + 1) // 2 + sum(self.categories)
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""
@@ -255,7 +255,7 @@ class Moments:
 
 
 @dataclass(frozen=True)
-class BoundedSum:
+class BoundedSum(_Sum):
     """One vector for each unit, clipped to L2 norm ``norm``; divided by K, the answer is a mean.
 
     Formal guarantee: a unit adds its vector, scaled to L2 norm at most ``norm`` and truncated to multiples of 2⁻²⁰
@@ -273,11 +273,6 @@ class BoundedSum:
 
     size: int
     norm: float
-
-    @property
-    def sensitivity(self) -> float:
-        """L2 sensitivity of the sum when one unit is zeroed out."""
-        return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: Relation) -> float:
         """L2 sensitivity of the sum between neighbouring datasets."""

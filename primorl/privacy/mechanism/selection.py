@@ -9,13 +9,11 @@ from dp_accounting import dp_event
 from torch import Tensor
 
 from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.accounting.events import event_to_json
-from primorl.privacy.accounting.figures import figures
+from primorl.privacy.accounting.figures import stated
 from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism.entropy import Entropy, SystemEntropy
 from primorl.privacy.mechanism.plan import MOST_UNITS
-from primorl.privacy.statement import Accountant, AttackPoint, GroupPoint, ProfilePoint, Statement
-from primorl.project.files import finite
+from primorl.privacy.statement import Accountant, Statement
 
 ONE = 1 << 36
 """The integer that represents a score of 1: sums of up to `MOST_UNITS` fit 63 bits."""
@@ -117,11 +115,6 @@ class Selection:
     entropy: Entropy = field(default_factory=SystemEntropy, repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse a selection that cannot be made.
-
-        Raises:
-            ValueError: no units or too many, no candidates, or ε outside (0, 100].
-        """
         if not 1 <= self.units <= MOST_UNITS:
             raise ValueError(f"units: found {self.units}, allowed are 1 to {MOST_UNITS}")
         if self.candidates < 1:
@@ -171,17 +164,13 @@ class Selection:
             dataset_fingerprint: keyed, of the dataset version.
             public_assumptions: what the guarantee takes as public.
         """
-        spent = accounting.spent(self.event, self.delta, rounds=1)
-        about = figures(self.event, self.delta)
         return Statement(
             private=True,
-            epsilon=spent.epsilon_pld,
+            **stated(self.event, accounting.spent(self.event, self.delta, rounds=1)),
             delta=self.delta,
             unit=self.unit,
             neighboring_relation=accounting.RELATION_NAME,
             accountant=Accountant(**accounting.ACCOUNTANT),
-            epsilon_rdp=finite(spent.epsilon_rdp),
-            event=event_to_json(self.event),
             sampling_probability=None,
             noise_multiplier=None,
             clipping_norm=None,
@@ -191,10 +180,6 @@ class Selection:
             public_assumptions=tuple(public_assumptions),
             dataset_fingerprint=dataset_fingerprint,
             void=tuple(self.void()),
-            epsilon_replace_one=about.epsilon_replace_one,
-            profile=tuple(ProfilePoint(epsilon=e, delta=d) for e, d in about.profile),
-            groups=tuple(GroupPoint(units=k, epsilon=e) for k, e in about.groups),
-            attacks=tuple(AttackPoint(false_positive_rate=a, true_positive_rate=b) for a, b in about.attacks),
         )
 
 

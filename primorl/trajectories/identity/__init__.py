@@ -1,1 +1,1 @@
-"""Who is in a dataset: fingerprint, membership, duplicates, withdrawal."""
+"""Identity of a dataset and of the people in it: fingerprint, membership, duplicates, lists of ids."""

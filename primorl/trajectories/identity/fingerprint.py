@@ -1,4 +1,4 @@
-"""A keyed fingerprint of a dataset's rows: equal data can be recognised only by who holds the secret.
+"""A keyed fingerprint of a dataset's rows: only the holder of the secret can recognise equal data.
 
 A plain content hash of private data tells neighbouring datasets apart, so none leaves the trust
 boundary; HMAC with the project's secret takes its place.
@@ -28,7 +28,7 @@ _CHECK = b"primorl secret check 1\0"
 
 
 def project_secret() -> bytes:
-    """The project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see it.
+    """Read the project's secret (32 bytes), made with mode 0600 on first use; git and DVC never see it.
 
     Raises:
         PipelineError: if the file is unreadable or has another length.
@@ -48,7 +48,7 @@ def project_secret() -> bytes:
 
 
 def secret_check(secret: bytes) -> str:
-    """A value by which a secret is recognised, as 64 hexadecimal digits; it says nothing about it, nor about data."""
+    """Compute the check value of a secret, 64 hexadecimal digits; it reveals neither the secret nor data."""
     return hmac.new(secret, _CHECK, hashlib.sha256).hexdigest()
 
 
@@ -84,7 +84,7 @@ class Fingerprint:
             digest.update(_canonical(table[name]))
 
     def keyed(self, secret: bytes) -> str:
-        """The fingerprint of everything taken in, as 64 hexadecimal digits."""
+        """Compute the fingerprint of everything taken in, 64 hexadecimal digits."""
         content = hashlib.sha256(self._header)
         for digest in self._columns.values():
             content.update(digest.digest())

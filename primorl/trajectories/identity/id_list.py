@@ -13,7 +13,7 @@ from primorl.trajectories.storage.schema import id_text, whole
 
 
 def read_ids(file: str, folder: Path, key: str) -> list[str]:
-    """The id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
+    """Read the id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
 
     Blanks within a line belong to the id.
 
@@ -63,7 +63,7 @@ class IdList:
         return len(self._lines)
 
     def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
-        """Whether each of ``units`` is in the list, [units]; remembers which ids were met."""
+        """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
         places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
         listed: npt.NDArray[np.bool_] = places >= 0
         self._met[np.unique(places[listed])] = True
@@ -99,7 +99,7 @@ class Withdrawals:
         )
 
     def drop(self, table: pa.Table) -> pa.Table:
-        """The rows of ``table`` that are of units that stay."""
+        """Drop the rows of units that withdrew."""
         if not self._gone:
             return table
         return table.filter(pa.array(~self._gone.contains(whole(table["unit_id"]))))

@@ -1,4 +1,4 @@
-"""Who is in a partition, as keyed digests: how the ledger recognises people in other versions of a dataset.
+"""Keyed digests of the people in a partition, by which the ledger recognises them in other versions of a dataset.
 
 Two versions share a unit where its id, the id of one of its trajectories or the rows of one come back. Ids are compared
 within one population (episodes of two environments may both be called 17). Rows are compared everywhere, so people are
@@ -18,7 +18,7 @@ DIGEST_BYTES = 16
 
 
 NOBODY = b"\n"
-"""What a file holds in the place of no digests: of an empty file DVC warns at every stage."""
+"""Content of a file without digests: DVC warns of an empty file at every stage."""
 
 
 class Membership:
@@ -75,12 +75,12 @@ class Membership:
         return self._of_id(found)
 
     def to_bytes(self) -> bytes:
-        """All digests, sorted: their order says nothing."""
+        """Give all digests, sorted: their order reveals nothing."""
         self._sorted()
         return bytes(self._digests)
 
     def shares_with(self, other: "Membership") -> bool:
-        """Whether an id or a trajectory's rows are in both."""
+        """Say whether an id or a trajectory's rows are in both."""
         few, many = sorted((self._sorted(), other._sorted()), key=len)
         if len(few) == 0:
             return False
@@ -88,7 +88,7 @@ class Membership:
         return bool((many[places] == few).any())
 
     def _sorted(self) -> npt.NDArray[np.bytes_]:
-        """The digests, sorted in place. They do not grow while the array is in use."""
+        """Sort the digests in place. They must not grow while the array is in use."""
         # NumPy ignores zeros at the end of such values when it compares them. All are equally long, so nothing is lost.
         digests: npt.NDArray[np.bytes_] = np.frombuffer(self._digests, f"S{DIGEST_BYTES}")
         digests.sort()
@@ -109,7 +109,7 @@ def id_digests(secret: bytes, populations: Collection[str], ids: Sequence[str]) 
 
 
 def population_digest(secret: bytes, population: str) -> str:
-    """What a population is called in the ledger, for comparison only."""
+    """Digest a population's name for the ledger, which only compares it."""
     return hashlib.blake2b(population.encode(), key=secret, digest_size=DIGEST_BYTES, person=b"population").hexdigest()
 
 
@@ -125,7 +125,7 @@ def _all_of(digesters: Sequence[_Digester]) -> _Digester:
 
 
 def _digester(secret: bytes, what: bytes, prefix: bytes = b"") -> _Digester:
-    """A function from values to their keyed digests, one after the other."""
+    """Make a function from values to their keyed digests, one after the other."""
     keyed = hashlib.blake2b(key=secret, digest_size=DIGEST_BYTES, person=what)
     keyed.update(prefix)
 

@@ -16,7 +16,7 @@ _MODULES = {
 
 
 def source_of(name: str, dataset: AnyDataset) -> Source:
-    """The source of the entry ``name`` of ``datasets``; only its own module, and what that needs, is imported."""
+    """Make the source of the entry ``name`` of ``datasets``; import only its own module."""
     module = import_module(f"{__name__}.{_MODULES[dataset.source]}")
     source: Source = module.source(name, dataset)
     return source

@@ -22,7 +22,7 @@ _TREATED, _CONDITIONS = 47, 3  # where the one-hot part of `centres` begins, and
 
 
 def source(name: str, dataset: IcuSepsisDataset) -> "IcuSepsis":
-    """The source of one dataset.
+    """Make the source of one dataset.
 
     Raises:
         PipelineError: if the environment does not have the observations that the options name.

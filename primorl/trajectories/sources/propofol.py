@@ -23,7 +23,7 @@ Environment = gymnasium.Env[npt.NDArray[np.float32], npt.NDArray[np.float32]]
 
 
 def source(name: str, dataset: PropofolDataset) -> "Propofol":
-    """The source of one dataset.
+    """Make the source of one dataset.
 
     Raises:
         PipelineError: if the dataset names another environment.

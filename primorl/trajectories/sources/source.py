@@ -1,8 +1,8 @@
-"""What every kind of origin of trajectories looks like to the stages ``collect`` and ``ingest``."""
+"""Interfaces of all sources of trajectories to the stages ``collect`` and ``ingest``."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 import pyarrow as pa
 
@@ -29,24 +29,6 @@ class Reader(Protocol):
 
         Raises:
             PipelineError: names the file and the row or key, what was found, what is allowed, what to do.
-        """
-
-
-@runtime_checkable
-class ConsentReader(Reader, Protocol):
-    """A reader that can also say what a column has for every unit.
-
-    Attributes:
-        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
-    """
-
-    consent: list[pa.Table]
-
-    def keep_consent(self, column: str) -> None:
-        """Call before `tables`: fill ``consent`` from ``column``.
-
-        Raises:
-            PipelineError: if there is no such column.
         """
 
 

@@ -1,4 +1,4 @@
-"""What an environment declares: its spaces, the names of their dimensions, and its step limit."""
+"""Declarations of an environment: its spaces, the names of their dimensions, and its step limit."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -91,7 +91,7 @@ def spaces_of(origin: str, observation: Space[Any], action: Space[Any]) -> Space
 
 
 def _image(space: Space[Any]) -> Box | None:
-    """The first part of a space that is an image: a box of three axes, or a matrix of bytes of at least 8 by 8."""
+    """Find the first image in a space: a box of three axes, or a matrix of bytes of at least 8 by 8."""
     if isinstance(space, Dict | Tuple):
         parts = space.spaces.values() if isinstance(space, Dict) else space.spaces
         return next((image for part in parts if (image := _image(part)) is not None), None)
@@ -120,7 +120,7 @@ def names_of(space: Space[Any], name: str) -> tuple[str, ...]:
 
 
 def _one_hot(space: Space[Any], first: int) -> Iterator[tuple[int, int]]:
-    """The parts of a flattened observation that are one category each: (first dimension, number of categories)."""
+    """Find the parts of a flattened observation that are one category each: (first dimension, number of categories)."""
     if isinstance(space, Discrete):
         yield first, int(space.n)
     elif isinstance(space, MultiDiscrete):

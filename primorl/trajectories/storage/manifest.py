@@ -1,4 +1,4 @@
-"""What is declared public about a partitioned dataset."""
+"""Manifest of a partitioned dataset: all that is declared public about it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,12 @@ PUBLIC_BY: dict[str, str] = {
     "column": "by consent, as a column of the data says",
     "file": "by consent, as a list of ids says",
 }
-"""How units were chosen to be public, in words for a statement or a card."""
+"""Ways to choose public units, in words for a statement or a card."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is declared public about a partitioned dataset: its facts and the numbers of its units.
+    """Public declarations about a partitioned dataset: its facts and the numbers of its units.
 
     Attributes:
         info: the dataset's facts.
@@ -36,7 +36,7 @@ class Manifest:
     secret_check: str | None = None
 
     def declared_horizon(self) -> int:
-        """The most steps of an episode.
+        """Give the most steps of an episode.
 
         Data without an environment must declare it: no policy could be judged otherwise. Declared later, it would make
         another dataset, and the model would be charged again.

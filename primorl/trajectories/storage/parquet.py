@@ -132,7 +132,7 @@ class PartWriter:
 
 @dataclass(frozen=True)
 class Index:
-    """Where the units of a folder of parts lie. U units in G row groups, both in order.
+    """Positions of the units in a folder of parts. U units in G row groups, both in order.
 
     Attributes:
         lengths: rows of each unit, [U].
@@ -214,7 +214,7 @@ class PartReader:
         return table.replace_schema_metadata(None)
 
     def index(self) -> Index:
-        """Where the units lie; reads the ends of the files only.
+        """Read the positions of the units from the ends of the files.
 
         Raises:
             PipelineError: if a part has no index, or one that does not fit it.

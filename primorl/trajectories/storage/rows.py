@@ -106,7 +106,7 @@ class UnitStore:
 
     @classmethod
     def read(cls, reader: PartReader, watch: Callable[[pa.Table], None], own: slice) -> Self:
-        """As `open`, of parts that are open."""
+        """Load parts that are open; see `open`."""
         lengths = reader.index().lengths
         kept_units = np.zeros(len(lengths), dtype=bool)
         kept_units[own] = True
@@ -131,7 +131,7 @@ class UnitStore:
             return cls(reader.info, filling.loaded(unit_starts, np.flatnonzero(kept_units)))
 
     def arrays(self) -> tuple[Floats, Floats]:
-        """All inputs [R, S + A] and targets [R, S + 2], as copies."""
+        """Give all inputs [R, S + A] and targets [R, S + 2], as copies."""
         S, rows, places = self.observation_size, self.loaded.rows, self.loaded.places
         inputs = rows[places]
         return inputs, np.concatenate((rows[places + 1, :S] - inputs[:, :S], self.loaded.outcomes), axis=1)
@@ -143,7 +143,7 @@ class UnitStore:
 
     @cached_property
     def _tensors(self) -> dict[str, "Tensor"]:
-        """The arrays as tensors, which share their memory; and how many transitions each unit has."""
+        """Share the arrays' memory as tensors; add the number of transitions of each unit."""
         import torch
 
         arrays = vars(self.loaded) | {"lengths": np.diff(self.loaded.unit_starts, append=self.size)}
@@ -203,7 +203,7 @@ class UnitStore:
 
     @cached_property
     def _begins(self) -> "Tensor":
-        """Whether each transition begins a trajectory, bool [R]; made when first asked for: training never asks."""
+        """Mark the transitions that begin a trajectory, bool [R]; made on first use: training never asks."""
         import torch
 
         begins = torch.zeros(self.size, dtype=torch.bool)
@@ -284,7 +284,7 @@ class _Filling:
         return known and all(bool(np.isfinite(each).all()) for each in found)
 
     def loaded(self, unit_starts: _Whole, unit_numbers: _Whole) -> PartitionArrays:
-        """All that came, as `UnitStore` holds it."""
+        """Give all that came, as `UnitStore` holds it."""
         return PartitionArrays(
             rows=self._rows[: self._filled],
             outcomes=self._outcomes,
@@ -338,7 +338,7 @@ class UnitOrder:
 
 
 def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
-    """The most memory that one transition takes.
+    """Compute the most memory that one transition takes, in bytes.
 
     Args:
         info: of the dataset.
@@ -349,7 +349,7 @@ def row_bytes(info: DatasetInfo, *, episodes: bool = False) -> int:
 
 
 def not_finite(folder: Path) -> PipelineError:
-    """The error about numbers that are not finite."""
+    """Make the error about numbers that are not finite."""
     return PipelineError(
         f"{folder}: found non-finite numbers, allowed none; run `dvc repro ingest` to check the data again"
     )

@@ -1,4 +1,4 @@
-"""What a dataset is: its columns, and the public facts that travel with it."""
+"""Schema of a dataset: its columns, and the public facts that travel with it."""
 
 import itertools
 import json
@@ -24,7 +24,7 @@ _NAMES = ("observation_names", "action_names")
 _ID_DIGITS = 12
 
 BEHAVIOUR_PROBABILITY = "behaviour_probability"
-"""The column that says with which probability the logged action was chosen; a dataset may be without it."""
+"""Optional column: the probability with which the logged action was chosen."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Spaces:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The inverse of ``to_json``. A dataset that was written without names gets the default ones."""
+        """Invert ``to_json``. A dataset that was written without names gets the default ones."""
         known: dict[str, Any] = {
             name: tuple(
                 (-np.inf if name.endswith("low") else np.inf) if bound is None else bound for bound in content[name]
@@ -156,7 +156,7 @@ class DatasetInfo:
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> Self:
-        """The inverse of ``to_json``; keys it does not know are left aside."""
+        """Invert ``to_json``; keys it does not know are left aside."""
         later = {"population", "trajectories_per_person", "behaviour_probabilities"}  # older files have none of them
         known = {name: content[name] for name in cls.__dataclass_fields__ if name in content or name not in later}
         return cls(**known | {"spaces": Spaces.from_json(content["spaces"])})
@@ -206,12 +206,12 @@ def arrow_schema(spaces: Spaces, *, behaviour_probabilities: bool = False) -> pa
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column as one array. A column of one chunk is not copied; Arrow's own ``combine_chunks`` would copy it."""
+    """Give a column as one array; one chunk is not copied, as Arrow's own ``combine_chunks`` would."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def numbers(column: pa.ChunkedArray | pa.Array) -> Array:
-    """A column of numbers or flags as a NumPy array, without a copy where Arrow allows.
+    """Give a column of numbers or flags as a NumPy array, without a copy where Arrow allows.
 
     Arrow's own ``to_numpy`` imports pandas, which takes longer than to read a small partition; so does ``pa.array``.
     """
@@ -229,7 +229,7 @@ def row_numbers(rows: npt.NDArray[np.int64]) -> pa.Array:
 
 
 def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
-    """The actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
+    """Give the actions of ``table`` as the model sees them, [rows, A]: as they are, or one-hot."""
     if not spaces.discrete_actions:
         return vectors(table["action"])
     chosen = numbers(table["action"])
@@ -239,24 +239,24 @@ def action_vectors(table: pa.Table, spaces: Spaces) -> npt.NDArray[np.float32]:
 
 
 def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
-    """A fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
+    """Give a fixed-size-list column as a float32 matrix [rows, size], without a copy where Arrow allows."""
     array = whole(column)
     matrix: npt.NDArray[np.float32] = numbers(array.flatten()).reshape(-1, array.type.list_size)
     return matrix
 
 
 def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """The rows at which the value of a text column differs from the row before; row 0 comes first."""
+    """Find the rows where a text column differs from the row before; row 0 comes first."""
     return np.flatnonzero(_changed(column))
 
 
 def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
-    """The rows of ``table`` at which a trajectory begins."""
+    """Find the rows of ``table`` at which a trajectory begins."""
     return np.flatnonzero(_changed(table["unit_id"]) | _changed(table["trajectory_id"]))
 
 
 def _changed(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Whether each row's value differs from that of the row before, [rows]; True in row 0."""
+    """Compare each row's value with the row before, bool [rows]; True in row 0."""
     values = whole(column).cast(pa.string())
     changed = np.ones(len(values), dtype=bool)
     changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
@@ -275,7 +275,7 @@ def id_text(ids: pa.Array) -> pa.Array:
 
 
 def trajectory_bytes(table: pa.Table, starts: npt.NDArray[np.int64]) -> Iterator[memoryview]:
-    """The numbers of each trajectory, row by row, little-endian; ids and behaviour probabilities are left out.
+    """Give the numbers of each trajectory, row by row, little-endian, without ids and behaviour probabilities.
 
     By these bytes people are recognised. A log that names probabilities now is still about the same people.
 

@@ -138,7 +138,7 @@ class ShardedStore:
         return embedding(self._chosen(units, steps), self._ring.extras)
 
     def _chosen(self, units: Tensor, steps: Tensor) -> Tensor:
-        """Where the chosen transitions are in the ring, all of them brought there, int64 [U, M]."""
+        """Bring the chosen transitions into the ring; return their places in it, int64 [U, M]."""
         numbers = units.numpy()
         groups, place = np.unique(self._index.group_of[numbers], return_inverse=True)
         with memory_for(self._folder):
@@ -209,11 +209,11 @@ class Ring:
         return len(self._held)
 
     def begin_of(self, groups: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """The first row of each row group, all of which are held."""
+        """Give the first row of each row group, all of which are held."""
         return np.array([self._held[group][0] for group in groups.tolist()], dtype=np.int64)
 
     def slices(self, group: int, rows: int) -> tuple[Floats, Floats, Floats]:
-        """Where ``rows`` rows go, of a row group and those that were placed after it."""
+        """Give the room of ``rows`` rows from the beginning of a row group."""
         place = slice(self._held[group][0], self._held[group][0] + rows)
         return self.inputs[place].numpy(), self.targets[place].numpy(), self.extras[place].numpy()
 

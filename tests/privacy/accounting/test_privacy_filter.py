@@ -27,9 +27,7 @@ DELTA = 1e-5
 Floats = npt.NDArray[np.float64]
 EVENTS = {
     "default": Training(0.1, 8.76, 150).event,
-    "with queries": Training(0.1, 10.0, 150, (14.0, 14.0)).event,
     "little noise": Training(0.01, 0.8, 500).event,
-    "everybody": Training(1.0, 20.0, 30).event,
     "four units": grouped(Training(0.1, 30.0, 50).event, 4),
 }
 

@@ -13,13 +13,11 @@ import numpy as np
 import pytest
 import torch
 from scipy import stats
-from scipy.special import ndtri
 from torch import Tensor
 
 from primorl.privacy.audits import canaries
 from primorl.privacy.audits.bounds import LowerBound, Observations
 from primorl.privacy.audits.canaries import audit_mechanism, observe
-from primorl.privacy.audits.family import Family
 from primorl.privacy.mechanism.clipping import EnsembleClip
 from primorl.privacy.mechanism.plan import Plan
 from primorl.privacy.mechanism.sampling import PoissonSampler
@@ -176,14 +174,10 @@ def test_a_sound_plan_is_not_refuted(settings: dict[str, object], runs: int) -> 
     ("weaker", "settings", "runs"),
     [
         (HalfTheNoise, EVERYONE, 64),
-        (HalfTheNoise, OFTEN, 96),
-        (NoNoise, EVERYONE, 8),
         (NoNoiseOnOneMember, EVERYONE, 8),
-        (NoNoiseOnOneMember, EVERYONE | {"clipping": "per_layer"}, 8),
         (NoNoiseOnOneLayer, EVERYONE, 8),
         (OneDrawForTwoMembers, EVERYONE, 8),
         (NoiseReplayed, EVERYONE, 8),
-        (NoiseReplayed, OFTEN, 16),
         (EveryoneJoins, OFTEN, 16),
         (OneCohort, SAMPLED, 96),
     ],
@@ -255,22 +249,6 @@ def test_what_is_seen_has_the_stated_law(kind: type[Plan], fits: bool) -> None:
     """With little noise single coins show: what hardly moves ε is told apart, and noise that is too much."""
     p = plan(kind, sampling_probability=0.25, noise_multiplier=0.05, rounds=4)
     assert bool(law_pvalue(p, observe(p, canaries=200, runs=40)) > 1e-7) is fits
-
-
-@pytest.mark.parametrize("hit_rate", [0.5, 0.9])
-def test_with_everyone_in_the_tight_bound_is_that_of_gaussian_dp(hit_rate: float) -> None:
-    """q = 1: rates (hit, alarm) take μ = Φ⁻¹(hit) - Φ⁻¹(alarm), and δ(ε) of μ-GDP is known (Dong et al. 2022)."""
-    mu, p = 0.8, plan(**EVERYONE)
-    alarm = float(stats.norm.cdf(ndtri(hit_rate) - mu))
-    epsilon = Family.of(p).lower_bound(lambda curve: not curve.allows(hit_rate, alarm))
-    curve = stats.norm.cdf(mu / 2 - epsilon / mu) - math.exp(epsilon) * stats.norm.cdf(-mu / 2 - epsilon / mu)
-    assert curve == pytest.approx(p.delta, rel=0.15)  # ε to about a per cent
-
-
-def test_useless_guesses_bound_nothing() -> None:
-    family = Family.of(plan(**SAMPLED))
-    assert family.lower_bound(lambda curve: not curve.allows(0.5, 0.5)) == 0.0
-    assert family.lower_bound(lambda curve: not curve.allows(0.0, 1.0)) == 0.0
 
 
 def test_canaries_reach_the_bound_and_stay_apart() -> None:

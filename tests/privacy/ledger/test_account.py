@@ -25,8 +25,8 @@ RUN = training_event(0.1, 20.0, 150)
 
 
 @pytest.fixture
-def ledger(ledger_url: str, tmp_path: Path) -> Iterator[Ledger]:
-    with closing(opened(ledger_url, tmp_path)) as found:
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with closing(opened(f"sqlite:///{tmp_path / 'ledger.db'}", tmp_path)) as found:
         yield found
 
 

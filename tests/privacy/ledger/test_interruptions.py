@@ -76,17 +76,6 @@ def test_an_interruption_at_any_line_loses_nothing(quick: Path, line: int) -> No
     judge(place)
 
 
-@pytest.mark.parametrize("at", [2, 3, 6, 9, 12, 15, 28])
-def test_an_interruption_with_postgresql_loses_nothing(
-    postgresql_server: postgresql.Server, tmp_path: Path, at: int
-) -> None:
-    place = Place(postgresql_server.new_url(), tmp_path)
-    assert interrupted_at_write(place, at, signal_of(at))
-    if at == 15:
-        assert interrupted_at_write(place, 4, KILL), "between the token in the ledger and the rest"
-    judge(place)
-
-
 def test_postgresql_may_be_stopped_in_mid_run(tmp_path: Path) -> None:
     """Before a round's release, and between the commit of the reservation and its answer."""
     programs = postgresql.binaries()

@@ -86,16 +86,6 @@ def test_the_export_is_what_stands_in_the_database(ledger: Ledger) -> None:
     assert version(ANA).members.hex() not in json.dumps(exported)
 
 
-def test_a_version_is_registered_once(one_file: Ledger) -> None:
-    for _ in range(3):
-        one_file.reserve(request(version(ANA)), None)
-    assert len(one_file.accounts()) == 1
-    assert one_file.verify() == 4
-    one_file.reserve(request(version(ANA, "another fingerprint")), None)
-    one_file.reserve(request(version(BEN)), None)
-    assert len(one_file.accounts()) == 3
-
-
 def test_what_cannot_be_accounted_again_is_not_written(one_file: Ledger) -> None:
     repeated = dp_event.ComposedDpEvent([GAUSSIAN])
     with pytest.raises(ValueError, match="does not survive being written down"):  # a list cannot be counted

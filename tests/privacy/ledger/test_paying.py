@@ -69,26 +69,12 @@ def at_once(*places: Place) -> list[str]:
     return outcomes
 
 
-def test_of_equal_runs_at_once_on_one_machine_one_pays(place: Place) -> None:
+def test_of_equal_runs_at_once_on_one_machine_one_pays(one_file: Place) -> None:
     """The others are refused in one line, or come later and are given its result."""
-    for said in at_once(*[place] * 5):
+    for said in at_once(*[one_file] * 5):
         assert said == "done" or "another process" in said, said
-    judge(place)
-    assert place.released == [1, 2, 3]
-
-
-def test_of_equal_runs_at_once_on_several_machines_one_pays(place: Place) -> None:
-    """One ledger, and a folder of checkpoints for each machine: no lock is shared."""
-    machines = [replace(place, machine=f"machine{number}") for number in range(4)]
-    outcomes = at_once(*machines)
-    assert outcomes.count("done") == 1
-    for said in set(outcomes) - {"done"}:
-        assert "for exactly this result" in said
-        assert "set privacy.draw" in said
-    assert [charge.state for charge in place.charged] == ["committed"]
-    assert place.released == [1, 2, 3]
-    files = [len(list(machine.checkpoints.glob("*.safetensors"))) for machine in machines]
-    assert sorted(files) == [0, 0, 0, 1], "a refused run leaves no checkpoint"
+    judge(one_file)
+    assert one_file.released == [1, 2, 3]
 
 
 class Meeting(Ledger):
@@ -186,40 +172,40 @@ def test_the_lock_of_an_identity_comes_before_any_charge(one_file: Place) -> Non
     assert not list(one_file.checkpoints.glob("identity-*"))
 
 
-def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(place: Place) -> None:
+def test_a_checkpoint_that_is_elsewhere_is_not_paid_for_again(one_file: Place) -> None:
     """Deleted, or on another machine. Brought here, it goes on; asked for another draw, that is paid for."""
-    killed_in_round(place, 2)
-    here = replace(place, machine="another")
+    killed_in_round(one_file, 2)
+    here = replace(one_file, machine="another")
     said = refusal(here)
     assert re.search("not there, and charge [0-9a-f]{16} of .* pays for exactly this result; go on where", said)
-    assert len(place.charged) == 1
+    assert len(one_file.charged) == 1
     here.checkpoints.mkdir(exist_ok=True)
-    place.checkpoint.rename(here.checkpoints / place.checkpoint.name)
+    one_file.checkpoint.rename(here.checkpoints / one_file.checkpoint.name)
     judge(here)
-    assert place.released == [1, 3]
+    assert one_file.released == [1, 3]
 
 
 # Copies
 
 
-def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(place: Place) -> None:
+def test_an_old_copy_runs_nothing_and_the_newest_one_still_does(one_file: Place) -> None:
     """Put back from a backup, after a kill and without a resumption in between."""
     copies = []
 
     def backed_up(round_: int) -> None:
-        copies.append(place.checkpoint.read_bytes())
+        copies.append(one_file.checkpoint.read_bytes())
         dying_in(3)(round_)
 
     with pytest.raises(KilledError):
-        place.work(backed_up)
-    assert place.released == [1, 2]
+        one_file.work(backed_up)
+    assert one_file.released == [1, 2]
     for copy in copies[:2]:
-        place.checkpoint.write_bytes(copy)
-        assert "an old copy, and charge" in refusal(place)
-        assert place.released == [1, 2]
-    place.checkpoint.write_bytes(copies[2])
-    judge(place)
-    assert place.released == [1, 2], "the third was announced, and died"
+        one_file.checkpoint.write_bytes(copy)
+        assert "an old copy, and charge" in refusal(one_file)
+        assert one_file.released == [1, 2]
+    one_file.checkpoint.write_bytes(copies[2])
+    judge(one_file)
+    assert one_file.released == [1, 2], "the third was announced, and died"
 
 
 def test_a_copy_from_before_the_queries_is_old(one_file: Place) -> None:
@@ -250,21 +236,21 @@ def test_of_several_copies_at_most_one_goes_on(place: Place) -> None:
         assert "an old copy, and charge" in said
 
 
-def test_a_copy_that_resumes_stops_the_living_original(place: Place) -> None:
+def test_a_copy_that_resumes_stops_the_living_original(one_file: Place) -> None:
     """On another machine, where the original's lock is not seen."""
-    other = replace(place, machine="another")
+    other = replace(one_file, machine="another")
 
     def copied(round_: int) -> None:
         if round_ == 1:
             other.checkpoints.mkdir()
-            (other.checkpoints / place.checkpoint.name).write_bytes(place.checkpoint.read_bytes())
+            (other.checkpoints / one_file.checkpoint.name).write_bytes(one_file.checkpoint.read_bytes())
             with pytest.raises(KilledError):
                 other.work(dying_in(3))
 
     with pytest.raises(PipelineError, match=r"another process has resumed it from a copy .* this one stops before"):
-        place.work(copied)
-    assert place.released == [2, 1], "what was announced before; nothing after"
-    assert "an old copy" in refusal(place)
+        one_file.work(copied)
+    assert one_file.released == [2, 1], "what was announced before; nothing after"
+    assert "an old copy" in refusal(one_file)
     judge(other)
 
 
@@ -276,14 +262,14 @@ def test_a_copy_that_resumes_stops_the_living_original(place: Place) -> None:
         ("DELETE FROM ledger_progress", "was removed"),
     ],
 )
-def test_progress_that_somebody_changed_lets_nothing_run(place: Place, change: str, said: str) -> None:
+def test_progress_that_somebody_changed_lets_nothing_run(one_file: Place, change: str, said: str) -> None:
     copies: list[bytes] = []
     with pytest.raises(KilledError):
-        place.work(lambda round_: (copies.append(place.checkpoint.read_bytes()), dying_in(3)(round_)))  # type: ignore[func-returns-value]
-    place.checkpoint.write_bytes(copies[1])
-    execute(place.url, change)
-    assert f"ledger_progress: the row of charge {place.checkpoint.stem} {said}" in refusal(place)
-    assert place.released == [1, 2]
+        one_file.work(lambda round_: (copies.append(one_file.checkpoint.read_bytes()), dying_in(3)(round_)))  # type: ignore[func-returns-value]
+    one_file.checkpoint.write_bytes(copies[1])
+    execute(one_file.url, change)
+    assert f"ledger_progress: the row of charge {one_file.checkpoint.stem} {said}" in refusal(one_file)
+    assert one_file.released == [1, 2]
 
 
 # Checkpoints and ledgers of before
@@ -311,25 +297,25 @@ def _unmarked(self: Ledger, contents: Any, rosters: Any, mark: object = None) ->
 
 
 @pytest.mark.parametrize("resumed", [0, 2])
-def test_a_run_of_the_version_before_is_gone_on_with(place: Place, resumed: int) -> None:
+def test_a_run_of_the_version_before_is_gone_on_with(one_file: Place, resumed: int) -> None:
     """No token, no progress, and resumptions that were counted. A copy of it is refused as before."""
     with pytest.MonkeyPatch.context() as before:
         before.setattr(Ledger, "_append", _unmarked)
-        killed_in_round(place, 2)
-    as_before(place.checkpoint, resumed)
-    execute(place.url, "DROP TABLE ledger_progress")
-    with closing(opened(place.url, place.folder)) as ledger:
+        killed_in_round(one_file, 2)
+    as_before(one_file.checkpoint, resumed)
+    execute(one_file.url, "DROP TABLE ledger_progress")
+    with closing(opened(one_file.url, one_file.folder)) as ledger:
         for _ in range(resumed):
             ledger.charges()
-            assert ledger._append([{"kind": "taken", "charge": place.checkpoint.stem, "time": "then"}], {})
-    copy = place.checkpoint.read_bytes()
-    killed_in_round(place, 3)
-    newest = place.checkpoint.read_bytes()
-    place.checkpoint.write_bytes(copy)
-    assert "an old copy" in refusal(place)
-    place.checkpoint.write_bytes(newest)
-    judge(place)
-    assert place.released == [1]
+            assert ledger._append([{"kind": "taken", "charge": one_file.checkpoint.stem, "time": "then"}], {})
+    copy = one_file.checkpoint.read_bytes()
+    killed_in_round(one_file, 3)
+    newest = one_file.checkpoint.read_bytes()
+    one_file.checkpoint.write_bytes(copy)
+    assert "an old copy" in refusal(one_file)
+    one_file.checkpoint.write_bytes(newest)
+    judge(one_file)
+    assert one_file.released == [1]
 
 
 def test_an_old_copy_of_the_version_before_is_refused(one_file: Place) -> None:
@@ -338,12 +324,12 @@ def test_an_old_copy_of_the_version_before_is_refused(one_file: Place) -> None:
     assert "an old copy" in refusal(one_file)
 
 
-def test_without_its_row_of_progress_no_checkpoint_is_believed(place: Place) -> None:
+def test_without_its_row_of_progress_no_checkpoint_is_believed(one_file: Place) -> None:
     """The row comes with the reservation; without it, the first checkpoint put back would run every round again."""
-    killed_in_round(place, 1)
-    execute(place.url, "DELETE FROM ledger_progress")
-    assert "the row of charge" in refusal(place)
-    with closing(opened(place.url, place.folder)) as ledger, pytest.raises(PipelineError, match="was removed"):
+    killed_in_round(one_file, 1)
+    execute(one_file.url, "DELETE FROM ledger_progress")
+    assert "the row of charge" in refusal(one_file)
+    with closing(opened(one_file.url, one_file.folder)) as ledger, pytest.raises(PipelineError, match="was removed"):
         ledger.verify()
 
 

@@ -91,24 +91,3 @@ def test_without_deciding_again_it_is_overspent(ledger_url: str, tmp_path: Path)
     assert race(Careless, ledger_url, tmp_path) == [PROCESSES] * ROUNDS
     assert min(spent(ledger)) > BUDGET.epsilon
     assert ledger.verify() == ROUNDS * (3 + PROCESSES)
-
-
-def test_runs_on_other_data_only_wait_for_each_other(ledger_url: str, tmp_path: Path) -> None:
-    """Charges on disjoint versions collide in the chain, not in the budget: everyone is granted, in some order."""
-    opened(ledger_url, tmp_path).close()
-
-    def run(own: int) -> None:
-        ledger = opened(ledger_url, tmp_path)
-        for _ in range(3):
-            charge = ledger.reserve(request(version(members_of(own))), BUDGET)
-            ledger.commit(charge.id)
-
-    processes = [FORK.Process(target=run, args=(own,)) for own in range(PROCESSES)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0] * PROCESSES
-    ledger = opened(ledger_url, tmp_path)
-    assert ledger.verify() == PROCESSES * 7
-    assert {charge.state for charge in ledger.charges()} == {"committed"}

@@ -159,11 +159,6 @@ def test_what_is_no_ledger_file_is_named(tmp_path: Path) -> None:
 # PostgreSQL
 
 
-def test_the_short_url_is_psycopgs_too(postgresql_server: Server) -> None:
-    url = postgresql_server.new_url().replace("+psycopg", "")
-    assert Store(url).append(records(1), {})
-
-
 def test_a_server_that_may_forget_its_last_commits_is_overruled(postgresql_server: Server) -> None:
     store = Store(f"{postgresql_server.new_url()}%20-csynchronous_commit%3Doff")
     with store._engine.connect() as connection:

@@ -222,13 +222,6 @@ def test_system_entropy_never_repeats_and_seeded_entropy_does(draw: Callable[[En
     assert not SystemEntropy().seeded
 
 
-def test_system_entropy_keeps_nothing() -> None:
-    """No key and no position that a copy, a fork or a checkpoint could carry away."""
-    source = SystemEntropy()
-    normals(source, 8)
-    assert vars(source) == {}
-
-
 @pytest.mark.parametrize("size", [0, 1, 65_535, 65_536, 65_537, 200_001])
 def test_system_entropy_fills_the_whole_buffer(size: int) -> None:
     """Every byte is written, in pieces too: of two fills, no 16 neighbouring bytes agree."""
@@ -238,19 +231,3 @@ def test_system_entropy_fills_the_whole_buffer(size: int) -> None:
     same = np.frombuffer(first, np.uint8) == np.frombuffer(second, np.uint8)
     if size >= 16:
         assert not np.lib.stride_tricks.sliding_window_view(same, 16).all(1).any()
-
-
-def test_torch_and_numpy_seeds_do_not_reach_the_noise() -> None:
-    """Whoever seeds the usual generators, as the config's seed does, learns nothing of the noise."""
-    drawn = []
-    for _ in range(2):
-        torch.manual_seed(0)
-        np.random.seed(0)
-        drawn.append(normals(SystemEntropy(), 64))
-    assert not torch.equal(*drawn)
-
-
-def test_integers_use_all_bits() -> None:
-    values = integers(SystemEntropy(), 4096)
-    ones = np.array([[(int(v) >> bit) & 1 for bit in range(64)] for v in values[:1024]]).mean(0)
-    assert np.all(np.abs(ones - 0.5) < 0.1)

@@ -80,12 +80,6 @@ def test_an_empty_cohort_releases_noise() -> None:
     assert np.all(noise != 0)
 
 
-def test_two_runs_of_one_plan_differ_in_noise_and_cohorts() -> None:
-    first, second = plan(), plan()
-    assert not np.array_equal(released_noise(first, 1, (3, 4, 4)), released_noise(second, 1, (3, 4, 4)))
-    assert not torch.equal(first.cohort(), second.cohort())
-
-
 def test_the_usual_seeds_reach_neither_cohorts_nor_noise() -> None:
     """Equal seeds of every library that has a global generator; the twin, a seeded plan, repeats itself."""
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from primorl.privacy.accounting.pure import PureDpEvent
 from primorl.privacy.mechanism import selection as module
 from primorl.privacy.mechanism.entropy import SeededEntropy
-from primorl.privacy.mechanism.selection import ONE, ROUNDING, Scores, Selection, below, flip
+from primorl.privacy.mechanism.selection import ONE, ROUNDING, Scores, Selection, flip
 from primorl.privacy.statement import Statement
 
 EPSILON = 0.7
@@ -133,15 +133,6 @@ def test_coins_fall_as_often_as_they_should(exponent: Fraction) -> None:
     assert exponent == 0 or binomtest(heads, tries, math.exp(-2 * exponent)).pvalue < 1e-9
 
 
-def test_whole_numbers_are_uniform_and_below_the_limit() -> None:
-    entropy, counts = SeededEntropy(1), [0, 0, 0, 0, 0]
-    for _ in range(2000):
-        counts[below(entropy, 5)] += 1
-    assert all(binomtest(count, 2000, 0.2).pvalue > 1e-4 for count in counts)
-    assert below(entropy, 1) == 0
-    assert 0 <= below(entropy, 3 << 200) < 3 << 200
-
-
 def test_the_margin_covers_what_rounding_may_move() -> None:
     """One unit goes, and all others' scores move against it; the twin without the margin is refuted."""
     units, moved = 1 << 26, int(ROUNDING * ONE) << 26
@@ -150,13 +141,6 @@ def test_the_margin_covers_what_rounding_may_move() -> None:
     wide = Selection(units, "person", 3, EPSILON, 1e-9)
     assert worst_ratio(wide, one, other) <= math.exp(EPSILON) * (1 + 1e-9)
     assert worst_ratio(chooser(3), one, other) > math.exp(EPSILON)
-
-
-def test_equal_candidates_are_as_likely() -> None:
-    entropy, total = SeededEntropy(3), torch.zeros(3, dtype=torch.int64)
-    selection = Selection(100, "person", 3, EPSILON, 1e-5, entropy)
-    wins = [selection.choose(total) for _ in range(900)]
-    assert all(binomtest(wins.count(number), 900, 1 / 3).pvalue > 1e-4 for number in range(3))
 
 
 def test_one_charge_for_any_number_of_candidates_and_a_statement_without_rounds() -> None:

@@ -5,7 +5,6 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from datetime import date, datetime, timedelta
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +37,6 @@ from tests.trajectories.sources.tabular_builders import (
 )
 
 
-def test_rows_become_transitions(project: Path) -> None:
-    write(rows())
-    assert run(entry()).to_pylist() == EXPECTED
-
-
 def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Path) -> None:
     content = [each | {"x2": 10 * each["x"], "ward2": "B", "dose": 0.5, "gain": 0.0} for each in rows()]
     write(content)
@@ -51,16 +45,6 @@ def test_next_observations_in_the_log_are_used_and_every_row_is_kept(project: Pa
     assert [each["observation"][0] for each in written] == [each["x"] for each in content]
     assert [each["truncated"] for each in written] == [each["left"] for each in content]
     assert [each["terminated"] for each in written] == [each["died"] for each in content]
-
-
-@pytest.mark.parametrize("batch", [1, 2, 3, 5, 2**16])
-def test_where_batches_end_does_not_matter(project: Path, batch: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tabular_files, "ROWS_PER_BATCH", batch)
-    write(rows())
-    dataset = entry()
-    assert run(dataset).to_pylist() == EXPECTED
-    units = [table["unit_id"].unique().to_pylist() for table in source_of("log", dataset).open(Path("log")).tables()]
-    assert list(chain.from_iterable(units)) == ["000000000002", "000000000010"], "no unit is in two batches"
 
 
 def test_several_files_of_both_kinds_are_one_log(project: Path) -> None:

@@ -106,11 +106,27 @@ def test_both_stores_read_the_same_episodes(tmp_path_factory: pytest.TempPathFac
         units = data.draw(st.lists(st.integers(0, len(lengths) - 1), min_size=1, max_size=5))
         for store in stores:
             check_equal(Episodes.read(store, torch.tensor(units)), slowly(rows, units))
-    own = slice(1, None, 2)
-    for bound in (0, 10**6) if len(lengths) > 1 else ():
-        part = open_units(folder, bound, lambda table: None, own, episodes=True)
-        assert isinstance(part, UnitStore if bound else ShardedStore)
-        check_equal(Episodes.read(part, torch.arange(part.units)), slowly(rows, part.numbers.tolist()))
+    # Parts for several processes: each unit is in one, and every part is shown all rows.
+    parts = data.draw(st.integers(1, min(3, len(lengths))))
+    for bound in (0, 10**6):
+        seen: list[int] = []
+        for part in range(parts):
+            shown: list[int] = []
+            own = open_units(
+                folder,
+                bound,
+                lambda table: shown.append(table.num_rows),  # noqa: B023
+                slice(part, None, parts),
+                episodes=True,
+            )
+            assert isinstance(own, UnitStore if bound else ShardedStore)
+            assert sum(shown) == rows.num_rows
+            check_equal(Episodes.read(own, torch.arange(own.units)), slowly(rows, own.numbers.tolist()))
+            seen += own.numbers.tolist()
+        assert sorted(seen) == list(range(len(lengths)))
+    none = torch.empty(0, dtype=torch.int64)  # Poisson sampling draws an empty cohort now and then
+    for store in stores:
+        assert [len(each) for each in store.transitions(none, torch.empty(0, 5, dtype=torch.int64))] == [0, 0]
 
 
 def test_steps_past_the_end_are_the_units_own_last_row(tmp_path: Path) -> None:

@@ -151,39 +151,6 @@ def test_the_bound_decides_where_the_units_are(tmp_path: Path) -> None:
     assert isinstance(open_units(tmp_path, size - 1, lambda table: None, own), UnitStore)
 
 
-@settings(deadline=None)  # files are written: a loaded machine takes its time
-@given(data=st.data())
-def test_the_parts_of_several_processes_are_the_whole(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    lengths = data.draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
-    parts = data.draw(st.integers(1, 4))
-    keep = data.draw(st.sampled_from([0, 300, 10**6]))
-    folder = tmp_path_factory.mktemp("part")
-    names = [f"{i:03d}" for i in range(len(lengths))]
-    rows = table([episode(length, i) for i, length in enumerate(lengths)], names=names)
-    whole = UnitStore.open(write(folder, rows, data.draw(st.sampled_from([1, 4, 100]))))
-    seen: list[int] = []
-    for part in range(parts):
-        shown: list[int] = []
-        own = open_units(folder, keep, lambda table: shown.append(table.num_rows), slice(part, None, parts))  # noqa: B023
-        assert sum(shown) == sum(lengths)
-        assert own.units == len(own.numbers)
-        seen += own.numbers.tolist()
-        units = torch.arange(own.units)
-        chosen = torch.tensor(data.draw(st.lists(st.integers(0, max(own.units - 1, 0)), max_size=8)), dtype=torch.int64)
-        units = chosen if own.units else units  # also none: Poisson sampling draws an empty cohort now and then
-        steps = torch.randint(0, 12, (len(units), 5))
-        assert torch.equal(own.lengths(units), whole.lengths(own.numbers[units]))
-        for found, true in zip(
-            own.transitions(units, steps), whole.transitions(own.numbers[units], steps), strict=True
-        ):
-            assert torch.equal(found, true)
-        if isinstance(own, UnitStore):
-            assert len(own.flat()[0]) == sum(lengths[number] for number in own.numbers.tolist())
-    assert sorted(seen) == list(range(len(lengths)))
-
-
 def noted(*rows: list[int]) -> bytes:
     return b".".join(base64.b64encode(np.array(part, "<i8").tobytes()) for part in rows)
 

@@ -5,7 +5,8 @@ may be any function of any module, and cannot read back some ``infos`` that they
 """
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +18,11 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from gymnasium import spaces as gym
 
+from primorl.config.datasets import EpisodeFilter
 from primorl.project.errors import PipelineError
 from primorl.trajectories.sources.hdf5 import claims_too_much
 from primorl.trajectories.sources.minari.metadata import AGAIN, KINDS, Array, Keys, Leaf, Metadata, arrays_of
 from primorl.trajectories.storage.schema import Spaces, id_text, trajectory_table
-
-Keep = Callable[[int, Array], bool]
 
 TRAJECTORY = "trajectory"
 _ROWS_PER_BATCH = 2**16
@@ -39,12 +39,12 @@ class Part:
     Attributes:
         metadata: of the dataset.
         prefix: stands before the episodes' numbers in their ids.
-        keep: whether an episode belongs to the mixture, from its number and its rewards; None: every one.
+        filter: the ranges of the episodes that belong to the mixture; None: every one.
     """
 
     metadata: Metadata
     prefix: str
-    keep: Keep | None
+    filter: EpisodeFilter | None
 
     def name(self, index: int) -> str:
         """The id of episode ``index``."""
@@ -116,7 +116,7 @@ class MixtureReader:
                 yield self._table(waiting)
                 waiting, rows = [], 0
             part, raw = self._parts[number], files[number].read(index)
-            if part.keep is None or part.keep(index, raw["rewards",]):
+            if part.filter is None or _passes(part.filter, index, raw["rewards",]):
                 episode = files[number].checked(index, raw)
                 waiting.append((unit, part.name(index), episode))
                 rows += len(episode["rewards"])
@@ -323,6 +323,19 @@ def _read_arrow(table: pa.Table, keys: Keys) -> Array:
         raise ValueError
     rows: Array = values.to_numpy(zero_copy_only=False)
     return rows if values is array else rows.reshape(len(array), array.type.list_size)
+
+
+def _passes(wanted: EpisodeFilter, index: int, rewards: Array) -> bool:
+    total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else float("nan")
+    return _within(wanted.episodes, index) and _within(wanted.lengths, len(rewards)) and _within(wanted.returns, total)
+
+
+def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
+    """Say whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
+    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
+        return True
+    low, high = bounds
+    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _name(value: Any) -> str | None:

@@ -1,17 +1,16 @@
 """``source: minari``: datasets in Minari's formats, one or several as a mixture."""
 
-import math
 import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from primorl.config.datasets import EpisodeFilter, MinariDataset
+from primorl.config.datasets import MinariDataset
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
 from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.metadata import Array, Metadata, stored_spaces
-from primorl.trajectories.sources.minari.reading import Keep, MixtureReader, Part
+from primorl.trajectories.sources.minari.metadata import Metadata, stored_spaces
+from primorl.trajectories.sources.minari.reading import MixtureReader, Part
 from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared, unflattened
 from primorl.trajectories.storage.schema import Spaces
@@ -53,7 +52,7 @@ class Minari:
             path = raw / part.id / "data" / "metadata.json"
             if not path.is_file():
                 raise PipelineError(f"{path.parent}: no Minari dataset here; run `dvc repro collect`")
-            parts.append(Part(Metadata.read(path), f"{part.id}/", None if part.filter is None else _keep(part.filter)))
+            parts.append(Part(Metadata.read(path), f"{part.id}/", part.filter))
         path = raw if len(parts) > 1 else parts[0].metadata.data
         if self.dataset.environment is None:
             return MixtureReader(path, parts, _common_spaces(parts), None, self.dataset.unit)
@@ -73,26 +72,6 @@ def _common_spaces(parts: list[Part]) -> Spaces:
                 "equal spaces, or an `environment` that declares them for all"
             )
     return spaces
-
-
-def _keep(episode_filter: EpisodeFilter) -> Keep:
-    def keep(index: int, rewards: Array) -> bool:
-        total = float(rewards.sum()) if rewards.dtype.kind in "fiu" else float("nan")
-        return (
-            _within(episode_filter.episodes, index)
-            and _within(episode_filter.lengths, len(rewards))
-            and _within(episode_filter.returns, total)
-        )
-
-    return keep
-
-
-def _within(bounds: tuple[float | None, float | None] | None, value: float) -> bool:
-    """Say whether a value lies in a range whose ends belong to it, and may be open; what is not finite passes."""
-    if bounds is None or not math.isfinite(value):  # RowCheck names what is not finite; a filter must not hide it
-        return True
-    low, high = bounds
-    return (low is None or value >= low) and (high is None or value <= high)
 
 
 def _datasets_root() -> Path:

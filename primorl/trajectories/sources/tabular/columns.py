@@ -30,7 +30,7 @@ class LogColumn:
 
 
 def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
-    """How a CSV is written, and its columns in their order, from its first 256 KiB.
+    """Detect the format of a CSV and its columns in their order, from its first 256 KiB.
 
     A first line of cells instead of names is refused, since names are shown: a log has columns of numbers, so such a
     line has a number, a time or nothing in one of its fields.
@@ -57,7 +57,7 @@ def columns_of(path: Path) -> tuple[CsvFormat, tuple[LogColumn, ...]]:
 
 
 def _head(path: Path) -> str:
-    """The first lines, complete ones only."""
+    """Read the first complete lines."""
     if not path.name.endswith((".csv", ".csv.gz")) or path.name[0] in "._":
         raise PipelineError(f"{path}: allowed is a name that ends in .csv or .csv.gz, and begins with no dot or _")
     try:
@@ -75,7 +75,7 @@ def _head(path: Path) -> str:
 
 
 def header_of(head: str) -> tuple[str, list[str]]:
-    """The delimiter that makes the most fields of the first line, of equals the first, and these fields.
+    """Find the delimiter that makes the most fields of the first line, of equals the first, and these fields.
 
     A delimiter within quotes separates nothing.
 
@@ -94,7 +94,7 @@ def _names(head: str, delimiter: str) -> list[str]:
 
 
 def _is_cell(name: str) -> bool:
-    """Whether a field of the first line is nothing, a number, a time or several lines, which no column is called.
+    """Say whether a field of the first line is no name of a column: nothing, a number, a time or several lines.
 
     An open quote makes one field of many lines.
     """
@@ -114,7 +114,7 @@ def _is_cell(name: str) -> bool:
 
 
 def _types(path: Path, head: str, delimiter: str, decimal_point: str) -> list[Kind]:
-    """What Arrow takes each column for. Arrow's errors, which quote rows, are not shown."""
+    """Infer the columns' types by Arrow, whose errors quote rows and are not shown."""
 
     def skip(row: Any) -> str:
         return "skip"  # another number of fields; `ingest` names the row

@@ -32,7 +32,7 @@ class RowOrder:
 def elapsed_times(
     order: npt.NDArray[np.generic], starts: npt.NDArray[np.int64], unit: TimeUnit, most: float, *, by_time: bool
 ) -> npt.NDArray[np.float64]:
-    """The time since the row before, at most the declared one; 0 in the first row of a trajectory.
+    """Compute the time since the row before, at most the declared one; 0 in the first row of a trajectory.
 
     Args:
         order: of rows in their order, trajectory by trajectory, ``[n]``.

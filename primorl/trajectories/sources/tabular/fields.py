@@ -1,4 +1,4 @@
-"""What a row of a log says, and which columns say it."""
+"""Fields of a log's rows, and their columns."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +25,7 @@ class Field:
 
 
 def fields_of(columns: TabularColumns) -> list[Field]:
-    """The fields of a row: ``unit`` (where there is one), ``trajectory``, ``order``, ``observation.0`` and so on."""
+    """List the fields of a row: ``trajectory``, ``order``, ``unit`` (if there is one), ``observation.0`` and so on."""
     fields = [Field("trajectory", columns.trajectory, "id"), Field("order", columns.order, "order")]
     if columns.unit is not None:
         fields.append(Field("unit", columns.unit, "id"))

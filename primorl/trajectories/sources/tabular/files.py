@@ -7,7 +7,7 @@ line either: if the header was forgotten, that line is data.
 import csv
 import gzip
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,14 +34,14 @@ _UNREADABLE = (OSError, pa.ArrowException, UnicodeDecodeError, EOFError, csv.Err
 
 
 def log_files(folder: Path) -> list[Path]:
-    """The log files under ``folder``, part 2 before part 10; names that begin with a dot or underscore are left out."""
+    """List the log files under ``folder``, part 2 before part 10, without names that begin with a dot or underscore."""
     found = [path for path in folder.rglob("*") if path.is_file() and path.name.endswith(_ENDINGS)]
     shown = [path for path in found if not any(part[0] in "._" for part in path.relative_to(folder).parts)]
     return sorted(shown, key=lambda path: (_natural(path.relative_to(folder)), str(path)))
 
 
 def _there(names: Sequence[str], needed: set[str]) -> str:
-    """The columns that a file has; nothing where its first line may be no header: then it is data."""
+    """List the columns of a file; nothing where its first line may be data instead of a header."""
     if 2 * len(needed & set(names)) < len(needed):
         return ""
     more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
@@ -85,12 +85,12 @@ class Log:
         self.ordered_by_time = any(pa.types.is_temporal(self._types[0][column]) for column in order)
 
     def schema(self, only: Sequence[str] | None = None) -> pa.Schema:
-        """Of the tables that ``batches`` gives: the fields, and each row's ``file`` and ``row`` from 0."""
+        """Give the schema of `batches`: the fields, and each row's ``file`` and ``row`` from 0."""
         fields = [(field.name, self._canonical[field.name]) for field in self._fields if self._wanted(field, only)]
         return pa.schema([*fields, ("file", pa.int32()), ("row", pa.int64())])
 
     def batches(self, only: Sequence[str] | None = None) -> Generator[pa.Table]:
-        """All rows, file by file as they lie there; only the named fields where told.
+        """Read all rows, file by file as they lie there; only the fields ``only`` where given.
 
         Ids are not padded with zeros here. A missing number is NaN, and a missing action is -1: the last row of a
         trajectory may have none.
@@ -127,7 +127,7 @@ class Log:
         return only is None or field.name in only
 
     def _columns(self, path: Path) -> dict[str, pa.DataType]:
-        """The type of each mapped column in one file."""
+        """Find the type of each mapped column in one file."""
         needed = {field.column for field in self._fields}
         try:
             if path.suffix == ".parquet":
@@ -151,9 +151,10 @@ class Log:
         if path.suffix != ".parquet":
             types = self._csv_types(path)
         for field in self._fields:
-            if not _ALLOWED[field.kind](types[field.column]):
+            fits, words = _ALLOWED[field.kind]
+            if not fits(types[field.column]):
                 raise PipelineError(
-                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {_WORDS[field.kind]}; "
+                    f"{path}: column {field.column!r}: found {types[field.column]}, allowed: {words}; "
                     "correct options.columns or the file"
                 )
         return {column: types[column] for column in needed}
@@ -262,7 +263,7 @@ class Log:
             return header
 
     def _csv_types(self, path: Path) -> dict[str, pa.DataType]:
-        """What to read each column as; CSV itself does not say."""
+        """Choose the type to read each column as."""
         types = {field.column: _CSV_TYPES[field.kind] for field in self._fields if field.kind != "order"}
         for field in self._fields:
             if field.kind == "order":
@@ -325,27 +326,21 @@ class Log:
 
 
 def _first_unfit(text: pa.Array, kind: pa.DataType) -> int | None:
-    """The first value that is no ``kind``: halving, since Arrow does not say which."""
-
-    def fits(values: pa.Array) -> bool:
-        try:
-            values.cast(kind)
-        except pa.ArrowInvalid:
-            return False
-        return True
-
-    if fits(text):
-        return None
-    low, high = 0, len(text)  # the first `low` values fit, the first `high` do not
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(text.slice(low, middle - low)) else (low, middle)
-    return low
+    """Find the first value that is no ``kind``; Arrow does not say which it was."""
+    try:
+        text.cast(kind)
+    except pa.ArrowInvalid:
+        for place, value in enumerate(text):
+            try:
+                value.cast(kind)
+            except pa.ArrowInvalid:
+                return place
+    return None
 
 
 @dataclass(frozen=True)
 class _At:
-    """Where a batch is in its file."""
+    """The place of a batch in its file."""
 
     path: Path
     first: int
@@ -370,23 +365,21 @@ def _numeric(kind: pa.DataType) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-_ALLOWED = {
-    "id": _textual,
-    "category": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
-    "label": lambda kind: _textual(kind) or pa.types.is_boolean(kind),
-    "order": lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
-    "number": lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
-    "flag": lambda kind: _numeric(kind) or pa.types.is_boolean(kind),
-    "whole": pa.types.is_integer,
-}
-_WORDS = {
-    "id": "text or whole numbers",
-    "category": "text, whole numbers or truth values",
-    "label": "text, whole numbers or truth values",
-    "order": "numbers, timestamps or dates",
-    "number": "numbers, one column a dimension",
-    "flag": "truth values, or 0 and 1",
-    "whole": "whole numbers; for names of actions give {column, categories}",
+# Of each kind of field: whether a column's type fits, and in words which types do.
+_ALLOWED: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "id": (_textual, "text or whole numbers"),
+    "category": (lambda kind: _textual(kind) or pa.types.is_boolean(kind), "text, whole numbers or truth values"),
+    "label": (lambda kind: _textual(kind) or pa.types.is_boolean(kind), "text, whole numbers or truth values"),
+    "order": (
+        lambda kind: _numeric(kind) or pa.types.is_timestamp(kind) or pa.types.is_date(kind),
+        "numbers, timestamps or dates",
+    ),
+    "number": (
+        lambda kind: _numeric(kind) or pa.types.is_decimal(kind) or pa.types.is_boolean(kind),
+        "numbers, one column a dimension",
+    ),
+    "flag": (lambda kind: _numeric(kind) or pa.types.is_boolean(kind), "truth values, or 0 and 1"),
+    "whole": (pa.types.is_integer, "whole numbers; for names of actions give {column, categories}"),
 }
 _CSV_TYPES = {
     "id": pa.string(),

@@ -4,14 +4,14 @@ import glob
 import shutil
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from primorl.config.datasets import DeclaredBounds, TabularDataset
-from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed, TabularColumns
+from primorl.config.tabular import BoxActions, Categorical, CountedActions, Elapsed, TabularOptions
 from primorl.project.elapsed import ElapsedTime
 from primorl.project.errors import PipelineError
 from primorl.project.files import home
@@ -25,7 +25,7 @@ from primorl.trajectories.storage.schema import Spaces
 
 
 def source(name: str, dataset: TabularDataset) -> "Tabular":
-    """The source of one dataset."""
+    """Make the source of one dataset."""
     return Tabular(name, dataset)
 
 
@@ -69,7 +69,7 @@ class Tabular:
         return bool(files)
 
     def _files(self) -> tuple[Path, list[Path]]:
-        """The files that the options name, and the folder that their names begin in."""
+        """Find the files that the options name, and the folder that their names begin in."""
         wanted = home() / Path(self.dataset.options.files).expanduser()
         if wanted.is_dir():
             return wanted, log_files(wanted)
@@ -82,7 +82,7 @@ class Tabular:
 
 
 def _fixed(path: Path) -> list[str]:
-    """The parts of a pattern before the first that is none of a name; the folder of a plain file."""
+    """Give the parts of a pattern before its first wildcard; the folder of a plain file."""
     parts = list(path.parts[:-1])
     return parts[: next((index for index, part in enumerate(parts) if glob.has_magic(part)), len(parts))]
 
@@ -94,6 +94,9 @@ class TabularReader:
         raw: what ``collect`` filled. Beside it, a log that is not sorted is sorted in a temporary folder.
         name: the dataset's entry, for errors.
         dataset: that entry.
+
+    Attributes:
+        consent: tables of ``unit_id`` and ``consent``, one row a unit; complete after the last of `tables`.
 
     Raises:
         PipelineError: if there is no readable file, or columns do not fit the dataset.
@@ -112,7 +115,11 @@ class TabularReader:
         self._log = Log(raw, self._fields, dataset.options.csv)
 
     def keep_consent(self, column: str) -> None:
-        """See `primorl.trajectories.sources.source.ConsentReader`."""
+        """Fill ``consent`` from ``column``, which has one value a unit; call it before `tables`.
+
+        Raises:
+            PipelineError: if there is no such column.
+        """
         self._fields = [*self._fields, Field("consent", column, "label")]
         self._log = Log(self.path, self._fields, self._options.csv)
         self._keeps_consent = True
@@ -138,56 +145,89 @@ class TabularReader:
             raise PipelineError(f"{self.path}: found no rows in {len(self._log.paths)} files; allowed is at least one")
 
 
-def _choices(action: BoxActions | CountedActions | Categorical) -> int:
-    """Dimensions of continuous actions, number of discrete ones."""
+@dataclass
+class _Observation:
+    """Dimensions of an observation, as the options declare them: names, bounds, categories, and the elapsed time."""
+
+    names: list[str] = field(default_factory=list)
+    low: list[float] = field(default_factory=list)
+    high: list[float] = field(default_factory=list)
+    one_hot: list[tuple[int, int]] = field(default_factory=list)
+    elapsed: ElapsedTime | None = None
+
+    @classmethod
+    def declared(cls, options: TabularOptions) -> "_Observation":
+        columns, found = options.columns, cls()
+        for entry in columns.observation:
+            if isinstance(entry, Categorical):
+                size = len(entry.categories)
+                found.one_hot.append((len(found.names), size))
+                found.names += [f"{entry.column}={category}" for category in entry.categories]
+                found.low += [0.0] * size
+                found.high += [1.0] * size
+            elif isinstance(entry, Elapsed):
+                told_by = [columns.trajectory]
+                if options.trajectory_ids == "per_unit" and columns.unit is not None:
+                    told_by.insert(0, columns.unit)
+                found.elapsed = ElapsedTime(
+                    name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=tuple(told_by)
+                )
+                found.names.append(entry.elapsed)
+                found.low.append(0.0)
+                found.high.append(entry.most)
+            else:
+                found.names.append(entry)
+                found.low.append(-np.inf)
+                found.high.append(np.inf)
+        return found
+
+    def check_bounds(self, name: str, bounds: DeclaredBounds) -> None:
+        """Compare the bounds in the dataset's file."""
+        if len(bounds.low) != len(self.names):
+            raise PipelineError(
+                f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
+                f"{len(self.names)} of options.columns.observation (a category is one)"
+            )
+        if self.elapsed is None:
+            return
+        place = self.names.index(self.elapsed.name)
+        found, most = (bounds.low[place], bounds.high[place]), self.elapsed.most
+        if found != (0, most):
+            raise PipelineError(
+                f"datasets/{name}.yaml: bounds.observation: found [{found[0]:g}, {found[1]:g}] for dimension "
+                f"{place + 1}, the elapsed time; allowed is [0, {most:g}], as `most` declares"
+            )
+
+
+def _action_names(action: BoxActions | CountedActions | Categorical) -> tuple[str, ...]:
+    """Name each dimension by its column, or each discrete action."""
     if isinstance(action, BoxActions):
-        return len(action.columns)
-    return action.count if isinstance(action, CountedActions) else len(action.categories)
+        return action.columns
+    choices = range(action.count) if isinstance(action, CountedActions) else action.categories
+    return tuple(str(choice) for choice in choices)
 
 
 def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
-    """The environment's spaces and step limit or, without one, what the options declare."""
-    columns, action = dataset.options.columns, dataset.options.columns.action
-    sizes = [len(entry.categories) if isinstance(entry, Categorical) else 0 for entry in columns.observation]
-    starts = np.cumsum([0, *(size or 1 for size in sizes)]).tolist()
-    one_hot = tuple((start, size) for start, size in zip(starts, sizes, strict=False) if size > 0)
-    size = starts[-1]
-    bounds = dataset.bounds.observation
-    if isinstance(bounds, DeclaredBounds) and len(bounds.low) != size:
-        raise PipelineError(
-            f"datasets/{name}.yaml: bounds.observation: found {len(bounds.low)} dimensions, allowed are the "
-            f"{size} of options.columns.observation (a category is one)"
-        )
-    ids = (columns.unit, columns.trajectory) if dataset.options.trajectory_ids == "per_unit" else (columns.trajectory,)
-    told_by = tuple(column for column in ids if column is not None)
-    times = [
-        (place, ElapsedTime(name=entry.elapsed, unit=entry.unit, most=entry.most, trajectory=told_by))
-        for place, entry in zip(starts, columns.observation, strict=False)
-        if isinstance(entry, Elapsed)
-    ]
-    elapsed = times[0][1] if times else None
-    for place, most in ((place, time.most) for place, time in times):
-        if isinstance(bounds, DeclaredBounds) and (bounds.low[place], bounds.high[place]) != (0, most):
-            raise PipelineError(
-                f"datasets/{name}.yaml: bounds.observation: found [{bounds.low[place]:g}, {bounds.high[place]:g}] for "
-                f"dimension {place + 1}, the elapsed time; allowed is [0, {most:g}], as `most` declares"
-            )
-    count = _choices(action)
-    seen, done = _observation_names(columns), _action_names(action)
-    if dataset.environment is None:
-        low, high = [-np.inf] * size, [np.inf] * size
-        for first, number in one_hot:
-            low[first : first + number], high[first : first + number] = [0.0] * number, [1.0] * number
-        for place, time in times:
-            low[place], high[place] = 0.0, time.most
-        if isinstance(action, BoxActions):
-            assert action.low is not None
-            assert action.high is not None
-            spaces = Spaces(tuple(low), tuple(high), action.low, action.high)
-        else:
-            spaces = Spaces.with_discrete_actions(tuple(low), tuple(high), count)
-        return replace(spaces, one_hot=one_hot, elapsed=elapsed, observation_names=seen, action_names=done), None
-    spaces, horizon = declared(dataset.environment)
+    """Give the spaces and the step limit of the environment or, without one, of the options."""
+    action = dataset.options.columns.action
+    seen, done = _Observation.declared(dataset.options), _action_names(action)
+    if isinstance(dataset.bounds.observation, DeclaredBounds):
+        seen.check_bounds(name, dataset.bounds.observation)
+    horizon = None
+    if dataset.environment is not None:
+        spaces, horizon = declared(dataset.environment)
+        _check_fit(name, spaces, len(seen.names), action)
+    elif isinstance(action, BoxActions):
+        assert action.low is not None
+        assert action.high is not None
+        spaces = Spaces(tuple(seen.low), tuple(seen.high), action.low, action.high)
+    else:
+        spaces = Spaces.with_discrete_actions(tuple(seen.low), tuple(seen.high), len(done))
+    spaces = replace(spaces, one_hot=tuple(seen.one_hot), elapsed=seen.elapsed)
+    return replace(spaces, observation_names=tuple(seen.names), action_names=done), horizon
+
+
+def _check_fit(name: str, spaces: Spaces, size: int, action: BoxActions | CountedActions | Categorical) -> None:
     if spaces.discrete_actions == isinstance(action, BoxActions):
         kinds = ("discrete", "continuous") if spaces.discrete_actions else ("continuous", "discrete")
         raise PipelineError(
@@ -197,33 +237,10 @@ def _declared(name: str, dataset: TabularDataset) -> tuple[Spaces, int | None]:
         )
     for what, found, allowed in (
         ("observation", size, spaces.observation_size),
-        ("action", count, spaces.action_size),
+        ("action", len(_action_names(action)), spaces.action_size),
     ):
         if found != allowed:
             raise PipelineError(
                 f"datasets/{name}.yaml: options.columns.{what}: found {found} dimensions or choices, the "
                 f"environment declares {allowed}; correct the columns or `environment`"
             )
-    return replace(spaces, one_hot=one_hot, elapsed=elapsed, observation_names=seen, action_names=done), horizon
-
-
-def _observation_names(columns: TabularColumns) -> tuple[str, ...]:
-    """The column of each dimension; ``meal=snack`` for one category of a column; what an elapsed time is called."""
-    names: list[str] = []
-    for entry in columns.observation:
-        if isinstance(entry, Categorical):
-            names += [f"{entry.column}={category}" for category in entry.categories]
-        elif isinstance(entry, Elapsed):
-            names.append(entry.elapsed)
-        else:
-            names.append(entry)
-    return tuple(names)
-
-
-def _action_names(action: BoxActions | CountedActions | Categorical) -> tuple[str, ...]:
-    """The column of each dimension, or what each discrete action is called."""
-    if isinstance(action, BoxActions):
-        return action.columns
-    if isinstance(action, CountedActions):
-        return tuple(str(number) for number in range(action.count))
-    return tuple(str(category) for category in action.categories)

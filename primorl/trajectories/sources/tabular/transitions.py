@@ -24,7 +24,7 @@ Places = npt.NDArray[np.int64]
 
 
 def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
-    """The same rows, cut where a unit ends: no unit is in two tables."""
+    """Cut the rows where a unit ends: no unit is in two tables."""
     waiting: list[pa.Table] = []
     for batch in batches:
         starts = np.flatnonzero(_changes(batch[unit]))
@@ -40,7 +40,7 @@ def whole_units(batches: Iterator[pa.Table], unit: str) -> Iterator[pa.Table]:
 
 
 def _changes(column: pa.ChunkedArray) -> Flags:
-    """Which rows do not repeat the value of the row before; the first does not."""
+    """Mark the rows that do not repeat the value of the row before; the first is one."""
     values = whole(column)
     changed = np.ones(len(values), dtype=bool)
     if pa.types.is_integer(values.type):
@@ -192,7 +192,7 @@ class Transitions:
         )
 
     def _ids(self, rows: pa.Table, starts: Places) -> tuple[pa.Array, pa.Array]:
-        """The text of each trajectory's unit and of its own id."""
+        """Give the text of each trajectory's unit and of its own id."""
         chosen = pa.array(starts)
         trajectories = id_text(rows["trajectory"].take(chosen).combine_chunks())
         units = trajectories if self._unit == "trajectory" else id_text(rows[self._unit].take(chosen).combine_chunks())
@@ -327,6 +327,6 @@ class Transitions:
 
 
 def _numbers(column: pa.ChunkedArray) -> Floats:
-    """A column of float32; a missing number is NaN."""
+    """Give a column of float32; a missing number is NaN."""
     numbers: Floats = whole(column).to_numpy(zero_copy_only=False)
     return numbers
