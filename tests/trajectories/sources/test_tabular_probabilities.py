@@ -53,4 +53,4 @@ def test_a_value_out_of_range_is_named_by_its_row(project: Path, value: float | 
     with pytest.raises(PipelineError) as error:
         run(named(DISCRETE))
     assert f"part-0.parquet: row 5: found {found}; allowed: " in str(error.value)
-    assert "73" not in str(error.value)
+    assert "73" not in str(error.value).partition("row 5")[2]  # the path before it is random
