@@ -41,6 +41,18 @@ def drawn(stated: Plan, canaries: int, multiplier: float, q: float | None = None
     return Observations(included, seen, seen.sum(1, keepdims=True, dtype=np.float64))
 
 
+def test_three_fifths_of_the_claim_are_proved_and_a_lie_is_refuted() -> None:
+    """At 99%, with a fraction of the command's canaries; half the noise is refuted."""
+    stated = plan(1.0)
+    claimed = stated.spent().epsilon_pld  # type: ignore[union-attr]
+    found = lower_bound(stated, drawn(stated, 24_000, stated.noise_multiplier), claimed, 0.99)
+    assert 0.6 * claimed < found.of("likelihood") <= claimed
+    assert not found.refutes_the_claim
+    assert 0 < found.of("one_run_fdp") < found.of("likelihood")
+    weaker = drawn(stated, 24_000, stated.noise_multiplier / 2)
+    assert lower_bound(stated, weaker, claimed, SURE).refutes_the_claim
+
+
 class AThirdOfTheNoise(Plan):
     """A fifth of the rounds of a run shows no less at ε 0.5, so that no run of the test misses it."""
 
