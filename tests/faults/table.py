@@ -329,7 +329,7 @@ LEDGER_FAULTS = [
         f"{LEDGER}.ledger",
         "Ledger.take",
         condition("last_take", "self._charge(charge_id).state != 'reserved'"),
-        f"{PAYING}::test_of_several_copies_at_most_one_goes_on",
+        f"{ON_LEDGER}/test_ledger.py::test_a_charge_is_resumed_under_its_last_token_alone",
     ),
     Fault(
         "payment-progress-not-counted",

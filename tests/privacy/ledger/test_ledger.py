@@ -332,3 +332,14 @@ def test_a_reservation_that_dies_half_written_never_was(ledger_url: str, tmp_pat
         assert ledger.account(version(ANA)).charges == []
         ledger.reserve(request(version(ANA)), None)
         assert ledger.verify() == 4
+
+
+def test_a_charge_is_resumed_under_its_last_token_alone(ledger: Ledger) -> None:
+    """Of two copies of a checkpoint, the second asks with a token that is no longer the last."""
+    charge = ledger.reserve(request(version(ANA)), None).id
+    never = ledger.last_take(charge)
+    assert ledger.take(charge, never, "first")
+    assert not ledger.take(charge, never, "second")
+    assert ledger.take(charge, "first", "third")
+    ledger.commit(charge)
+    assert not ledger.take(charge, "third", "fourth"), "it has ended"
