@@ -105,7 +105,7 @@ def test_every_unit_tosses_one_coin_of_its_own_wherever_it_is(group: Group) -> N
     """Twins: coins that two processes share, units that two processes hold, a coin of another probability."""
     plan = first(crew.plan(units=crew.COIN_UNITS, sampling_probability=crew.COIN_Q))
     with Shared(group, crew.COINS, crew.Coins(plan)) as shared:
-        joined = torch.stack([shared.sum(WEIGHTS)[0] for _ in range(200)]).numpy()
+        joined = torch.stack([shared.sum(WEIGHTS)[0] for _ in range(400)]).numpy()
     assert fair(joined, crew.COIN_Q)
     copied = joined.copy()
     copied[:, 1::2] = joined[:, ::2]
