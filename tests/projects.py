@@ -1,5 +1,7 @@
 """A project's settings in a folder of a test's own."""
 
+from collections.abc import Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -53,3 +55,11 @@ def write_settings(content: dict[str, Any], folder: Path = Path()) -> params.Par
     ):
         (folder / file).write_text(yaml.safe_dump(said, sort_keys=False), encoding="utf-8")
     return params.load(folder / "params.yaml")
+
+
+@contextmanager
+def inside(folder: Path) -> Iterator[None]:
+    """Work in ``folder``, which is made if need be, as the project."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with chdir(folder):
+        yield

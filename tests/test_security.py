@@ -36,7 +36,8 @@ from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.store import UnitStore
 from tests.audit_dependencies import verdict
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
+from tests.projects import inside
+from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 ROOT = Path(__file__).resolve().parent.parent
 CANARY = "it-ran"

@@ -5,6 +5,7 @@ into ``consent.arrow`` beside the rows, so that the split can be made, and chang
 """
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +27,7 @@ _HASH_BITS = 64
 _COLUMN_KEY = b"column"
 
 
-class PublicRule:
+class PublicRule(ABC):
     """Decides which units are public. A unit's own id or consent decides, never another unit.
 
     Attributes:
@@ -39,11 +40,11 @@ class PublicRule:
     repair: str
     may_be_none = False
 
+    @abstractmethod
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Say of each of ``units``, ids that are all different, whether it is public."""
-        raise NotImplementedError
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 - most rules have nothing to check
         """Check after the last batch whether what was named fits the data.
 
         Raises:

@@ -11,8 +11,7 @@ import shutil
 import sqlite3
 import tarfile
 import tempfile
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,7 @@ from primorl.commands import main as cli
 from primorl.config import params
 from primorl.project.files import write_json
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.projects import project_settings, write_settings
+from tests.projects import inside, project_settings, write_settings
 
 KEPT = Path(__file__).parent / "kept"
 SECRET = bytes(range(32))
@@ -98,18 +97,6 @@ def write_log(patients: list[str]) -> None:
             meal, dose = generator.choice(["none", "snack", "meal"]), generator.randrange(3)
             lines.append(f"{patient},{stay},{time},{glucose:.4f},{insulin:.4f},{meal},{dose},{reward:.4f}")
     Path("log.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in ``folder`` as the project."""
-    before = Path.cwd()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def run(*stages: Any) -> None:

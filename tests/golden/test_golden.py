@@ -16,7 +16,8 @@ from primorl.project.paths import PARTITIONS
 from primorl.setup.clone_work import clone_identity
 from primorl.setup.model_work import model_identity
 from primorl.setup.partitions import Partitions
-from tests.golden.make import CHARGED, KEPT, PREPARING, command, inside, run
+from tests.golden.make import CHARGED, KEPT, PREPARING, command, run
+from tests.projects import inside
 
 FREE = ("spent_on_dataset", "total", "time", "seconds", "git_commit")
 """Keys whose values depend on what was charged since, or on the machine."""

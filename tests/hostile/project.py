@@ -2,11 +2,10 @@
 
 import hashlib
 import json
-import os
 import random
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import closing, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from types import ModuleType
@@ -23,17 +22,6 @@ from tests.pipeline.tiny_policy import RememberingRun
 from tests.projects import project_settings, write_settings
 
 LEDGER = Path(".primorl/ledger.db")
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    before = Path.cwd()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def primorl(*words: str) -> tuple[int, str, str]:

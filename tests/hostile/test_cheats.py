@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.hostile import project
-from tests.hostile.project import again, changed, edit_parquet, inside, leaves, prepare, primorl, refused, renew, shown
+from tests.hostile.project import again, changed, edit_parquet, leaves, prepare, primorl, refused, renew, shown
+from tests.projects import inside
 from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 IDS = [f"p{i}" for i in range(6)]

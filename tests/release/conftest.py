@@ -12,8 +12,9 @@ from primorl.privacy.accounting.epsilon import Training
 from primorl.privacy.ledger.ledger import Request, Version
 from primorl.release.build import release
 from primorl.setup.accounts import project_ledger
+from tests.projects import inside
 from tests.release.bundles import made
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
+from tests.release.released_project import EPISODES, run_stages, tiny_params
 
 
 @pytest.fixture(scope="session")

@@ -1,8 +1,6 @@
 """A tiny project that ran every stage up to ``evaluate``, so that there is something to release."""
 
-import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,7 @@ from primorl.setup import planning
 from primorl.setup.model_files import write_model
 from primorl.trajectories.sources.minari.writing import Episode
 from tests.pipeline.tiny_policy import RememberingRun
-from tests.projects import project_settings, write_settings
+from tests.projects import inside, project_settings, write_settings
 from tests.trajectories.builders import episode, write_raw
 
 SECRET = bytes(range(32))
@@ -56,18 +54,6 @@ def tiny_params(variant: str = "private", noise_multiplier: float = 4.0) -> dict
     raw["evaluation"] |= {"episodes": 2, "epoch_episodes": 2, "seed": 9}
     raw["evaluation"]["private"]["estimators"] = {}
     return raw
-
-
-@contextmanager
-def inside(folder: Path) -> Iterator[None]:
-    """Work in ``folder`` as the project."""
-    before = Path.cwd()
-    folder.mkdir(parents=True, exist_ok=True)
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
 
 
 def write_as_good(folder: Path, *others: Any) -> None:

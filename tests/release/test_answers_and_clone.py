@@ -34,6 +34,7 @@ from primorl.setup import clone_work
 from primorl.setup.accounts import project_ledger
 from tests.evaluation.test_recommendation import ANSWERS as RECOMMENDED
 from tests.evaluation.test_recommendation import answer
+from tests.projects import inside
 from tests.release.bundles import (
     Change,
     accepted,
@@ -50,7 +51,7 @@ from tests.release.bundles import (
     renew_everything,
 )
 from tests.release.evaluated_project import evaluate_privately, rewrite
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
+from tests.release.released_project import EPISODES, run_stages, tiny_params
 from tests.statements import OF_TRAINING, PRIVATE
 from tests.trajectories.builders import snapshot
 

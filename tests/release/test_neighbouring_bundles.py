@@ -14,8 +14,9 @@ from primorl.project.errors import PipelineError
 from primorl.project.files import read_json
 from primorl.release import bundle
 from primorl.release.contents import CARDS, EVALUATION, FILES, LEDGER, MANIFEST, MODEL
+from tests.projects import inside
 from tests.release.bundles import edit, made, relist
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params
+from tests.release.released_project import EPISODES, run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
 
 NOISE = 50.0

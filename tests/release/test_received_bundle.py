@@ -20,6 +20,7 @@ from primorl.project.files import read_json, write_json
 from primorl.release import bundle
 from primorl.release.build import release
 from primorl.release.contents import CARDS, FILES, LEDGER, MANIFEST, MODEL, POLICY, STARTS
+from tests.projects import inside
 from tests.release.bundles import (
     TEXTS,
     Change,
@@ -31,7 +32,7 @@ from tests.release.bundles import (
     refusal,
     renew_cards,
 )
-from tests.release.released_project import inside, run_stages, tiny_params
+from tests.release.released_project import run_stages, tiny_params
 from tests.trajectories.builders import episode, snapshot
 
 

@@ -30,8 +30,9 @@ from primorl.setup.accounts import dataset_version, project_ledger
 from primorl.trajectories.storage.manifest import Manifest
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.privacy.ledger.ledgers import GAUSSIAN, execute, request
+from tests.projects import inside
 from tests.release.bundles import TEXTS, edit, edit_statements, edit_tensors, in_tensor, made, refused_at_home
-from tests.release.released_project import EPISODES, inside, run_stages, tiny_params, write_as_good
+from tests.release.released_project import EPISODES, run_stages, tiny_params, write_as_good
 from tests.trajectories.builders import snapshot
 
 MODEL, POLICY, SUMMARY = Path("models/dynamics"), Path("models/policy"), Path("metrics/summary.json")

@@ -59,11 +59,15 @@ class _NormClip:
 
     @property
     def sensitivity(self) -> float:
+        """C: L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
     def sensitivity_under(self, relation: Relation) -> float:
-        # Where one unit is replaced, one contribution goes and another comes, and they may point in opposite
-        # directions.
+        """L2 sensitivity of the sum between neighbouring datasets.
+
+        C where one unit is zeroed out: its contribution becomes zero. 2C where one is replaced: one contribution goes
+        and another comes, and the two may point in opposite directions.
+        """
         return self.clipping_norm if relation == "zero_out_one" else 2 * self.clipping_norm
 
     def _described(self, clipping: str) -> dict[str, Any]:

@@ -142,8 +142,11 @@ class GaussianQuery:
 
 
 class _Sum(ABC):
+    """Sum over units of a bounded contribution of each."""
+
     @property
     def sensitivity(self) -> float:
+        """L2 sensitivity of the sum when one unit is zeroed out."""
         return self.sensitivity_under("zero_out_one")
 
     @abstractmethod
