@@ -63,16 +63,10 @@ class Place:
 
     def work(self, each: Callable[[int], object] = lambda round_: None, identity: str = "identity") -> None:
         """Pay or resume, run the rounds and commit; ``each`` is called before a round's release."""
+        wanted, begin = request(DATA, identity=identity), Running(torch.zeros(2))
         with (
             closing(opened(self.url, self.folder)) as book,
-            pay_or_resume(
-                book,
-                request(DATA, identity=identity),
-                ONE_RUN,
-                self.checkpoints,
-                Running(torch.zeros(2)),
-                Running.restore,
-            ) as payment,
+            pay_or_resume(book, wanted, ONE_RUN, self.checkpoints, begin, Running.restore) as payment,
         ):
             state = payment.state
             assert state is not None
@@ -104,7 +98,7 @@ class Place:
 
 
 class KilledError(BaseException):
-    """Stands for a kill."""
+    """Stands for a kill: no handler sees it."""
 
 
 def dying_in(round_: int) -> Callable[[int], None]:
@@ -134,17 +128,14 @@ def in_fork(body: Callable[[], object]) -> int:
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        status = 3
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, 1)
             os.dup2(nowhere, 2)
             body()
-            status = 0
-        except BaseException:
-            pass
+            os._exit(0)
         finally:
-            os._exit(status)
+            os._exit(3)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 

@@ -11,45 +11,22 @@ from primorl.privacy.ledger.budget_advice import multiplier_that_fits, rounds_th
 REFUSED = training_event(0.1, 4.0, 150)
 
 
-def cost(event: dp_event.DpEvent) -> float:
-    """Stands in for ε: falls with z, rises with T."""
-    return float(math.sqrt(event.count) / event.event.event.noise_multiplier)
-
-
-@pytest.mark.parametrize("limit", [3.0, 1.5, 0.2, 0.01])
-def test_the_multiplier_fits_and_two_per_cent_less_does_not(limit: float) -> None:
-    found = multiplier_that_fits(REFUSED, lambda event: cost(event) <= limit)
-    assert found is not None
-    exact = math.sqrt(150) / limit
-    assert exact <= found <= 1.02 * exact
-    assert found == float(f"{found:.3g}")  # short enough to be typed into params.yaml
-
-
 @pytest.mark.parametrize("limit", [3.0, 1.5, 0.26])
-def test_the_rounds_fit_and_one_more_does_not(limit: float) -> None:
-    found = rounds_that_fit(REFUSED, lambda event: cost(event) <= limit)
-    assert found == int((4.0 * limit) ** 2)
-    assert found < 150
-
-
-def test_only_the_asked_mechanism_is_tried() -> None:
-    tried: list[dp_event.DpEvent] = []
-
+def test_what_is_found_fits_and_hardly_more_would(limit: float) -> None:
     def fits(event: dp_event.DpEvent) -> bool:
-        tried.append(event)
-        return cost(event) <= 1.0
+        """A cost in the place of ε: it falls with z and rises with T."""
+        assert event.event.sampling_probability == 0.1, "only the asked mechanism is tried"
+        return bool(math.sqrt(event.count) / event.event.event.noise_multiplier <= limit)
 
-    multiplier_that_fits(REFUSED, fits)
-    assert {(event.count, event.event.sampling_probability) for event in tried} == {(150, 0.1)}
-    tried.clear()
-    rounds_that_fit(REFUSED, fits)
-    assert {(event.event, 1 <= event.count < 150) for event in tried} == {(REFUSED.event, True)}
+    multiplier, exact = multiplier_that_fits(REFUSED, fits), math.sqrt(150) / limit
+    assert multiplier is not None
+    assert exact <= multiplier <= 1.02 * exact
+    assert multiplier == float(f"{multiplier:.3g}")  # short enough to be typed into params.yaml
+    assert rounds_that_fit(REFUSED, fits) == int((4.0 * limit) ** 2)
 
 
 def test_nothing_is_suggested_where_nothing_fits_or_there_is_nothing_to_vary() -> None:
-    assert multiplier_that_fits(REFUSED, lambda _: False) is None
-    assert rounds_that_fit(REFUSED, lambda _: False) is None
     other = dp_event.SelfComposedDpEvent(dp_event.GaussianDpEvent(4.0), 150)
+    assert multiplier_that_fits(REFUSED, lambda _: False) is rounds_that_fit(REFUSED, lambda _: False) is None
     for event in (dp_event.NonPrivateDpEvent(), dp_event.GaussianDpEvent(4.0), other):
-        assert multiplier_that_fits(event, lambda _: True) is None
-        assert rounds_that_fit(event, lambda _: True) is None
+        assert multiplier_that_fits(event, lambda _: True) is rounds_that_fit(event, lambda _: True) is None
