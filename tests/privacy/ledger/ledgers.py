@@ -16,6 +16,7 @@ from primorl.privacy.ledger.ledger import Ledger, Request, Version
 SECRET = b"s" * 32
 DELTA = 1e-5
 FORK = multiprocessing.get_context("fork")
+INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, :previous, :hash)"
 GAUSSIAN = dp_event.GaussianDpEvent(5.0)  # cheap to compose
 
 

@@ -15,12 +15,11 @@ import sqlalchemy as sa
 from primorl.privacy.ledger.chain import Chain, Record
 from primorl.privacy.ledger.ledger import Budget
 from primorl.project.errors import PipelineError
-from tests.privacy.ledger.ledgers import DELTA, SECRET, execute, opened, request, version
+from tests.privacy.ledger.ledgers import DELTA, INSERT, SECRET, execute, opened, request, version
 
 KINDS = ["version", "reserved", "reserved", "committed", "version", "reserved", "aborted", "reserved"]
 RECORDS = len(KINDS)
 _TABLES = ("ledger_records", "ledger_segments", "ledger_bits")
-_INSERT = "INSERT INTO ledger_records (sequence, body, previous, hash) VALUES (:sequence, :body, :previous, :hash)"
 EDITED = "its content, its link or its hash was edited"
 MEMBERS = "the members of this dataset version were removed or edited"
 
@@ -57,7 +56,7 @@ class Book:
         execute(self.url, f"UPDATE ledger_records SET {settings} WHERE sequence = :at", at=at, **values)
 
     def insert(self, record: Record) -> None:
-        execute(self.url, _INSERT, **asdict(record))
+        execute(self.url, INSERT, **asdict(record))
 
     def remove(self, *sequences: int) -> None:
         for sequence in sequences:
