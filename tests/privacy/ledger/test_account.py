@@ -1,7 +1,6 @@
 """Who shares what with whom: kinds of units, people under other names, units that were public, and old ledgers."""
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -188,24 +187,6 @@ def test_versions_share_a_unit_exactly_if_their_sets_meet(versions: list[tuple[s
                 names = ("private", "public")
                 shared = one.shares(names[side], other, names[its_side])
                 assert shared == bool(mine[side] & its[its_side])
-
-
-def test_the_same_people_are_kept_once(tmp_path: Path) -> None:
-    """Ten versions of the same two thousand people take little more room than one."""
-    url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    people, sizes = [str(number) for number in range(2000)], []
-    with closing(opened(url, tmp_path)) as ledger:
-        for number in range(10):
-            ledger.reserve(request(version(people[number:]), identity=str(number)), None)
-            with closing(sqlite3.connect(tmp_path / "ledger.db")) as database:
-                kept = [
-                    database.execute(f"SELECT TOTAL(LENGTH(content)) FROM ledger_{table}").fetchone()[0]
-                    for table in ("segments", "bits")
-                ]
-            sizes.append(sum(kept))
-        assert sizes[0] >= 8 * 2000
-        assert sizes[-1] < 1.2 * sizes[0]
-        assert len(ledger.account(version(people[1500:1501])).charges) == 10
 
 
 # Ledgers of schema 1
