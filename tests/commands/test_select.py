@@ -9,7 +9,7 @@ import pytest
 from primorl import tracking
 from primorl.config.params import Params
 from primorl.setup import selection
-from tests.commands.charging import primorl
+from tests.commands.conftest import Call
 from tests.pipeline.conftest import small
 from tests.pipeline.fakes import FakeRun
 from tests.setup.test_selection import FOLDERS, project
@@ -17,29 +17,10 @@ from tests.setup.test_selection import FOLDERS, project
 __all__ = ["project", "small"]
 
 
-@pytest.fixture(autouse=True)
-def untracked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_prints_the_winner_and_no_score_for_one_charge(
+    project: Params, monkeypatch: pytest.MonkeyPatch, primorl: Call
+) -> None:
     monkeypatch.setattr(tracking, "stage_run", lambda *_: nullcontext(FakeRun()))
-
-
-def test_it_prints_the_winner_and_no_score_for_one_charge(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("select", *map(str, FOLDERS), "--epsilon", "0.5")
-    status, out, err = primorl(capsys, *words)
-    assert status == 0, err
-    report = selection.read()
-    assert f"chosen among 3: {report.chosen}" in out
-    assert "ε = 0.5, δ = 1e-05 per trajectory" in out
-    assert "ε 0.5" in err
-    status, out, err = primorl(capsys, *words, "--json")
-    assert status == 0
-    assert json.loads(out)["chosen"] == report.chosen
-    assert "reserved" not in err
-    (entry,) = json.loads(primorl(capsys, "ledger", "show", "--json")[1])
-    assert entry["event"] == {"type": "PureDpEvent", "epsilon": 0.5}
-    assert entry["stage"] == "select"
-
-
-def test_a_question_that_makes_no_sense_is_refused(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         ([], "name folders, or give --seeds"),
         (["out/a", "--seeds"], "name folders, or give --seeds"),
@@ -47,7 +28,18 @@ def test_a_question_that_makes_no_sense_is_refused(project: Params, capsys: pyte
         (["out/a", "out/b", "--estimator", "dptd"], "found 'dptd', allowed are model, corrected"),
         (["out/a", "out/b", "--epsilon", "0"], "epsilon"),
     ):
-        status, _, err = primorl(capsys, "select", *words)
+        status, _, err = primorl("select", *words)
         assert status != 0
         assert said in err
     assert not Path("reports").exists()
+    given = ("select", *map(str, FOLDERS), "--epsilon", "0.5")
+    status, out, err = primorl(*given)
+    assert status == 0, err
+    report = selection.read()
+    assert f"chosen among 3: {report.chosen}" in out
+    assert "ε = 0.5, δ = 1e-05 per trajectory" in out
+    assert "ε 0.5" in err
+    status, out, err = primorl(*given, "--json")
+    assert (status, json.loads(out)["chosen"], "reserved" in err) == (0, report.chosen, False)
+    (entry,) = json.loads(primorl("ledger", "show", "--json")[1])
+    assert (entry["stage"], entry["event"]) == ("select", {"type": "PureDpEvent", "epsilon": 0.5})

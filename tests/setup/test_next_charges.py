@@ -19,7 +19,7 @@ from primorl.setup.accounts import project_ledger
 from primorl.setup.next_charges import beside_model, check_all_fits
 from primorl.setup.partitions import Partitions
 from primorl.setup.planning import make_plan
-from tests.commands.test_plan import said
+from tests.commands.charging import primorl
 from tests.pipeline.tiny_policy import RememberingRun
 from tests.pipeline.training_project import charged, trained, with_changes, write_partitions
 from tests.projects import write_settings
@@ -72,7 +72,7 @@ def test_a_model_that_would_leave_nothing_for_its_questions_is_refused_before_it
 
 def planned_all(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
     write_settings(plain(params))
-    return said(capsys)
+    return primorl(capsys, "plan")[1]
 
 
 def planned(params: Params, capsys: pytest.CaptureFixture[str]) -> str:
