@@ -1,5 +1,6 @@
+"""What `evaluate` measures, writes, logs and registers, and the statements that it refuses."""
+
 import csv
-import hashlib
 import json
 import shutil
 from dataclasses import replace
@@ -15,27 +16,37 @@ from primorl.config import params
 from primorl.config.params import Params
 from primorl.dynamics.config import Variant
 from primorl.evaluation import episode
+from primorl.evaluation.private.results import Answer, PrivateEvaluation
 from primorl.evaluation.returns import episode_returns
 from primorl.evaluation.wording import text
 from primorl.policy.exported import DeterministicPolicy, save
-from primorl.privacy.statement import ProfilePoint
+from primorl.privacy.statement import ProfilePoint, SpentOnDataset
 from primorl.privacy.together import together
 from primorl.project.errors import PipelineError
-from primorl.project.files import read_json, write_json
-from primorl.project.paths import MANIFEST, PRIVATE_EVALUATION
+from primorl.project.files import file_sha256, read_json, write_json
+from primorl.project.paths import MANIFEST, MODEL, POLICY, PRIVATE_EVALUATION
 from primorl.setup.evaluation_files import nothing_asked
 from primorl.setup.model_files import write_nothing
 from primorl.tracking import RUN_TAGS, stage_run
-from primorl.tracking.registry import CHAMPION, LATEST
 from primorl.trajectories.storage.manifest import Manifest
 from tests.evaluation.conftest import random_policy
 from tests.pipeline.fakes import FakeRun
-from tests.pipeline.tiny_policy import write_partitions
+from tests.pipeline.tiny_policy import write_model, write_partitions
 from tests.projects import project_settings
 from tests.statements import NOT_PRIVATE, OF_TRAINING
 from tests.statements import PRIVATE as STATEMENT
 from tests.trajectories.builders import episodes, table
 
+STAGES = [
+    "collect",
+    "ingest",
+    "partition",
+    "train_model",
+    "clone_behaviour",
+    "optimize_policy",
+    "optimize_mopo",
+    "evaluate_private",
+]
 EPOCHS = [random_policy(1, 3, 2.0, seed) for seed in range(3)]
 PUBLIC = table(episodes(3), names=["p0", "p1", "p2"])
 
@@ -48,8 +59,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, empty_store: Path) 
     monkeypatch.chdir(tmp_path)
     shutil.copy(empty_store, tmp_path)
     monkeypatch.setattr(episode, "_MOST_DRAWN", 3)  # every state would take half of the time of these tests
-    stages = "collect ingest partition train_model clone_behaviour optimize_policy optimize_mopo evaluate_private"
-    for seconds, stage in enumerate(stages.split()):
+    for seconds, stage in enumerate(STAGES):
         write_json(Path(f"metrics/seconds/{stage}.json"), {"seconds": float(seconds)})
     place(Path("models/policy"), STATEMENT)
     write_json(Path("models/dynamics/privacy.json"), STATEMENT)
@@ -85,101 +95,78 @@ def run(selected: Params) -> None:
         evaluate.body(selected, log)
 
 
-@pytest.mark.usefixtures("project")
-def test_results_of_an_epsilon_that_was_written_by_hand_are_refused() -> None:
-    for epsilon in (0.1, 1.2):
-        for folder in ("policy", "dynamics"):
-            write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"epsilon": epsilon})
-        if epsilon < 1:
-            with pytest.raises(PipelineError, match=r"policy/privacy\.json: epsilon: found 0\.1, less than the accoun"):
-                run(chosen())
-            assert not Path("metrics/summary.json").exists()
-        else:
-            run(chosen())
+def refused(says: str, selected: Params | None = None) -> None:
+    with pytest.raises(PipelineError, match=says) as refusal:
+        evaluate.body(selected or chosen(), FakeRun())  # type: ignore[arg-type]
+    assert "\n" not in str(refusal.value)
+    assert not Path("metrics/summary.json").exists()
 
 
 @pytest.mark.usefixtures("project")
-def test_a_statement_of_another_model_or_without_its_clone_is_refused() -> None:
-    model, clone = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone"))
+def test_a_policy_whose_statement_is_not_that_of_what_was_trained_is_refused() -> None:
+    def state(**statements: Any) -> None:
+        for folder in ("policy", "dynamics", "behaviour"):
+            Path(f"models/{folder}/privacy.json").unlink(missing_ok=True)
+        for folder, content in statements.items():
+            write_json(Path(f"models/{folder}/privacy.json"), content)
+
+    edits: tuple[dict[str, Any], ...] = ({"units": 9999}, {"dataset_fingerprint": "ab" * 32}, {"epsilon": 3.0})
+    for edit in edits:
+        state(policy=STATEMENT | edit, dynamics=STATEMENT)
+        refused(f"{next(iter(edit))}: not that of models/dynamics/privacy.json")
+    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
+        state(policy=STATEMENT, dynamics=STATEMENT | admitted)
+        refused("not that of models/dynamics/privacy.json")
+    state(policy=STATEMENT)
+    refused("models/dynamics/privacy.json: ")
+    state(policy=STATEMENT | {"epsilon": 0.1}, dynamics=STATEMENT | {"epsilon": 0.1})
+    refused(r"policy/privacy\.json: epsilon: found 0\.1, less than the accoun")
+    refused("found a policy of variant 'private'", chosen("no_privacy"))
+
+    model, clone, other = (replace(OF_TRAINING, charge=charge) for charge in ("model", "clone", "other"))
     both = together({"models/dynamics": model, "models/behaviour": clone})
-    write_json(Path("models/policy/privacy.json"), both.to_json())
-    other = replace(clone, charge="other")
-    for beside, refusal in (
-        (
-            {"dynamics": model, "behaviour": other},
-            "mechanisms: not that of models/dynamics/privacy.json and models/beh",
-        ),
-        (
-            {"dynamics": other, "behaviour": clone},
-            "mechanisms: not that of models/dynamics/privacy.json and models/beh",
-        ),
-        ({"dynamics": replace(model, void=("noise is seeded",)), "behaviour": clone}, "void: not that of"),
-        ({"dynamics": model}, "mechanisms: found models/dynamics and models/behaviour; there are statements of models"),
-        ({"dynamics": model, "behaviour": clone}, None),
-    ):
-        Path("models/behaviour/privacy.json").unlink(missing_ok=True)
-        for folder, statement in beside.items():
-            write_json(Path(f"models/{folder}/privacy.json"), statement.to_json())
-        if refusal is None:
-            run(chosen())
-        else:
-            with pytest.raises(PipelineError, match=refusal):
-                run(chosen())
-    edited = replace(both, profile=(ProfilePoint(epsilon=0.0, delta=1e-6), *both.profile[1:]))
+    forged = replace(both, profile=(ProfilePoint(epsilon=0.0, delta=1e-6), *both.profile[1:]))
     twice = replace(both, mechanisms=both.mechanisms[:1] * 2)
-    for statement, refusal in ((edited, "profile: not what the accountant makes"), (twice, "mechanisms: found models")):
-        write_json(Path("models/policy/privacy.json"), statement.to_json())
-        with pytest.raises(PipelineError, match=refusal):
-            run(chosen())
+    elsewhere = "mechanisms: not that of models/dynamics/privacy.json and models/beh"
+    cases = [
+        (both, {"dynamics": model, "behaviour": other}, elsewhere),
+        (both, {"dynamics": other, "behaviour": clone}, elsewhere),
+        (both, {"dynamics": replace(model, void=("noise is seeded",)), "behaviour": clone}, "void: not that of"),
+        (both, {"dynamics": model}, "mechanisms: found models/dynamics and models/behaviour; there are statements of"),
+        (forged, {"dynamics": model, "behaviour": clone}, "profile: not what the accountant makes"),
+        (twice, {"dynamics": model, "behaviour": clone}, "mechanisms: found models"),
+    ]
+    for stated, beside, says in cases:
+        state(policy=stated.to_json(), **{folder: each.to_json() for folder, each in beside.items()})
+        refused(says)
     shutil.rmtree("models/policy")
     place(Path("models/policy"), model.to_json(), clone_error=0.5)
-    with pytest.raises(PipelineError, match="mechanisms: found none, yet the policy was chosen near a clone"):
-        run(chosen())
+    refused("mechanisms: found none, yet the policy was chosen near a clone")
+    write_json(Path("models/policy/privacy.json"), both.to_json())
+    run(chosen())
 
 
-@pytest.mark.usefixtures("project")
-def test_a_statement_that_says_something_else_than_its_model_s_is_refused() -> None:
-    policy, model = Path("models/policy/privacy.json"), Path("models/dynamics/privacy.json")
-    edits: list[dict[str, Any]] = [
-        *({"unit": "hospital"}, {"units": 9999}, {"public_units": 7}, {"dataset_fingerprint": "ab" * 32}),
-        *({"public_assumptions": []}, {"attacks": []}, {"epsilon": 3.0}),
-    ]
-    for edit in edits:
-        write_json(policy, STATEMENT | edit)
-        with pytest.raises(PipelineError, match=f"{next(iter(edit))}: not that of {model}"):
-            run(chosen())
-    write_json(policy, STATEMENT)
-    for admitted in ({"void": ["noise is seeded"]}, NOT_PRIVATE):
-        write_json(model, STATEMENT | admitted)
-        with pytest.raises(PipelineError, match=f"not that of {model}"):
-            run(chosen())
-    model.unlink()
-    with pytest.raises(PipelineError, match=f"{model}: "):
-        run(chosen())
-
-
-@pytest.mark.usefixtures("project")
-def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() -> None:
-    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+def test_the_summary_says_what_the_policy_earns_and_pipelines_can_be_compared_in_mlflow(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
+    selected = chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0})
+    with stage_run("evaluate", selected) as log:
+        evaluate.body(selected, log)
+        ((run_of, environment, policy, seed, limit),) = drawn
+        assert run_of is log.pipeline, "a film of the final policy is the pipeline's"
+    assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
+    assert torch.equal(policy.act(torch.ones(1, 1, 3)), EPOCHS[-1].act(torch.ones(1, 1, 3)))
 
     summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
     returns = episode_returns("Pendulum-v1", EPOCHS[-1], 5, seed=9)[0]
-    low, high = summary.pop("return_ci95")
-    assert low < summary["return_mean"] < high
+    for key in ("return", "public_return"):
+        low, high = summary.pop(f"{key}_ci95")
+        assert low < summary[f"{key}_mean"] < high
     seconds = summary.pop("seconds")
     assert seconds.pop("evaluate") > 0
-    assert seconds == {
-        "collect": 0,
-        "ingest": 1,
-        "partition": 2,
-        "train_model": 3,
-        "clone_behaviour": 4,
-        "optimize_policy": 5,
-        "optimize_mopo": 6,
-        "evaluate_private": 7,
-    }
-    low, high = summary.pop("public_return_ci95")
-    assert low < summary["public_return_mean"] < high
+    assert seconds == {stage: float(place) for place, stage in enumerate(STAGES)}
     assert summary == {
         "format": 5,
         "dataset": "pendulum-replay",
@@ -197,44 +184,24 @@ def test_the_summary_says_what_the_policy_earns_and_what_its_statement_says() ->
         "return_mean": pytest.approx(returns.mean(), rel=1e-3),
         "normalized_score": pytest.approx(1000 * (summary["return_mean"] + 1500) / 1500),
         "episodes": 5,
-        "policy_sha256": hashlib.sha256(Path("models/policy/policy.safetensors").read_bytes()).hexdigest(),
+        "policy_sha256": file_sha256(POLICY / "policy.safetensors"),
         "public_return_mean": pytest.approx(PUBLIC["reward"].to_numpy().sum() / 3),
         "public_trajectories": 3,
     }
 
-
-def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
-    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
-    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("pendulum-replay")
-    assert experiment is not None
-    (pipeline,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
-    (stage,) = store.search_runs([experiment.experiment_id], "tags.stage = 'evaluate'")
+    store, (pipeline, stage) = logged_runs(project)
     assert stage.data.tags["mlflow.parentRunId"] == pipeline.info.run_id
-    summary = read_json(Path("metrics/summary.json"))
-    assert {name: pipeline.data.metrics[name] for name in ("return_mean", "normalized_score", "epsilon")} == {
-        name: summary[name] for name in ("return_mean", "normalized_score", "epsilon")
-    }
+    for name in ("return_mean", "normalized_score", "epsilon"):
+        assert pipeline.data.metrics[name] == summary[name]
     assert pipeline.data.metrics["epsilon_spent_on_dataset"] == summary["spent_on_dataset"]["epsilon"]
     assert set(stage.data.metrics) == {"curve.return_mean"}
+    own = {"private": "True", "epsilon": "1.19", "delta": "1e-05", "unit": "trajectory"}
+    own |= {"dataset": "pendulum-replay", "env_id": "Pendulum-v1", "variant": "private", "seed": "0"}
     for logged in (stage, pipeline):
-        assert logged.data.params == {
-            "dataset": "pendulum-replay",
-            "env_id": "Pendulum-v1",
-            "variant": "private",
-            "seed": "0",
-            "private": "True",
-            "epsilon": "1.19",
-            "delta": "1e-05",
-            "unit": "trajectory",
-        }
+        assert logged.data.params == own
         assert logged.data.tags["dataset_fingerprint"] == STATEMENT["dataset_fingerprint"]
-        assert {file.path for file in store.list_artifacts(logged.info.run_id)} >= {
-            "privacy.json",
-            "summary.json",
-            "curves.csv",
-            "return.png",
-        }
+        files = {file.path for file in store.list_artifacts(logged.info.run_id)}
+        assert files >= {"privacy.json", "summary.json", "curves.csv", "return.png"}
     assert len(store.get_metric_history(stage.info.run_id, "curve.return_mean")) == 3
     assert "ε = 1.19" in pipeline.data.tags["mlflow.note.content"]
     (used,) = pipeline.inputs.dataset_inputs
@@ -242,62 +209,38 @@ def test_pipelines_can_be_compared_in_mlflow(project: Path) -> None:
     assert STATEMENT["dataset_fingerprint"].startswith(used.dataset.digest)
 
 
-@pytest.mark.usefixtures("project")
-def test_an_episode_of_the_final_policy_is_drawn_for_the_pipelines_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
-    selected = chosen()
-    with stage_run("evaluate", selected) as log:
-        evaluate.body(selected, log)
-        ((run_of, environment, policy, seed, limit),) = drawn
-        assert run_of is log.pipeline
-    assert (environment, seed, limit) == ("Pendulum-v1", 9, Manifest.load(MANIFEST).info.horizon)
-    observation = torch.ones(1, 1, 3)
-    assert torch.equal(policy.act(observation), EPOCHS[-1].act(observation))
-    monkeypatch.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
-    run(selected)
-    assert len(drawn) == 1
+def logged_runs(project: Path) -> tuple[MlflowClient, list[Any]]:
+    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
+    experiment = store.get_experiment_by_name("pendulum-replay")
+    assert experiment is not None
+    filters = ("metrics.epsilon <= 2", "tags.stage = 'evaluate'")
+    return store, [found for each in filters for found in store.search_runs([experiment.experiment_id], each)]
 
 
 def test_private_policies_are_registered_and_no_others(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr(evaluate, "log_episode", lambda *given: drawn.append(given))
     store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    for folder in ("policy", "dynamics"):
-        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT | {"void": ["noise is seeded"]})
-    run(chosen())
-    place(Path("models/mopo"), NOT_PRIVATE, EPOCHS[:1])
-    with monkeypatch.context() as other:
-        other.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
-        run(chosen("mopo"))
-    for folder in ("policy", "dynamics"):
-        write_json(Path(f"models/{folder}/privacy.json"), STATEMENT)
     with monkeypatch.context() as trial:
         trial.setenv(RUN_TAGS, json.dumps({"sweep": "tiny"}))
         run(chosen())
-    assert store.search_registered_models() == []
-    run(chosen())
-    run(chosen())  # the same policy again
-    (version,) = store.search_model_versions("name = 'pendulum-replay'")
-    for alias in (CHAMPION, LATEST):
-        assert store.get_model_version_by_alias("pendulum-replay", alias).version == version.version
-    summary = read_json(Path("metrics/summary.json"))
-    assert version.tags["policy_sha256"] == summary["policy_sha256"]
-    assert (version.tags["epsilon"], version.tags["unit"], version.tags["judged_by"]) == (
-        "1.19",
-        "trajectory",
-        "simulator",
-    )
-
-
-@pytest.mark.usefixtures("project")
-def test_the_baseline_is_judged_by_its_own_policy_and_called_not_private() -> None:
+    assert drawn == []
     baseline = [random_policy(1, 3, 2.0, seed=77)]
     place(Path("models/mopo"), NOT_PRIVATE, baseline)
-    run(chosen("mopo"))
+    with monkeypatch.context() as other:
+        other.setenv("DVC_EXP_NAME", "mopo")  # another pipeline
+        run(chosen("mopo"))
     summary = read_json(Path("metrics/summary.json"))
     assert (summary["private"], summary["epsilon"], summary["variant"]) == (False, None, "mopo")
     expected = episode_returns("Pendulum-v1", baseline[0], 5, seed=9).mean()
     assert summary["return_mean"] == pytest.approx(expected, rel=1e-3)
     assert "not private" in text(summary)
+    assert store.search_registered_models() == []
+    run(chosen())
+    (version,) = store.search_model_versions("name = 'pendulum-replay'")
+    assert version.tags["policy_sha256"] == file_sha256(POLICY / "policy.safetensors")
+    stated = (version.tags["epsilon"], version.tags["unit"], version.tags["judged_by"])
+    assert stated == ("1.19", "trajectory", "simulator")
 
 
 SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)]}
@@ -305,52 +248,91 @@ SEEDS = {4: EPOCHS, 7: [random_policy(1, 3, 2.0, seed) for seed in range(20, 23)
 
 def place_seeds(seeds: dict[int, list[DeterministicPolicy]]) -> None:
     for number, (seed, epochs) in enumerate(seeds.items()):
-        folder = Path("models/policy") if number == 0 else Path(f"models/policy/seeds/{seed}")
+        folder = POLICY if number == 0 else POLICY / f"seeds/{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         save(folder, epochs, variant="private", environment="Pendulum-v1", seeds=list(seeds) if number == 0 else None)
 
 
 def test_several_seeds_are_one_result_with_the_spread_over_them(project: Path) -> None:
     place_seeds(SEEDS)
-    run(chosen(score={"low": -1500.0, "high": 0.0, "scale": 1000.0}))
+    run(chosen())
     summary = json.loads(Path("metrics/summary.json").read_text(encoding="utf-8"), parse_constant=pytest.fail)
-    means = [float(episode_returns("Pendulum-v1", epochs[-1], 5, seed=9).mean()) for epochs in SEEDS.values()]
-    half = 12.706 * abs(means[0] - means[1]) / 2
+
+    def earned(epoch: int, count: int) -> list[float]:
+        return [float(episode_returns("Pendulum-v1", each[epoch], count, seed=9).mean()) for each in SEEDS.values()]
+
+    means = earned(-1, 5)
+    middle, half = sum(means) / 2, 12.706 * abs(means[0] - means[1]) / 2
     assert summary["seeds"] == [4, 7]
-    assert summary["return_mean"] == pytest.approx(sum(means) / 2, rel=1e-3)
-    assert summary["return_ci95"] == pytest.approx([sum(means) / 2 - half, sum(means) / 2 + half], rel=1e-3)
-    for own, seed, mean in zip(summary["by_seed"], SEEDS, means, strict=True):
+    assert summary["return_mean"] == pytest.approx(middle, rel=1e-3)
+    assert summary["return_ci95"] == pytest.approx([middle - half, middle + half], rel=1e-3)
+    files = (POLICY / "policy.safetensors", POLICY / "seeds/7/policy.safetensors")
+    for own, seed, mean, file in zip(summary["by_seed"], SEEDS, means, files, strict=True):
         assert (own["seed"], own["return_mean"]) == (seed, pytest.approx(mean, rel=1e-3))
         assert own["return_ci95"][0] < own["return_mean"] < own["return_ci95"][1]
-        assert own["normalized_score"] == pytest.approx(1000 * (own["return_mean"] + 1500) / 1500)
-    files = (Path("models/policy/policy.safetensors"), Path("models/policy/seeds/7/policy.safetensors"))
-    digests = [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
-    assert [own["policy_sha256"] for own in summary["by_seed"]] == digests
-    assert summary["policy_sha256"] == digests[0]
-
+        assert own["policy_sha256"] == file_sha256(file)
     rows = list(csv.DictReader(Path("plots/curves.csv").read_text(encoding="utf-8").splitlines()))
     for epoch, row in enumerate(rows):
-        count = 5 if epoch == 2 else 2
-        expected = [episode_returns("Pendulum-v1", epochs[epoch], count, seed=9).mean() for epochs in SEEDS.values()]
-        assert float(row["return_mean"]) == pytest.approx(sum(expected) / 2, rel=1e-3)
-    assert "variant  private, 2 seeds" in text(summary)
-    assert "over 2 seeds, 5 episodes each" in text(summary)
-    assert f"seeds    4: {means[0]:.4g} ±" in text(summary)  # each seed's own interval is not that over seeds
+        assert float(row["return_mean"]) == pytest.approx(sum(earned(epoch, 5 if epoch == 2 else 2)) / 2, rel=1e-3)
+    for line in ("variant  private, 2 seeds", "over 2 seeds, 5 episodes each", f"seeds    4: {means[0]:.4g} ±"):
+        assert line in text(summary)
 
-    store = MlflowClient(f"sqlite:///{project}/mlflow.db")
-    experiment = store.get_experiment_by_name("pendulum-replay")
-    assert experiment is not None
-    runs = {logged.info.run_name: logged for logged in store.search_runs([experiment.experiment_id])}
+    store, (pipeline, stage, *_) = logged_runs(project)
+    runs = {each.info.run_name: each for each in store.search_runs([stage.info.experiment_id])}
     for seed, own in zip(SEEDS, summary["by_seed"], strict=True):
         logged = runs[f"seed {seed}"]
-        assert logged.data.tags["mlflow.parentRunId"] == runs["evaluate"].info.run_id
+        assert logged.data.tags["mlflow.parentRunId"] == stage.info.run_id
         assert (logged.data.params["seed"], logged.info.status) == (str(seed), "FINISHED")
         assert logged.data.metrics["return_mean"] == own["return_mean"]
         assert len(store.get_metric_history(logged.info.run_id, "curve.return_mean")) == 3
-    (pipeline,) = store.search_runs([experiment.experiment_id], "metrics.epsilon <= 2")
     assert pipeline.data.metrics["return_mean"] == summary["return_mean"]
 
 
-def test_a_policy_of_another_variant_is_refused(project: Path) -> None:
-    with pytest.raises(PipelineError, match="found a policy of variant 'private'"):
-        evaluate.body(chosen("no_privacy"), FakeRun())  # type: ignore[arg-type]
+def answer(of: str, by: str, value: float, ci95: tuple[float, float] | None, epsilon: float | None) -> Answer:
+    what, delta = "reward error" if of == "model" else "mean return", None if epsilon is None else 1e-5
+    said: dict[str, Any] = {"of": of, "estimator": by, "what": what, "covers": "noise", "bias": "none"}
+    return Answer(**said, value=value, ci95=ci95, epsilon=epsilon, delta=delta)
+
+
+ANSWERS = (
+    answer("policy", "lstd", -9.9, (-11.1, -8.7), 0.2),
+    answer("policy", "model", -9.0, None, None),
+    answer("zero_action", "lstd", -20.0, (-25.0, -19.0), 0.2),
+    answer("behaviour", "behaviour", -12.3, (-13.1, -11.5), 0.0496),
+    answer("model", "model_check", 0.5, (0.4, 0.6), 0.1),
+)
+
+
+@pytest.mark.usefixtures("project")
+def test_the_summary_repeats_what_the_private_units_answered_about_this_model_and_policy() -> None:
+    write_model(STATEMENT)
+    answers = replace(
+        PrivateEvaluation.read(PRIVATE_EVALUATION),
+        estimates=ANSWERS,
+        total=SpentOnDataset(epsilon=2.75, epsilon_fixed=2.5, epsilon_rdp=3.0, delta=1e-5, charges=4),
+        verdict="believable up to 5 steps",
+        model_sha256=file_sha256(MODEL / "model.safetensors"),
+        policy_sha256=file_sha256(POLICY / "policy.safetensors"),
+    )
+    for key in ("model_sha256", "policy_sha256"):
+        replace(answers, **{key: "0" * 64}).write(PRIVATE_EVALUATION)  # type: ignore[arg-type]
+        refused(rf"{key}: the answers are not about models/.*; run `dvc repro`")
+    answers.write(PRIVATE_EVALUATION)
+    run(chosen())
+    summary = read_json(Path("metrics/summary.json"))
+    assert [found["of"] for found in summary["private_evaluation"]] == ["policy", "policy", "zero_action", "behaviour"]
+    assert summary["model_verdict"] == "believable up to 5 steps"
+    assert (summary["spent_on_dataset"]["epsilon"], summary["spent_on_dataset"]["charges"]) == (2.75, 4)
+    assert summary["epsilon"] == STATEMENT["epsilon"], "the model's own"
+    assert text(summary).splitlines()[3:9] == [
+        "spent    in all: ε = 2.75, δ = 1e-05 in 4 charges with the private evaluation "
+        "(ε = 2.5 if all settings were fixed beforehand)",
+        "today    -12.3 ± 0.8 by behaviour (ε 0.0496)",
+        "policy   -9.9 ± 1.2 by lstd (ε 0.2)",
+        "policy   -9 by model (free)",
+        "zeros    -20 [-25, -19] by lstd (ε 0.2)",
+        "model    believable up to 5 steps",
+    ]
+    clone = summary["private_evaluation"][1] | {"of": "clone"}
+    labelled = text(summary | {"private_evaluation": [clone]}).splitlines()
+    assert "clone    -9 by model (free), as it would be released" in labelled

@@ -25,22 +25,24 @@ stages:
 
 
 @pytest.fixture
-def project(small: Params, monkeypatch: pytest.MonkeyPatch) -> Params:
+def project(small: Params, monkeypatch: pytest.MonkeyPatch, empty_store: Path) -> Params:
     monkeypatch.setattr(sys, "argv", ["collect"])
+    Path("mlflow.db").write_bytes(empty_store.read_bytes())
     Path("dvc.yaml").write_text(PIPELINE)
     return small
 
 
-def ran(name: str = "collect") -> tuple[int, list[str]]:
+def ran() -> tuple[int, list[str]]:
     called: list[str] = []
 
     def body(params: Params, run: StageRun) -> None:
         called.append(params.dataset)
 
-    return runner.run_stage(name, "a stage", body), called
+    return runner.run_stage("collect", "a stage", body), called
 
 
 def leftover() -> Path:
+    """Private rows of a process that is gone."""
     dead = subprocess.Popen(["true"])
     dead.wait()
     folder = Path(f"data/partitions/.private.new-{files.HOST}-{dead.pid}-x")
@@ -49,14 +51,14 @@ def leftover() -> Path:
     return folder
 
 
-def test_any_stage_deletes_what_any_killed_stage_left(project: Params) -> None:
+def test_any_stage_deletes_what_any_killed_stage_left_also_where_params_are_broken(
+    project: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
     rows = leftover()
     assert ran() == (0, ["pendulum-replay"])
     assert not rows.exists()
     assert Path("metrics/seconds/collect.json").exists()
-
-
-def test_leftovers_go_even_if_params_are_broken(project: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    assert capsys.readouterr().err == ""
     rows = leftover()
     Path("params.yaml").write_text("dataset: [")
     assert ran() == (1, [])
@@ -64,7 +66,7 @@ def test_leftovers_go_even_if_params_are_broken(project: Params, capsys: pytest.
     assert capsys.readouterr().err.startswith("error: params.yaml")
 
 
-def test_an_output_that_cannot_be_written_is_refused_before_the_work(
+def test_an_output_that_cannot_be_written_is_refused_before_the_work_and_a_failure_says_what_is_lost(
     project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[Path] = []
@@ -74,21 +76,9 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(
         raise PipelineError("data: no file can be written there")
 
     monkeypatch.setattr(runner, "check_writable", refuse)
+    monkeypatch.setattr(runner, "hint", lambda stage: f"missing: of others than {stage}")
     assert ran() == (1, [])
-    assert capsys.readouterr().err == "error: data: no file can be written there\n"
+    said = "error: data: no file can be written there\nmissing: of others than collect\n"
+    assert capsys.readouterr().err == said
     assert {Path("data/raw"), Path("metrics/seconds/collect.json"), Path("metrics/summary.json")} < set(asked)
     assert any(path.parent.name == "checkpoints" for path in asked)
-
-
-def test_a_stage_that_fails_says_how_to_get_lost_outputs_back(
-    project: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(runner, "hint", lambda stage: f"missing: of others than {stage}")
-    assert ran()[0] == 0
-    assert capsys.readouterr().err == ""
-
-    def fail(params: Params, run: StageRun) -> None:
-        raise PipelineError("no")
-
-    assert runner.run_stage("collect", "a stage", fail) == 1
-    assert capsys.readouterr().err == "error: no\nmissing: of others than collect\n"

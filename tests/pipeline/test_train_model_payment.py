@@ -1,104 +1,70 @@
-"""How `train_model` pays: charged before private data is read, and never paid twice."""
+"""How `train_model` pays: charged before private data is read, never twice, and not on what was lost or exchanged."""
 
+import json
 import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
+from pipeline import ingest, optimize_mopo, partition, train_model
 from primorl.config.params import Params
-from primorl.privacy.accounting import epsilon as accounting
-from primorl.privacy.ledger import charges
+from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.privacy.ledger.ledger import Ledger
 from primorl.privacy.mechanism.plan import Plan
 from primorl.project.errors import PipelineError
 from primorl.training.state import ENGINE_VERSION
-from tests.pipeline import tiny_policy
+from tests.pipeline.fakes import FakeRun
 from tests.pipeline.training_project import (
     OUTPUT,
+    KilledError,
     charged,
+    dying,
     statement,
+    states,
     trained,
+    unopened,
     watch_private,
     with_changes,
-    write_partitions,
 )
-from tests.privacy.ledger.ledgers import adaptive
-from tests.trajectories.builders import INFO, episode, snapshot, table
+from tests.trajectories.builders import INFO, episodes, snapshot, write_raw
+
+REMAKE = "`dvc repro --force --single-item ingest partition`"
 
 
 def with_seed(params: Params, seed: int) -> Params:
     return replace(params, seed=seed)
 
 
-def limited(params: Params, runs: int) -> Params:
-    event = accounting.training_event(0.5, 1.0, 4)
-    fits, beyond = (adaptive(*[event] * n, delta=1e-3) for n in (runs, runs + 1))
-    return with_changes(params, privacy={"budget": {"epsilon": (fits + beyond) / 2, "delta": 1e-3}})
-
-
-def test_the_charge_is_made_before_a_private_byte_is_read(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    states: list[list[str]] = []
-    watch_private(monkeypatch, lambda: states.append([charge.state for charge in charged(data)]))
-    trained(data)
-    assert states
-    assert all(state == ["reserved"] for state in states)
+def test_it_is_charged_before_a_private_byte_is_read_and_never_twice(
+    data: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    with monkeypatch.context() as watched:
+        watch_private(watched, lambda: seen.append(states(data)))
+        trained(data)
+    assert seen
+    assert all(state == ["reserved"] for state in seen)
     (charge,) = charged(data)
     assert (charge.state, charge.stage, charge.dataset, charge.units) == ("committed", "train_model", INFO.dataset, 9)
     assert charge.epsilon == pytest.approx(statement()["epsilon"], rel=1e-3)
-
-
-def test_a_sweep_is_refused_where_the_budget_ends_and_needs_no_private_data_for_it(data: Params) -> None:
-    tight = limited(data, 2)
-    for seed in (0, 1):
-        trained(with_seed(tight, seed))
-    before = snapshot(Path("models"))
-    shutil.rmtree("data/partitions/private")
-    with pytest.raises(PipelineError, match="budget") as refused:
-        trained(with_seed(tight, 2))
-    assert "\n" not in str(refused.value)
-    assert snapshot(Path("models")) == before
-    assert len(charged(data)) == len(list(Path(".primorl/checkpoints").glob("*.safetensors"))) == 2
-    trained(with_seed(tight, 1))  # what was paid for is still there to be had
-    assert len(charged(data)) == 2
-
-
-def test_a_variant_without_a_guarantee_is_counted_and_fits_no_budget(data: Params) -> None:
-    free = with_changes(data, dynamics={"variant": "mopo"})
-    with pytest.raises(PipelineError, match="budget"):
-        trained(limited(free, 100))
-    trained(free)
-    nothing_left = {"epsilon": None, "epsilon_fixed": None, "epsilon_rdp": None}
-    assert statement()["spent_on_dataset"] == nothing_left | {"delta": 1e-5, "charges": 1}
-    trained(data)
-    assert statement()["private"] is True
-    assert statement()["spent_on_dataset"]["epsilon"] is None
-    assert not list(Path(".primorl/checkpoints").glob(f"{charged(data)[0].id}*")), "its weights are private"
-
-
-def test_what_was_paid_for_is_not_paid_twice(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(data)
     first = snapshot(Path("models"))
     shutil.rmtree("models")
-    watch_private(monkeypatch, lambda: pytest.fail("private data was opened"))
+    unopened(monkeypatch)
     trained(data)
     assert snapshot(Path("models")) == first
-    trained(with_changes(data, privacy={"delta": 1e-4}))  # the same release, read at another δ
-    assert statement()["delta"] == 1e-4
+    budget = {"epsilon": 1.01 * charge.epsilon, "delta": 1e-3}
+    with pytest.raises(PipelineError, match="budget") as refused:
+        trained(with_seed(with_changes(data, privacy={"budget": budget}), 1))
+    assert "\n" not in str(refused.value)
+    trained(with_changes(data, privacy={"budget": budget, "delta": 1e-4}))
+    assert statement()["delta"] == 1e-4, "the same release, read at another δ"
     assert len(charged(data)) == 1
-    with pytest.raises(pytest.fail.Exception, match="private data was opened"):
+    with pytest.raises(pytest.fail.Exception, match="was opened"):
         trained(with_seed(data, 1))
-    assert [charge.state for charge in charged(data)] == ["committed", "reserved"]
-
-
-def test_other_units_under_the_same_fingerprint_are_paid_for(data: Params) -> None:
-    trained(data)
-    shutil.rmtree("data/partitions")
-    write_partitions([episode(1 + 7 * i % 30, 50 + i) for i in range(9)], [episode(20, 100 + i) for i in range(4)])
-    trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed", "committed"]
+    assert states(data) == ["committed", "reserved"]
 
 
 def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
@@ -113,86 +79,92 @@ def test_training_that_diverges_stays_spent_and_is_not_paid_for_again(
             trained(data)
     with pytest.raises(PipelineError, match=r"diverged .* the same settings cost nothing again"):
         trained(data)
-    assert [charge.state for charge in charged(data)] == ["committed"]
+    assert states(data) == ["committed"]
     assert not OUTPUT.exists()
     trained(with_seed(data, 1))
     assert statement()["spent_on_dataset"]["charges"] == 2
 
 
-def test_an_edit_of_the_engine_charges_nobody_and_says_what_made_the_model(
+def test_an_edit_of_the_engine_charges_nobody_and_another_draw_has_other_noise(
     data: Params, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    trained(data)
-    first = snapshot(Path("models"))
+    alike = {"sampling_probability": 1.0}  # and one batch: the same rows in every round
+    everybody = with_changes(data, privacy=alike, dynamics={"batch_size": 64})
+    trained(everybody)
+    first, weights = snapshot(Path("models")), GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[0]
     monkeypatch.setattr("primorl.setup.paid_training.ENGINE_VERSION", ENGINE_VERSION + 1)
-    trained(data)
+    trained(everybody)
     assert len(charged(data)) == 1
     assert snapshot(Path("models")) == first
     assert f"Engine version {ENGINE_VERSION} began it; this is version {ENGINE_VERSION + 1}." in capsys.readouterr().err
-    again = with_changes(data, privacy={"draw": 1})
+    again = with_changes(data, privacy=alike | {"draw": 1}, dynamics={"batch_size": 64})
     for _ in range(2):
         trained(again)
         assert len(charged(data)) == 2
-    assert snapshot(Path("models")) != first
-    trained(data)
-    files = ("model.safetensors", "config.json")  # the statement counts the second charge
-    assert [snapshot(Path("models"))[f"dynamics/{name}"] for name in files] == [
-        first[f"dynamics/{name}"] for name in files
-    ]
+    other = GaussianEnsemble.load(OUTPUT, torch.device("cpu")).weights[0]
+    assert float((weights - other).abs().max()) > 1e-2
+    trained(everybody)
+    files = ("dynamics/model.safetensors", "dynamics/config.json")  # the statement counts the second charge
+    assert [snapshot(Path("models"))[name] for name in files] == [first[name] for name in files]
 
 
 @pytest.mark.verdict
 def test_a_model_that_training_made_worse_is_an_error_that_keeps_what_was_paid_for(data: Params) -> None:
-    loud = with_changes(data, privacy={"target_epsilon": None, "noise_multiplier": 500.0})
+    loud = with_changes(data, privacy={"noise_multiplier": 500.0})
     for _ in range(2):
         with pytest.raises(PipelineError, match=r"no better than a constant: its public loss is .* lower dynamics"):
             trained(loud)
-        assert [charge.state for charge in charged(loud)] == ["committed"]
-    assert not Path("models/dynamics").exists()
+        assert states(loud) == ["committed"]
+    assert not OUTPUT.exists()
+    learning = {"learning_rate": 0.05, "hidden": [32], "variant": "no_privacy"}
+    trained(with_changes(data, privacy={"rounds": 150, "clipping_norm": 5.0}, dynamics=learning))
+    assert OUTPUT.exists(), "a model that learned something is kept"
 
 
-@pytest.mark.verdict
-def test_a_model_that_learned_something_is_kept(data: Params) -> None:
-    learning = {"learning_rate": 0.05, "hidden": [32]}
-    privacy = {"rounds": 150, "clipping_norm": 5.0}
-    trained(with_changes(data, privacy=privacy, dynamics={**learning, "variant": "no_privacy"}))
-    assert Path("models/dynamics/config.json").exists()
-
-
-def test_a_full_disk_costs_nothing(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(path: Path, state: Any, **_: Any) -> None:
-        raise OSError(28, "No space left on device", str(path))
-
+def test_a_killed_run_is_taken_up_and_costs_nothing_more(data: Params, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(charges, "write_checkpoint", full)
-        for _ in range(3):
-            with pytest.raises(OSError, match="No space left"):
-                trained(data)
-    assert charged(data) == []
+        dying(patched, 3)
+        with pytest.raises(KilledError):
+            trained(data)
+    assert states(data) == ["reserved"]
+    assert not OUTPUT.exists()
+    run = trained(data)
+    (charge,) = charged(data)
+    assert charge.state == "committed"
+    assert statement()["epsilon"] == pytest.approx(charge.epsilon, rel=1e-3)
+    assert statement()["rounds"] == 4
+    assert json.loads((OUTPUT / "config.json").read_text())["rounds"] == 3
+    assert run.logged["epsilon_so_far"] == pytest.approx(statement()["epsilon"])
 
 
-def test_a_budgets_delta_must_mean_something(data: Params) -> None:
-    with pytest.raises(PipelineError, match=r"privacy.budget.delta: found 0.5, allowed is below 1/9"):
-        trained(with_changes(data, privacy={"budget": {"epsilon": 1.0, "delta": 0.5}}))
-    assert charged(data) == []
+def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, public, secret = with_changes(small), Path("data/partitions/public_units.bin"), Path(".primorl/secret")
+    baseline = with_changes(small, dynamics={"variant": "mopo"})
+    write_raw(Path("data/raw"), episodes(12))
 
+    def remake() -> None:
+        ingest.body(params, FakeRun())
+        partition.body(params, FakeRun())
 
-def test_units_that_were_charged_as_private_are_not_published(data: Params) -> None:
-    trained(data)
-    shutil.rmtree("data/partitions")
-    private, public = [episode(20, i) for i in range(9)], [episode(20, 100 + i) for i in range(4)]
-    private[0], public[0] = public[0], episode(1, 0)  # the first private unit of `data`, by its rows, is public now
-    write_partitions(private, public)
-    with pytest.raises(PipelineError, match="holds units that earlier runs were charged for as private"):
-        trained(with_seed(data, 1))
-    assert len(charged(data)) == 1
-
-
-def test_rows_of_another_partition_than_the_one_charged_are_refused(data: Params) -> None:
-    shutil.rmtree("data/partitions/private")
-    names = [f"a{i:03d}" for i in range(9)]
-    tiny_policy.write_partition(
-        Path("data/partitions/private"), table([episode(9, 50 + i) for i in range(9)], units=names, names=names)
-    )
-    with pytest.raises(PipelineError, match="its parts are of different partitions; run `dvc repro --force"):
-        trained(data)
+    remake()
+    for break_it, says in (
+        (lambda: secret.write_bytes(b"n" * 32), "secret_check: made under another secret than"),
+        (lambda: public.write_bytes(b"\0" * public.stat().st_size), "public_units.bin: not of the units in data/"),
+        (secret.unlink, r"secret: not there, and data/partitions was made under it.*`primorl ledger repair`"),
+    ):
+        break_it()
+        with monkeypatch.context() as patch:
+            patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
+            unopened(patch)
+            patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
+            patch.setattr(optimize_mopo.PessimisticModel, "load", lambda *_, **__: None)
+            for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
+                with pytest.raises(PipelineError, match=says) as refused:
+                    stage.body(chosen, FakeRun())
+                assert "\n" not in str(refused.value)
+                assert REMAKE in str(refused.value)
+        remake()
+    trained(params)
+    assert len(charged(params)) == 1

@@ -12,6 +12,7 @@ from pipeline import train_model
 from primorl.config import params as params_module
 from primorl.config.params import Params
 from primorl.privacy.ledger.ledger import Charge
+from primorl.privacy.mechanism.plan import Plan
 from primorl.setup.accounts import project_ledger
 from primorl.trajectories.sources.minari.writing import Episode
 from primorl.trajectories.storage.parquet import PartReader
@@ -25,13 +26,20 @@ DYNAMICS = {"hidden": [8], "early_stopping": {"every": 2, "patience": None}}
 MOPO = {"batch_size": 8, "learning_rate": 1e-3, "weight_decay": 0.0, "max_epochs": 2, "patience": 2}
 
 
-def with_changes(small: Params, **blocks: dict[str, Any]) -> Params:
-    raw = params_module.plain(small)
-    raw["privacy"] |= PRIVACY
-    raw["dynamics"] |= DYNAMICS | {"mopo": MOPO}
+class KilledError(BaseException):
+    """Stands for a kill: no handler of a stage may see it."""
+
+
+def edited(params: Params, **blocks: Any) -> Params:
+    raw = params_module.plain(params)
     for name, changes in blocks.items():
-        raw[name] |= changes
+        raw[name] = raw[name] | changes if isinstance(changes, dict) else changes
     return params_module.from_plain(raw)
+
+
+def with_changes(small: Params, **blocks: Any) -> Params:
+    own = {"privacy": PRIVACY, "dynamics": DYNAMICS | {"mopo": MOPO}}
+    return edited(small, **blocks | {name: block | blocks.get(name, {}) for name, block in own.items()})
 
 
 def write_partitions(private: list[Episode], public: list[Episode], units: list[str] | None = None) -> None:
@@ -45,6 +53,20 @@ def trained(params: Params) -> RememberingRun:
     return run
 
 
+def dying(monkeypatch: pytest.MonkeyPatch, at: int, method: str = "release") -> None:
+    """Kill the process at a call of a method of the plan."""
+    original, count = getattr(Plan, method), 0
+
+    def once(self: Plan, *arguments: Any) -> Any:
+        nonlocal count
+        count += 1
+        if count == at:
+            raise KilledError
+        return original(self, *arguments)
+
+    monkeypatch.setattr(Plan, method, once)
+
+
 def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object]) -> None:
     begin = PartReader.__init__
 
@@ -56,10 +78,18 @@ def watch_private(monkeypatch: pytest.MonkeyPatch, opened: Callable[[], object])
     monkeypatch.setattr(PartReader, "__init__", spying)
 
 
+def unopened(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch_private(monkeypatch, lambda: pytest.fail("the private partition was opened"))
+
+
 def charged(params: Params) -> list[Charge]:
     with closing(project_ledger(params)) as ledger:
         ledger.verify()
         return ledger.charges()
+
+
+def states(params: Params) -> list[str]:
+    return [charge.state for charge in charged(params)]
 
 
 def statement() -> dict[str, Any]:

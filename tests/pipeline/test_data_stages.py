@@ -1,0 +1,67 @@
+"""The stages before training say and log nothing of the rows, and leave the last good data where they fail."""
+
+import json
+import resource
+from pathlib import Path
+
+import minari
+import pytest
+
+from pipeline import collect, ingest, partition
+from primorl.config.params import Params
+from primorl.project.reporting import exit_status
+from primorl.trajectories.storage.parquet import PartReader
+from tests.pipeline.fakes import FakeRun
+from tests.trajectories.builders import episode, episodes, snapshot, write_raw
+
+
+def test_collect_leaves_one_dataset_and_tells_nothing_of_it(small: Params, capsys: pytest.CaptureFixture[str]) -> None:
+    run = FakeRun()
+    collect.body(small, run)
+    assert minari.MinariDataset("data/raw/pendulum-replay-v0/data").total_episodes == 6
+    assert run.logged == {"dataset": "pendulum-replay", "source": "replay", "environment": "Pendulum-v1"}
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert "6 of 6 episodes" in printed.err
+
+
+def test_only_declared_counts_and_the_keyed_fingerprint_are_logged(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_raw(Path("data/raw"), episodes(6))
+    ingested, partitioned = FakeRun(), FakeRun()
+    ingest.body(small, ingested)
+    partition.body(small, partitioned)
+    fingerprint = PartReader(Path("data/trajectories"), made_by="ingest").info.dataset_fingerprint
+    assert Path(".primorl/secret").read_bytes().hex() not in fingerprint
+    said = {"dataset": "pendulum-replay", "environment": "Pendulum-v1", "unit": "trajectory"}
+    assert ingested.logged == said | {"dataset_fingerprint": fingerprint}
+    manifest = json.loads(Path("data/partitions/manifest.json").read_text(encoding="utf-8"))
+    counts = {name: manifest[name] for name in ("private_units", "public_units")}
+    assert sum(counts.values()) == 6
+    by = {"public_by": "hash", "public_fraction": 0.5, "salt": "primorl"}
+    assert partitioned.logged == counts | by | {"dataset_fingerprint": fingerprint}
+    files = {item.name for item in Path("data/partitions").iterdir()}
+    assert files == {"manifest.json", "private", "public", "public_units.bin", "units.bin"}
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_full_disk_is_one_error_and_leaves_the_last_good_data(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    raw = Path("data/raw")
+    write_raw(raw, episodes(6))
+    ingest.body(small, FakeRun())
+    raw.rename("earlier")
+    write_raw(raw, [episode(200, seed) for seed in range(20)])
+    before, limits = snapshot(Path("data")), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        status = exit_status("ingest", lambda: ingest.body(small, FakeRun()), debug=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert status == 1
+    assert line.startswith("error: ")
+    assert "File too large" in line
+    assert snapshot(Path("data")) == before

@@ -1,0 +1,277 @@
+"""Policies from a released model, also near a clone, and the baseline: what is read, written, stated and charged."""
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from pipeline import clone_behaviour, optimize_mopo, optimize_policy
+from primorl import load_policy
+from primorl.config.params import Params
+from primorl.config.suggestions import TO_FIT
+from primorl.dynamics.config import ModelConfig
+from primorl.dynamics.seed_generators import SeedGenerators
+from primorl.dynamics.termination import RULES, Rule
+from primorl.policy import behaviour, choice
+from primorl.policy.behaviour import BehaviourPolicy
+from primorl.policy.config import PolicyConfig
+from primorl.policy.exported import DeterministicPolicy, seed_folders
+from primorl.policy.mopo import real_transitions, with_real
+from primorl.policy.replay import ReplayBuffer, Scaling
+from primorl.privacy.accounting.epsilon import compose, training_event
+from primorl.privacy.accounting.events import event_to_json
+from primorl.privacy.statement import Statement
+from primorl.project.elapsed import ElapsedTime
+from primorl.project.errors import PipelineError
+from primorl.project.files import read_json
+from primorl.project.paths import BEHAVIOUR, MODEL, MOPO, POLICY, PRIVATE, PUBLIC
+from primorl.setup import clone_work
+from primorl.setup.model_files import write_nothing
+from primorl.trajectories.storage.store import UnitStore
+from tests.pipeline import tiny_policy, training_project
+from tests.pipeline.tiny_policy import RememberingRun, tiny, write_model, write_partition, write_partitions
+from tests.pipeline.training_project import charged, edited, with_changes
+from tests.statements import NOT_PRIVATE, OF_TRAINING
+from tests.statements import PRIVATE as STATEMENT
+from tests.trajectories.builders import INFO, episode, episodes, snapshot, table
+
+CPU = torch.device("cpu")
+FILES = ("config.json", "epochs.safetensors", "policy.safetensors", "privacy.json")
+DELTA = 1e-5
+
+
+@pytest.fixture(autouse=True)
+def few_rollouts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "_ROLLOUTS", 8)
+
+
+def trained(params: Params, stage: ModuleType = optimize_policy) -> RememberingRun:
+    run = RememberingRun()
+    stage.body(params, run)
+    return run
+
+
+@pytest.mark.parametrize("starts", ["reset", "pool"])
+def test_it_needs_no_data_at_all(small: Params, starts: str) -> None:
+    ensemble = write_model(STATEMENT)
+    run = trained(tiny(small, starts=starts))
+    assert not Path("data").exists()
+    assert read_json(POLICY / "privacy.json") == STATEMENT
+    said = {"variant": "private", "policy": "models/policy", "environment": "Pendulum-v1"}
+    assert read_json(POLICY / "config.json").items() >= said.items()
+    assert sorted(item.name for item in POLICY.iterdir()) == list(FILES)
+    assert set(run.artifacts) == {"config.json", "privacy.json"}
+    assert run.logged.items() >= {"private": "True", "epsilon": "1.19", "delta": "1e-05", "unit": "trajectory"}.items()
+    assert run.logged["policy"]["starts"] == starts
+    assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
+    assert {"critic_loss", "model_reward", "model_uncertainty"} <= set(run.steps)
+    policy, epochs = DeterministicPolicy.load(POLICY), DeterministicPolicy.load_epochs(POLICY)
+    assert (policy.policies, epochs.policies) == (1, 2)
+    assert torch.equal(policy.observation_mean, ensemble.normaliser.input_mean[:3])
+    assert torch.equal(policy.observation_scale, ensemble.normaliser.input_scale[:3])
+    assert torch.equal(policy.action_high, torch.tensor([2.0]))
+
+
+def test_public_starts_read_the_public_split_and_nothing_else(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_model(STATEMENT)
+    content, begun = episodes(5), []
+    write_partition(PUBLIC, table(content))
+    write = optimize_policy.write_trained
+
+    def watched(*arguments: object, starts: Tensor, **named: object) -> None:
+        begun.append(starts)
+        write(*arguments, starts=starts, **named)
+
+    monkeypatch.setattr(optimize_policy, "write_trained", watched)
+    trained(tiny(small, starts="public"))
+    states = np.concatenate([np.stack(item.observations[:-1]) for item in content])
+    assert torch.equal(begun[0], torch.from_numpy(states))
+
+
+def test_several_seeds_have_a_folder_and_a_run_each(small: Params) -> None:
+    write_model(STATEMENT)
+    run = trained(tiny(small, seeds=[5, 0, 9]))
+    folders = ("", "seeds/0/", "seeds/9/")
+    assert sorted(snapshot(POLICY)) == sorted(f"{folder}{name}" for folder in folders for name in FILES)
+    assert read_json(POLICY / "config.json")["seeds"] == [5, 0, 9]
+    for folder in seed_folders(POLICY, [5, 0, 9]):
+        assert read_json(folder / "privacy.json") == STATEMENT
+    assert {name: inner.logged["seed"] for name, inner in run.inner.items()} == {"seed 5": 5, "seed 0": 0, "seed 9": 9}
+    for name, steps in run.steps.items():
+        assert steps == [1, 2]
+        assert run.logged[name] == pytest.approx(np.mean([inner.logged[name] for inner in run.inner.values()]))
+        assert {tuple(inner.steps[name]) for inner in run.inner.values()} == {(1, 2)}
+    assert len({inner.logged["critic_loss"] for inner in run.inner.values()}) == 3
+
+
+@pytest.mark.parametrize("model", [{"actions": 2}, {"termination": "learned"}, {"termination": "upright"}])
+def test_discrete_actions_and_models_whose_episodes_end_are_trained_in(
+    small: Params, monkeypatch: pytest.MonkeyPatch, model: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(RULES, "upright", Rule(3, lambda observation, action, following: following[:, 0] < 0))
+    write_model(STATEMENT, **model)
+    write_partition(PUBLIC, table(episodes(5)))
+    run = trained(tiny(small))
+    assert {name: steps for name, steps in run.steps.items() if steps != [1, 2]} == {}
+    policy, config = DeterministicPolicy.load(POLICY), read_json(POLICY / "config.json")
+    assert policy.discrete_actions == config["discrete_actions"] == ("actions" in model)
+    assert policy.layers[-1].shape == (1, 1, config["action_size"])
+
+
+def test_the_time_since_the_row_before_goes_on_to_model_clone_and_policy(
+    small: Params, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elapsed = ElapsedTime(name="observation_2", unit="hours", most=4.0)
+    monkeypatch.setattr(tiny_policy, "INFO", replace(INFO, spaces=replace(INFO.spaces, elapsed=elapsed)))
+    training_project.write_partitions([episode(9, i) for i in range(9)], [episode(20, 9 + i) for i in range(4)])
+    training_project.trained(with_changes(small))
+    assert ModelConfig.read(MODEL).elapsed == elapsed
+    for name, value in (("ROUNDS", 2), ("SAMPLING_PROBABILITY", 0.5), ("noise_for", lambda *_: 10.0)):
+        monkeypatch.setattr(clone_work, name, value)
+    clone_behaviour.body(with_changes(small, behaviour={"target_epsilon": 0.4}), RememberingRun())  # type: ignore[arg-type]
+    assert PolicyConfig.read(BEHAVIOUR).elapsed == elapsed
+    write_nothing(BEHAVIOUR)
+    trained(tiny(with_changes(small), starts="public"))
+    assert load_policy("models/policy").saved.elapsed == elapsed
+
+
+# Near a clone
+
+
+def stated(multiplier: float, charge: str) -> Statement:
+    event = training_event(1.0, multiplier, 1)
+    epsilon = compose([event], DELTA).epsilon_pld
+    return replace(OF_TRAINING, event=event_to_json(event), epsilon=epsilon, charge=charge)
+
+
+def write_clone(*, high: float = 2.0, variant: str = "private", discrete: bool = False) -> None:
+    A = 2 if discrete else 1
+    low, top = (torch.zeros(A), torch.ones(A)) if discrete else (-torch.full((A,), high), torch.full((A,), high))
+    layers = (torch.zeros(1, A, 3), torch.zeros(1, 1, A))
+    policy = DeterministicPolicy(layers, torch.zeros(3), torch.ones(3), low, top, discrete)
+    clone = BehaviourPolicy(policy, None if discrete else layers, None if discrete else (-5.0, 1.0))
+    facts: dict[str, Any] = {"variant": variant, "environment": "Pendulum-v1", "rounds": 1, "engine_version": 1}
+    behaviour.save(BEHAVIOUR, clone, **facts, names=None, observation_range=None, public_loss=None)
+    stated(12.0, "clone").write(BEHAVIOUR)
+
+
+def prepared(**model: Any) -> None:
+    write_model(stated(8.0, "model").to_json(), **model)
+    write_partition(PUBLIC, table(episodes(5)))
+
+
+@pytest.mark.parametrize("actions", [None, 2])
+def test_the_statement_counts_model_and_clone(small: Params, actions: int | None) -> None:
+    prepared(actions=actions)
+    write_clone(discrete=actions is not None)
+    run = trained(tiny(small, seeds=[4, 7]))
+    events = [training_event(1.0, 8.0, 1), training_event(1.0, 12.0, 1)]
+    for folder in (POLICY, POLICY / "seeds/7"):
+        statement, config = Statement.read(folder), PolicyConfig.read(folder)
+        assert statement.epsilon == compose(events, DELTA).epsilon_pld
+        assert [part.charge for part in statement.mechanisms] == ["model", "clone"]
+        gains = [min(each.gains) for each in config.candidates]
+        assert config.clone_error is not None
+        best = gains.index(max(gains)) if max(gains) > choice._SHARE_OF_ERROR * config.clone_error else 0
+        assert [each.chosen for each in config.candidates] == [place == best for place in range(3)]
+        assert [each.divergence for each in config.candidates] == list(choice.DIVERGENCES)
+    assert run.logged["epsilon"] == str(statement.epsilon)
+    for inner in run.inner.values():
+        assert {"chosen_divergence", "smallest_gain_0.3", "smallest_gain_3", "divergence"} <= set(inner.steps)
+
+
+def test_model_or_clone_of_something_else_is_refused(small: Params) -> None:
+    prepared()
+    for clone, says in (
+        ({"variant": "no_clip"}, "found variant 'no_clip'"),
+        ({"high": 3.0}, "of other observations or actions than"),
+    ):
+        write_clone(**clone)  # type: ignore[arg-type]
+        with pytest.raises(PipelineError, match=says):
+            trained(tiny(small))
+    for variant, stage in (("no_clip", optimize_policy), ("mopo", optimize_mopo)):
+        with pytest.raises(PipelineError, match=rf"found variant 'private'.*params.yaml asks for '{variant}'"):
+            trained(tiny(small, variant=variant), stage)
+    assert not POLICY.exists()
+    assert not MOPO.exists()
+
+
+def test_keys_that_nobody_decides_are_fitted_and_a_learned_end_without_evidence_is_not_used(
+    small: Params, capsys: pytest.CaptureFixture[str]
+) -> None:
+    prepared(termination="learned")
+    keys = ("policy.reward_scale", "policy.uncertainty")
+    params = replace(tiny(small, starts="public"), origins=dict.fromkeys(keys, TO_FIT))
+    found = trained(params).logged["policy"]
+    assert found["uncertainty"] == "standardised_difference"
+    assert found["reward_scale"] != params.policy.reward_scale
+    assert (found["penalty"], found["horizon"]) == (params.policy.penalty, params.policy.horizon)
+    assert PolicyConfig.read(POLICY).ends == "none"
+    assert "learned terminations are not used: 2 public terminations (needed 20)" in capsys.readouterr().err
+
+
+# The baseline
+
+
+def test_other_variants_open_nothing_and_point_to_their_policy(small: Params, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(UnitStore, "open", lambda folder: pytest.fail(f"{folder} was opened"))
+    assert trained(tiny(small), optimize_mopo).logged == {}
+    assert [item.name for item in MOPO.iterdir()] == ["config.json"]
+    assert read_json(MOPO / "config.json") == {"variant": "private", "policy": "models/policy"}
+    write_model(NOT_PRIVATE, variant="mopo")
+    trained(tiny(small, variant="mopo"))
+    assert read_json(POLICY / "config.json") == {"variant": "mopo", "policy": "models/mopo"}
+    assert read_json(POLICY / "privacy.json") == NOT_PRIVATE
+    with pytest.raises(PipelineError, match="policy"):
+        DeterministicPolicy.load(POLICY)
+
+
+def test_the_baseline_is_charged_before_it_reads_data_and_marked_as_not_private(small: Params) -> None:
+    write_model({key: value for key, value in NOT_PRIVATE.items() if key != "charge"}, variant="mopo")
+    write_partitions(table(episodes(9)), table(episodes(9)[:1], units=["public"], names=["public"]))
+    shutil.move(PRIVATE, "aside")
+    baseline = tiny(small, variant="mopo", seeds=[1, 2])
+    with pytest.raises(PipelineError, match="budget"):
+        trained(edited(baseline, privacy={"budget": {"epsilon": 1000.0, "delta": 1e-5}}), optimize_mopo)
+    assert not MOPO.exists()
+    shutil.move("aside", PRIVATE)
+    run = trained(baseline, optimize_mopo)
+    assert read_json(MOPO / "privacy.json")["private"] is False
+    assert read_json(MOPO / "config.json").items() >= {"variant": "mopo", "policy": "models/mopo"}.items()
+    assert (DeterministicPolicy.load(MOPO).policies, DeterministicPolicy.load_epochs(MOPO).policies) == (1, 2)
+    assert run.logged["private"] == "False"
+    (charge,) = charged(baseline)
+    assert (charge.stage, charge.state, charge.epsilon) == ("optimize_mopo", "committed", None)
+
+
+def test_real_transitions_keep_their_rewards_and_ends_and_are_the_asked_share_of_a_batch(tmp_path: Path) -> None:
+    content = episodes(9)
+    write_partition(tmp_path / "private", table(content))
+    centre, spread = torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.5, 0.6, 3.0])
+    scaling = Scaling(centre, spread, torch.tensor([-2.0]), torch.tensor([2.0]), 0.1)
+    data, columns = UnitStore.open(tmp_path / "private"), scaling.columns
+    rows = real_transitions(*data.flat(), data.terminated(), scaling).rows[0]
+    rewards = np.concatenate([item.rewards for item in content]).astype(np.float32)
+    torch.testing.assert_close(rows[:, columns.reward], torch.from_numpy(rewards) * 0.1)
+    ends = np.concatenate([[False] * (len(item.rewards) - 1) + [item.terminated] for item in content])
+    assert 0 < ends.sum() < len(content)
+    assert torch.equal(rows[:, columns.continues] == 0, torch.from_numpy(ends))
+    for part, column in ((slice(None, -1), columns.observation), (slice(1, None), columns.next_observation)):
+        seen = torch.from_numpy(np.concatenate([np.stack(item.observations)[part] for item in content]))
+        torch.testing.assert_close(rows[:, column], scaling.observation(seen))
+    actions = torch.from_numpy(np.concatenate([np.stack(item.actions) for item in content]))
+    torch.testing.assert_close(rows[:, columns.observation_action][:, 3:], actions / 2)
+
+    real, generated = ReplayBuffer(30, 2, CPU), ReplayBuffer(50, 2, CPU, seeds=2)
+    real.extend(torch.ones(1, 30, 2))
+    generated.extend(torch.full((2, 50, 2), -1.0))
+    for fraction, expected in ((0.05, 13), (0.0001, 1)):
+        batches = list(with_real(real, fraction)(generated, 7, 256, SeedGenerators.of([0, 1], CPU)))
+        assert [tuple(rows.shape) for rows in batches] == [(2, 256, 2)] * 7
+        assert [(rows[..., 0] == 1).sum(1).tolist() for rows in batches] == [[expected] * 2] * 7
