@@ -51,9 +51,9 @@ def _run(
         Arrivals.of(params)
     print("params.yaml and the datasets are valid")
     if isinstance(params.chosen, TabularDataset):
-        from primorl.trajectories.sources.tabular.source import source
+        from primorl.trajectories.sources.tabular.source import Tabular
 
-        there = source(params.dataset, params.chosen).check_columns()
+        there = Tabular(params.dataset, params.chosen).check_columns()
         named = params.chosen.options.files
         print(f"{named}: {'has the columns of the entry' if there else 'not there yet, so its columns are unchecked'}")
     if charges:

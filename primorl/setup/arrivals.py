@@ -15,8 +15,8 @@ from primorl.online.mechanism import ONE_USER
 from primorl.privacy.ledger.requests import Version
 from primorl.project.errors import PipelineError
 from primorl.project.paths import ARRIVALS, WITHDRAWALS
+from primorl.trajectories.identity.consent import IdList, read_ids
 from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.id_list import IdList, read_ids
 from primorl.trajectories.identity.membership import id_digests, population_digest
 
 _TRAJECTORY = "trajectory"

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from primorl.project.errors import PipelineError
 from primorl.trajectories.storage.manifest import Manifest
 from primorl.trajectories.storage.parquet import PartReader
-from primorl.trajectories.storage.schema import action_vectors, arrow_schema, trajectory_starts, vectors
+from primorl.trajectories.storage.schema import action_vectors, trajectory_starts, vectors
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -100,8 +100,7 @@ def describe(partitions: Path) -> tuple[dict[str, Any], PublicSplit | None]:
     manifest = Manifest.load(partitions / "manifest.json")
     public = PublicSplit.read(partitions / "public")
     info = manifest.info
-    columns = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
-    schema = {field.name: str(field.type) for field in columns}
+    schema = {field.name: str(field.type) for field in info.schema}
     names = {name: list(getattr(info.spaces, name)) for name in ("observation_names", "action_names")}
     about = manifest.to_json() | {"schema": schema, **names, "public": None if public is None else public.to_json()}
     return about, public

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "91b7b1a40bd219226e558445c1bd84238eab431313f65379afc7de43183f54f3"
+SOURCES = "c982f38eb727884697ca2657ebd0e9af3a8c4f698d3413348c4a95b48a0dbfcb"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -11,8 +11,8 @@ import pytest
 from primorl.config.datasets import TabularDataset, checked
 from primorl.config.params import plain
 from primorl.project.errors import PipelineError
-from primorl.trajectories.consent import FOLDER
-from primorl.trajectories.identity.id_list import IdList
+from primorl.project.paths import CONSENT as FOLDER
+from primorl.trajectories.identity.consent import IdList
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import partition
 from primorl.trajectories.storage.manifest import Manifest

@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
 from primorl.setup.accounts import dataset_version
-from primorl.trajectories.consent import HashDraw
-from primorl.trajectories.identity.duplicates import DuplicateCheck
+from primorl.trajectories.identity.consent import HashDraw
 from primorl.trajectories.identity.fingerprint import project_secret
-from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, Membership
+from primorl.trajectories.identity.membership import DIGEST_BYTES, NOBODY, DuplicateCheck, Membership
 from primorl.trajectories.ingestion import ingest
 from primorl.trajectories.partitioning import check_disjoint, partition
 from primorl.trajectories.storage import parquet

@@ -1,12 +1,11 @@
 """``source: replay``: a behaviour policy's whole training in an environment, recorded."""
 
-import primorl.simulators.gym_notice  # noqa: F401  before Stable-Baselines3, which imports Gym
+from primorl.simulators.environments import make  # before Stable-Baselines3, which imports Gym
 
 # isort: split
 import re
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +24,9 @@ from stable_baselines3.common.vec_env.base_vec_env import VecEnvIndices, VecEnvS
 from primorl.config.datasets import ReplayDataset, ReplayOptions
 from primorl.project.errors import PipelineError
 from primorl.project.progress import progress_bar
-from primorl.simulators.environments import make
-from primorl.trajectories.sources.minari.reading import MinariReader
+from primorl.trajectories.sources import Reader
+from primorl.trajectories.sources.minari.reading import read_recorded
 from primorl.trajectories.sources.minari.writing import Episode, EpisodeWriter
-from primorl.trajectories.sources.source import Reader
 from primorl.trajectories.sources.spaces import declared, needed, spaces_of
 
 Array = npt.NDArray[Any]
@@ -37,31 +35,25 @@ _FOREVER = 2**62  # time steps; a callback ends the training
 _FIRST_CAPACITY = 256  # steps of an episode; it doubles while episodes are longer
 
 
-def source(name: str, dataset: ReplayDataset) -> "Replay":
-    """Make the source of one dataset.
+class Replay:
+    """See `primorl.trajectories.sources.Source`.
 
     Raises:
         PipelineError: if the dataset names no environment.
     """
-    return Replay(name, dataset, needed(name, dataset.environment))
 
-
-@dataclass(frozen=True)
-class Replay:
-    """See `primorl.trajectories.sources.source.Source`."""
-
-    name: str
-    dataset: ReplayDataset
-    environment: str
+    def __init__(self, name: str, dataset: ReplayDataset):
+        self._dataset_id = re.sub(r"[^-\w]", "-", name) + "-v0"  # Minari's ids have no dots
+        self._options = dataset.options
+        self._environment = needed(name, dataset.environment)
 
     def collect(self, target: Path) -> None:
         """Train, and keep every episode as a Minari dataset."""
-        minari_name = re.sub(r"[^-\w]", "-", self.name)  # Minari's ids have no dots
-        record_training(self.environment, self.dataset.options, target, f"{minari_name}-v0")
+        record_training(self._environment, self._options, target, self._dataset_id)
 
     def open(self, raw: Path) -> Reader:
         """Read that dataset."""
-        return MinariReader(raw, *declared(self.environment))
+        return read_recorded(raw, *declared(self._environment))
 
 
 def record_training(environment: str, options: ReplayOptions, root: Path, dataset_id: str) -> None:

@@ -249,8 +249,7 @@ class PartReader:
         except (OSError, pa.ArrowException):
             raise PipelineError(f"{path}: not a readable Parquet file; {self._repair}") from None
         info = DatasetInfo.from_schema(file.schema_arrow, path)
-        allowed = arrow_schema(info.spaces, behaviour_probabilities=info.behaviour_probabilities)
-        if not file.schema_arrow.equals(allowed):
+        if not file.schema_arrow.equals(info.schema):
             raise PipelineError(f"{path}: columns are not those of the dataset's schema; {self._repair}")
         return file
 

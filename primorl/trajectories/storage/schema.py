@@ -147,6 +147,11 @@ class DatasetInfo:
     trajectories_per_person: int | None = None
     behaviour_probabilities: bool = False
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of its rows."""
+        return arrow_schema(self.spaces, behaviour_probabilities=self.behaviour_probabilities)
+
     def to_json(self) -> dict[str, Any]:
         """Plain JSON; that of a dataset without behaviour probabilities does not mention them."""
         content = asdict(self) | {"spaces": self.spaces.to_json()}
@@ -247,19 +252,22 @@ def vectors(column: pa.ChunkedArray) -> npt.NDArray[np.float32]:
 
 def run_starts(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """Find the rows where a text column differs from the row before; row 0 comes first."""
-    return np.flatnonzero(_changed(column))
+    return np.flatnonzero(changes(column))
 
 
 def trajectory_starts(table: pa.Table) -> npt.NDArray[np.int64]:
     """Find the rows of ``table`` at which a trajectory begins."""
-    return np.flatnonzero(_changed(table["unit_id"]) | _changed(table["trajectory_id"]))
+    return np.flatnonzero(changes(table["unit_id"]) | changes(table["trajectory_id"]))
 
 
-def _changed(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
-    """Compare each row's value with the row before, bool [rows]; True in row 0."""
-    values = whole(column).cast(pa.string())
+def changes(column: pa.ChunkedArray) -> npt.NDArray[np.bool_]:
+    """Compare each row's value, text or a whole number, with the row before: bool [rows]; True in row 0."""
+    values = whole(column)
     changed = np.ones(len(values), dtype=bool)
-    changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
+    if pa.types.is_integer(values.type):
+        np.not_equal(numbers(values)[1:], numbers(values)[:-1], out=changed[1:])
+    else:
+        changed[1:] = numbers(pc.not_equal(values.slice(1), values.slice(0, max(len(values) - 1, 0))))
     return changed
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from primorl.project.errors import PipelineError
-from primorl.trajectories.identity.duplicates import DuplicateCheck
+from primorl.trajectories.identity.membership import DuplicateCheck
 from primorl.trajectories.sources.minari.writing import Episode
 from tests.trajectories.builders import episode, table
 

@@ -9,13 +9,13 @@ import pytest
 
 from primorl.project.errors import PipelineError
 from primorl.trajectories.identity.fingerprint import Fingerprint, project_secret
-from tests.trajectories.builders import SPACES, episode, episodes, table
+from tests.trajectories.builders import INFO, episode, episodes, table
 
 SECRET = bytes(range(32))
 
 
 def keyed(*tables: pa.Table, secret: bytes = SECRET) -> str:
-    fingerprint = Fingerprint(SPACES)
+    fingerprint = Fingerprint(INFO.schema)
     for each in tables:
         fingerprint.update(each)
     return fingerprint.keyed(secret)

@@ -6,10 +6,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from primorl.trajectories.consent import HashDraw
+from primorl.trajectories.identity.consent import HashDraw
 from primorl.trajectories.identity.fingerprint import Fingerprint
 from primorl.trajectories.identity.membership import Membership
-from primorl.trajectories.storage.schema import Spaces, trajectory_table
+from primorl.trajectories.storage.schema import Spaces, arrow_schema, trajectory_table
 
 SECRET = bytes(range(32))
 BOX = Spaces((-1.0,) * 3, (1.0,) * 3, (-2.0,), (2.0,))
@@ -73,7 +73,7 @@ def test_membership(case: int, count: int, expected: str) -> None:
 )
 def test_fingerprint(case: int, expected: str) -> None:
     spaces, persons, _ = CASES[case]
-    fingerprint = Fingerprint(spaces)
+    fingerprint = Fingerprint(arrow_schema(spaces))
     table = content(spaces, persons)
     fingerprint.update(table.slice(0, 40))
     fingerprint.update(table.slice(40))

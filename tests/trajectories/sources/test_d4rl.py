@@ -11,8 +11,8 @@ import pytest
 from primorl.config.datasets import D4rlDataset
 from primorl.project.errors import PipelineError
 from primorl.trajectories.ingestion import ingest
-from primorl.trajectories.sources import d4rl
-from primorl.trajectories.sources.d4rl import reference, source
+from primorl.trajectories.sources import d4rl, source_of
+from primorl.trajectories.sources.d4rl import table_entry
 from primorl.trajectories.storage.parquet import PartReader
 from tests.trajectories.builders import snapshot
 from tests.trajectories.sources.d4rl_builders import Columns, columns, entry, expected, package, write
@@ -21,7 +21,7 @@ from tests.trajectories.sources.servers import serving
 
 def collected(dataset: D4rlDataset) -> None:
     Path("raw").mkdir(exist_ok=True)
-    source("small", dataset).collect(Path("raw"))
+    source_of("small", dataset).collect(Path("raw"))
 
 
 def ingested(dataset: D4rlDataset) -> pa.Table:
@@ -118,7 +118,7 @@ def at(row: int, value: float) -> Callable[[np.ndarray], np.ndarray]:  # type: i
         (without(FULL, "actions") | {"actions/left": FULL["actions"]}, "actions: found no array; needed is an array"),
         (changed("actions", lambda a: a[:-1]), "actions: found 14 rows; allowed: 15, as many as observations"),
         (changed("observations", lambda a: a[:, :2]), "observations: found shape (2,) a step, declared is (3,)"),
-        (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is ()"),
+        (changed("rewards", lambda a: np.stack([a, a], 1)), "rewards: found shape (2,) a step, declared is one number"),
         (changed("observations", lambda a: a.astype(int)), "observations: found type int64; allowed: floating point"),
         (changed("rewards", lambda a: a.astype("S9")), "rewards: found type |S9; allowed: real numbers"),
         (changed("terminals", lambda a: at(6, np.nan)(a.astype(float))), "terminals: row 6 is neither 0 nor 1"),
@@ -172,7 +172,7 @@ def test_a_small_file_that_claims_much_is_refused(project: Path) -> None:
 
 def test_what_the_layout_does_not_say_must_be_declared(project: Path) -> None:
     with pytest.raises(PipelineError, match=r"datasets/small.yaml: environment: found null; allowed is a Gymnasium id"):
-        source("small", entry(project / "x.hdf5", environment=None))
+        source_of("small", entry(project / "x.hdf5", environment=None))
     with pytest.raises(PipelineError, match=r"options\.file: .*x\.hdf5 is not there"):
         collected(entry(project / "x.hdf5"))
 
@@ -210,8 +210,8 @@ def test_a_score_that_is_not_the_references_is_pointed_out(
 ) -> None:
     write(project / "d4rl" / "tiny.hdf5", FULL)
     tables("http://127.0.0.1:9/tiny.hdf5")
-    assert reference("tiny-medium-v0").scores == (-1500.0, -150.0)
-    assert reference("tiny-expert-v0").scores is None
+    assert table_entry("tiny-medium-v0")[1] == (-1500.0, -150.0)
+    assert table_entry("tiny-expert-v0")[1] is None
     collected(entry(name="tiny-medium-v0", score={"low": -1500.0, "high": -150.0, "scale": 100.0}))
     collected(entry(name="tiny-expert-v0", score={"low": 0.0, "high": 1.0, "scale": 100.0}))
     assert capsys.readouterr().err == ""

@@ -191,7 +191,7 @@ def test_they_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
     changed[3] += 0.01
     prints, members = set(), set()
     for content in (rows, with_probabilities(rows, values), with_probabilities(rows, changed)):
-        fingerprint = Fingerprint(SPACES, behaviour_probabilities=content is not rows)
+        fingerprint = Fingerprint((INFO if content is rows else NAMED).schema)
         fingerprint.update(content)
         prints.add(fingerprint.keyed(bytes(32)))
         membership = Membership(bytes(32), "small")
@@ -205,7 +205,7 @@ def test_they_are_part_of_the_fingerprint_and_not_of_who_people_are() -> None:
 
 def refusal(spaces: Spaces, rows: pa.Table) -> str:
     with pytest.raises(PipelineError) as error:
-        RowCheck(spaces, ORIGIN, behaviour_probabilities=True)(rows)
+        RowCheck(replace(NAMED, spaces=spaces), ORIGIN)(rows)
     return str(error.value)
 
 
@@ -213,7 +213,7 @@ def refusal(spaces: Spaces, rows: pa.Table) -> str:
 def test_values_out_of_range_are_named_by_place(value: float) -> None:
     rows = people([[2], [3]])
     values = np.full(5, 2.5)
-    RowCheck(SPACES, ORIGIN, behaviour_probabilities=True)(with_probabilities(rows, values))  # a density may exceed 1
+    RowCheck(NAMED, ORIGIN)(with_probabilities(rows, values))  # a density may exceed 1
     values[3] = value
     assert refusal(SPACES, with_probabilities(rows, values)) == (
         "raw: trajectory number 2, step 1: found a behaviour_probability out of range; allowed: a finite density above "
@@ -226,7 +226,7 @@ def test_the_probability_of_a_discrete_action_is_at_most_1() -> None:
     seen = pa.FixedSizeListArray.from_arrays(pa.array([0.0, 0.5], pa.float32()), 1)
     for name, column in (("observation", seen), ("next_observation", seen), ("action", pa.array([0, 2], pa.int32()))):
         rows = rows.append_column(name, column)
-    check = RowCheck(CHOICES, ORIGIN, behaviour_probabilities=True)
+    check = RowCheck(replace(NAMED, spaces=CHOICES), ORIGIN)
     check(with_probabilities(rows, np.array([1.0, 1e-9])))
     found = refusal(CHOICES, with_probabilities(rows, np.array([1.0, 1.0001])))
     assert "trajectory number 1, step 1" in found

@@ -16,8 +16,8 @@ ORIGIN = Path("somewhere.hdf5")
 PEOPLE = ["ann smith", "bob jones"]
 
 
-def check(*tables: pa.Table, spaces: Spaces = SPACES, **declared: Any) -> None:
-    rows = RowCheck(spaces, ORIGIN, **declared)
+def check(*tables: pa.Table, **declared: Any) -> None:
+    rows = RowCheck(replace(INFO, **declared), ORIGIN)
     for each in tables:
         rows(each)
     rows.finish()
@@ -102,15 +102,15 @@ def test_a_change_that_float32_cannot_hold_is_refused_here_and_not_in_training()
 )
 def test_what_would_count_somebody_twice_is_refused_without_an_id(tables: list[pa.Table], message: str) -> None:
     with pytest.raises(PipelineError, match=message) as wrong:
-        check(*tables, may_terminate=False, horizon=200)
+        check(*tables, termination="none")
     assert not any(word in str(wrong.value) for name in PEOPLE for word in name.split())
 
 
 def test_a_unit_with_more_trajectories_than_declared_is_refused() -> None:
     content = table([episode(2, i) for i in range(4)], units=["a", "a", "a", "b"], names=["1", "2", "3", "4"])
-    check(content, trajectories_per_unit=3)
+    check(content, trajectories_per_person=3)
     with pytest.raises(PipelineError, match="number 3, step 0: found a person with more trajectories than declared"):
-        check(content, trajectories_per_unit=2)
+        check(content, trajectories_per_person=2)
 
 
 def test_spaces_survive_json_with_their_names_and_open_bounds() -> None:

@@ -1,5 +1,8 @@
 """Write episodes as Minari datasets."""
 
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,7 @@ import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from minari.dataset.minari_storage import MinariStorage
 
-from primorl.trajectories.sources.hdf5 import checked_writing
+from primorl.project.errors import PipelineError
 
 Array = npt.NDArray[Any]
 
@@ -110,3 +113,54 @@ def _write(group: h5py.Group, number: int, episode: Episode) -> None:
 def _storable(spec: EnvSpec | None) -> EnvSpec | None:
     """Give None for an environment built by a function (dm_control): Minari cannot write it down."""
     return None if spec is None or callable(spec.entry_point) else spec
+
+
+@contextmanager
+def checked_writing(path: Path) -> Iterator[h5py.File]:
+    """Open an HDF5 file to append to; a full disk is one error when the block ends.
+
+    HDF5 itself does not recover from a write that fails: it writes what waits again at every later call, and at last
+    crashes the process. So the file that it sees takes everything from the first failure on, and keeps nothing.
+
+    Raises:
+        PipelineError: if the system refused a write.
+    """
+    target = _CheckedFile(path, "r+")
+    try:
+        with h5py.File(target, "r+") as file:
+            yield file
+    except (OSError, RuntimeError, ValueError):
+        if target.refused is None:
+            raise
+    finally:
+        target.close()
+    if target.refused is not None:
+        raise PipelineError(
+            f"{path}: cannot be written ({target.refused.strerror}); make room on the disk, or collect less, and run "
+            "the stage again"
+        )
+
+
+class _CheckedFile(io.FileIO):
+    """A file that remembers the first write that the system refused, and pretends that later ones succeed."""
+
+    def __init__(self, path: Path, mode: str):
+        super().__init__(path, mode)
+        self.refused: OSError | None = None
+
+    def write(self, data: Any, /) -> int:
+        left = memoryview(data).cast("B")
+        size = len(left)
+        while self.refused is None and len(left) > 0:
+            try:
+                left = left[super().write(left) :]
+            except OSError as refused:
+                self.refused = refused
+        return size
+
+    def truncate(self, size: int | None = None, /) -> int:
+        try:
+            return super().truncate(size) if self.refused is None else size or 0
+        except OSError as refused:
+            self.refused = refused
+            return size or 0

@@ -1,4 +1,4 @@
-"""Choice of the public units: by a hash of their ids, or by people's consent.
+"""People who withdrew, and the choice of the public units: by a hash of their ids, or by people's consent.
 
 Consent is a column of the log, or a file of ids in ``data/consent``. Ingest copies the column's value of every unit
 into ``consent.arrow`` beside the rows, so that the split can be made, and changed, without reading the log again.
@@ -16,15 +16,90 @@ import pyarrow.compute as pc
 
 from primorl.project.errors import PipelineError
 from primorl.project.paths import CONSENT
-from primorl.trajectories.identity.id_list import IdList
 from primorl.trajectories.storage.manifest import PublicBy
+from primorl.trajectories.storage.schema import id_text, whole
 
-FOLDER = CONSENT
-"""Where files of ids are. DVC watches this folder, so a changed list makes a new split."""
 CONSENT_FILE = "consent.arrow"
+CONSENT_SCHEMA = pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
+"""One row a unit; a missing value is empty text."""
 
 _HASH_BITS = 64
 _COLUMN_KEY = b"column"
+
+
+def read_ids(file: str, folder: Path, key: str) -> list[str]:
+    """Read the id in each line of a file of text, in the form of the column ``unit_id``; empty for a blank line.
+
+    Blanks within a line belong to the id.
+
+    Args:
+        file: a file in ``folder``.
+        folder: the folder that DVC watches, so that an edit of the file makes a new version of what depends on it.
+        key: the file and key of the settings that name it, for errors.
+
+    Raises:
+        PipelineError: if the file is elsewhere, is missing or is not text.
+    """
+    path = Path(file)
+    if folder.resolve() not in path.resolve().parents:
+        raise PipelineError(
+            f"{key}: found {file!r}; allowed is a file in {folder}, where DVC notices its edits: write {folder}/NAME"
+        )
+    try:
+        lines = [line.removesuffix("\r") for line in path.read_text(encoding="utf-8-sig").split("\n")]
+    except OSError as refused:
+        raise PipelineError(f"{file}: {refused.strerror}; {key} names it") from None
+    except UnicodeDecodeError:
+        raise PipelineError(f"{file}: not UTF-8 text; allowed is one unit id a line") from None
+    ids: list[str] = id_text(pa.array([line if line.strip() else "" for line in lines], pa.string())).to_pylist()
+    return ids
+
+
+class IdList:
+    """The unit ids in a file of text, one a line; blank lines are left out.
+
+    An id of digits may be written with or without the zeros that the column ``unit_id`` has in front of it.
+
+    Args:
+        file: see `read_ids`, which raises what is wrong with it; None: nobody is listed.
+        folder: likewise.
+        key: likewise.
+    """
+
+    def __init__(self, file: str | None, folder: Path, key: str):
+        self._file = file
+        lines = [] if file is None else list(enumerate(read_ids(file, folder, key), 1))
+        given = {unit: number for number, unit in reversed(lines) if unit}  # of equal lines the first counts
+        self._lines = np.array(list(given.values()), dtype=np.int64)
+        self._met = np.zeros(len(given), dtype=bool)
+        self._ids = pa.array(list(given), pa.string())
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def contains(self, units: pa.Array) -> npt.NDArray[np.bool_]:
+        """Look up each of ``units`` in the list, bool [units]; remember the ids that were met."""
+        places = pc.index_in(units, value_set=self._ids).fill_null(-1).to_numpy(zero_copy_only=False)
+        listed: npt.NDArray[np.bool_] = places >= 0
+        self._met[np.unique(places[listed])] = True
+        return listed
+
+    def drop(self, table: pa.Table) -> pa.Table:
+        """Drop the rows of the units that are listed."""
+        return table.filter(pa.array(~self.contains(whole(table["unit_id"])))) if len(self) else table
+
+    def check_all_met(self) -> None:
+        """Call after the last batch: an id that no unit has may be a misspelt one, whose owner would be passed over.
+
+        Raises:
+            PipelineError: if there is one. The message names the line and not the id, which is a person's.
+        """
+        missing = self._lines[~self._met]
+        if len(missing) > 0:
+            raise PipelineError(
+                f"{self._file}: line {missing.min()}: found an id that no unit has ({len(missing)} such lines); "
+                "allowed are ids of the data, as they are in the column unit_id; correct it, or remove the line"
+            )
 
 
 class PublicRule(ABC):
@@ -44,7 +119,7 @@ class PublicRule(ABC):
     def __call__(self, units: pa.Array) -> npt.NDArray[np.bool_]:
         """Say of each of ``units``, ids that are all different, whether it is public."""
 
-    def finish(self) -> None:  # noqa: B027 - most rules have nothing to check
+    def finish(self) -> None:  # noqa: B027 - drawing has nothing to check
         """Check after the last batch whether what was named fits the data.
 
         Raises:
@@ -86,16 +161,13 @@ class ConsentList(PublicRule):
     """Units are public whose ids a file names.
 
     Args:
-        file: in ``data/consent``, one id a line.
-
-    Raises:
-        PipelineError: if the file is elsewhere, is missing or is not text.
+        file: in ``data/consent``, one id a line; see `read_ids` for what it raises.
     """
 
     by: PublicBy = "file"
 
     def __init__(self, file: str):
-        self._ids = IdList(file, FOLDER, "params.yaml: partition.public.file")
+        self._ids = IdList(file, CONSENT, "params.yaml: partition.public.file")
         self.repair = (
             f"partition.public.file: found {file!r}, which leaves no {{side}} unit; allowed is a list of some of the "
             "units"
@@ -125,16 +197,16 @@ class ConsentColumn(PublicRule):
     by: PublicBy = "column"
 
     def __init__(self, source: Path, column: str, values: Sequence[object]):
-        self._source = source
+        self._file = source / CONSENT_FILE
         try:
-            with pa.OSFile(str(source / CONSENT_FILE)) as file:
+            with pa.OSFile(str(self._file)) as file:
                 consent = pa.ipc.open_file(file).read_all()
         except (OSError, pa.ArrowException):
             consent = None
         if consent is None or consent.schema.metadata != {_COLUMN_KEY: column.encode()}:
             raise PipelineError(
-                f"{source / CONSENT_FILE}: params.yaml: partition.public.column: found {column!r}, which was not kept "
-                "at ingest; run `dvc repro ingest` again"
+                f"{self._file}: params.yaml: partition.public.column: found {column!r}, which was not kept at ingest; "
+                "run `dvc repro ingest` again"
             )
         allowed = [str(value).lower() if isinstance(value, bool) else str(value) for value in values]
         named = pc.is_in(consent["consent"], value_set=pa.array(allowed, pa.string()))
@@ -156,19 +228,13 @@ class ConsentColumn(PublicRule):
         """Refuse a column of other rows, by their number of units."""
         if self._asked != self._units:
             raise PipelineError(
-                f"{self._source / CONSENT_FILE}: found another number of units than in the rows; run `dvc repro "
-                "ingest` again"
+                f"{self._file}: found another number of units than in the rows; run `dvc repro ingest` again"
             )
 
 
 def write_consent(folder: Path, column: str, tables: Sequence[pa.Table]) -> None:
-    """Keep the column's value of every unit: tables of ``unit_id`` and ``consent``, a missing value as empty text."""
-    schema = consent_schema().with_metadata({_COLUMN_KEY: column.encode()})
+    """Keep the column's value of every unit: tables in `CONSENT_SCHEMA`."""
+    schema = CONSENT_SCHEMA.with_metadata({_COLUMN_KEY: column.encode()})
     with pa.OSFile(str(folder / CONSENT_FILE), "wb") as file, pa.ipc.new_file(file, schema) as writer:
         for table in tables:
             writer.write_table(table)
-
-
-def consent_schema() -> pa.Schema:
-    """Columns of what `write_consent` takes."""
-    return pa.schema([("unit_id", pa.string()), ("consent", pa.string())])
