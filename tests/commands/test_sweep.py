@@ -6,19 +6,13 @@ from pathlib import Path
 import pytest
 
 from primorl.config.params import Params
-from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
 from tests.commands.charging import primorl
 from tests.pipeline.training_project import charged
-from tests.sweeps.conftest import MODEL, Forked, project, ran, sweep_of, untracked
+from tests.sweeps.conftest import MODEL, project, quick, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED
 
-__all__ = ["project", "untracked"]
-
-
-@pytest.fixture(autouse=True)
-def forked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweeping, "start_here", Forked)
+__all__ = ["project", "quick"]
 
 
 def test_it_runs_prints_and_ends_with_one_where_a_trial_failed(
