@@ -6,19 +6,17 @@ from pathlib import Path
 import pytest
 
 from primorl.config.params import Params
-from primorl.sweeps import sweeping
 from primorl.sweeps.file import Trial
 from tests.commands.conftest import Call
 from tests.pipeline.training_project import charged
-from tests.sweeps.conftest import MODEL, Forked, project, ran, sweep_of, untracked
+from tests.sweeps.conftest import MODEL, project, quick, ran, sweep_of
 from tests.sweeps.stages import BAD_SEED
 
-__all__ = ["project", "untracked"]
+__all__ = ["project", "quick"]
 
 
 @pytest.mark.usefixtures("project")
-def test_it_runs_prints_and_ends_with_one_where_a_trial_failed(monkeypatch: pytest.MonkeyPatch, primorl: Call) -> None:
-    monkeypatch.setattr(sweeping, "start_here", Forked)
+def test_it_runs_prints_and_ends_with_one_where_a_trial_failed(primorl: Call) -> None:
     sweep_of({"cases": {"A": {"policy.epochs": 3}}, "grid": {"seed": [2, BAD_SEED]}})
     status, out, _ = primorl("sweep", "tiny.yaml", "--workers", "1")
     assert status == 1
