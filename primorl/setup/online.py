@@ -15,7 +15,7 @@ from dp_accounting import dp_event
 from torch import Tensor
 
 from primorl.config.params import Params, plain
-from primorl.online.learning import OnlineState, Update, learn
+from primorl.online.learning import PARAMETERS, OnlineState, Update, learn
 from primorl.online.mechanism import online_plan
 from primorl.online.network import PolicyNetwork
 from primorl.policy.config import PolicyConfig
@@ -47,7 +47,8 @@ _MOST_NOISE = 0.4  # at 0.6, good policies got worse (docs/online-results.md)
 _EPISODES, _LONGEST = 64, 200  # public episodes with random actions, and their steps
 _PUBLIC = 2**32 - 1
 _KEY = "params.yaml: online"
-_STRICT = {"guarantee": "strict"}  # a setting that is gone, and part of what was paid for
+_GONE = {"dppg": {"entropy_coefficient": 0.0, "local_steps": "gradient", "moments": "zero"}}
+"""Settings that are gone, each with its only value: they are part of what was paid for, as is that it was strict."""
 
 
 @dataclass(frozen=True)
@@ -250,7 +251,7 @@ def paid_online(params: Params, run: OnlineRun, log: StageRun) -> Iterator[PaidO
     cohorts = run.arrivals.cohorts
     every = max(1, len(cohorts) // _POINTS)
     about = run.start.sha256 or ""
-    begin = OnlineState.begin(run.update.begin(run.start.network, run.start.parameters), len(cohorts), every, about)
+    begin = OnlineState.begin({PARAMETERS: run.start.parameters}, len(cohorts), every, about)
     request = Request(
         version=run.arrivals.version,
         dataset=params.dataset,
@@ -317,14 +318,14 @@ def identity(params: Params, run: OnlineRun) -> str:
 
     Of the offline policy it holds which charges paid for it, not its bytes, which an edit of code may change.
     """
-    offline = run.start.statement
+    offline, name = run.start.statement, run.update.name
     content = {
         "people": hashlib.sha256(run.arrivals.version.members).hexdigest(),
         "fingerprint": run.arrivals.version.fingerprint,
         "environment": params.chosen.environment,
         "online": plain(params.online),
         "steps": run.steps,
-        "update": [run.update.name, asdict(run.update) | _STRICT],  # type: ignore[call-overload]
+        "update": [name, asdict(run.update) | {"guarantee": "strict"} | _GONE.get(name, {})],  # type: ignore[call-overload]
         "noise_multiplier": run.plan.noise_multiplier,
         "delta": params.privacy.delta,
         "seed": params.seed,

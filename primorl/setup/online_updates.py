@@ -1,9 +1,8 @@
 """The updates that params.yaml can name, with the settings that it leaves out."""
 
 from primorl.config.blocks import Online
-from primorl.online.dppg import DPPG
 from primorl.online.learning import Update
-from primorl.online.policy_optimisation import NaturalGradientByDescent, PolicyGradient, Rebel
+from primorl.online.updates import DPPG, NaturalGradientByDescent, PolicyGradient, Rebel
 
 _STEPS = 2  # noisy steps of the updates that take several
 
@@ -23,20 +22,11 @@ def update_of(asked: Online, discount: float) -> Update:
         asked: the block ``online``.
         discount: γ.
     """
-    rate, norm = asked.learning_rate, asked.clipping_norm
+    rate, shared = asked.learning_rate, {"clipping_norm": asked.clipping_norm, "discount": discount}
     if asked.algorithm == "dp-pg":
-        return PolicyGradient(rate, norm, discount=discount)
+        return PolicyGradient(learning_rate=rate, **shared)
     if asked.algorithm == "dppg":
-        return DPPG(
-            clipping_norm=norm,
-            local_learning_rate=1.0,
-            epochs=4,
-            minibatches=1,
-            decay=0.97,
-            learning_rate=rate,
-            discount=discount,
-            local_steps="gradient",
-        )
+        return DPPG(local_learning_rate=1.0, epochs=4, minibatches=1, decay=0.97, learning_rate=rate, **shared)
     if asked.algorithm == "dp-rebel":
-        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, clipping_norm=norm, discount=discount)
-    return NaturalGradientByDescent(rate, norm, steps=_STEPS, step_size=0.5, ball=0.5, discount=discount)
+        return Rebel(temperature=10.0, step_size=rate, steps=_STEPS, **shared)
+    return NaturalGradientByDescent(learning_rate=rate, steps=_STEPS, step_size=0.5, ball=0.5, **shared)

@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from primorl.online.learning import Trajectories
 from primorl.online.network import PolicyNetwork
-from primorl.online.trajectories import Trajectories
 from primorl.simulators.batches import EnvironmentBatch
 
 
