@@ -38,7 +38,8 @@ def nothing_happens(monkeypatch: pytest.MonkeyPatch, params: Params, says: str) 
         watch_private(patch, lambda: pytest.fail("private data was opened"))
         baseline = with_changes(params, dynamics={"variant": "mopo"})
         patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
-        patch.setattr(optimize_mopo.PessimisticModel, "load", lambda *_, **__: None)
+        patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_: None)
+        patch.setattr(optimize_mopo, "PessimisticModel", lambda *_, **__: None)
         found = []
         for run in (
             lambda: train_model.body(params, FakeRun()),

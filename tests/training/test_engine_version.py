@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "91b7b1a40bd219226e558445c1bd84238eab431313f65379afc7de43183f54f3"
+SOURCES = "ec6c8f31afa54196eb1663c2a19e601d1afff14d24a8871236c92cd2793510e8"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:
