@@ -7,6 +7,7 @@ from dp_accounting import dp_event
 
 from pipeline.runner import run_stage
 from primorl.config.params import Params, plain
+from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.policy.config import PolicyPointer
 from primorl.policy.mopo import real_transitions, with_real
@@ -28,7 +29,8 @@ def body(params: Params, run: StageRun) -> None:
         return
     released = Released.read(MODEL, variant=variant, environment=params.chosen.environment)
     device = policy_device(params.compute, len(params.policy_seeds) * max(chosen.hidden))
-    model = PessimisticModel.load(MODEL, uncertainty=chosen.uncertainty, penalty=chosen.penalty, device=device)
+    ensemble = GaussianEnsemble.load(MODEL, device)
+    model = PessimisticModel(ensemble, uncertainty=chosen.uncertainty, penalty=chosen.penalty)
     partitions = Partitions.open(PARTITIONS)
     manifest, version = partitions.manifest, partitions.version
     wanted = accounts.request(

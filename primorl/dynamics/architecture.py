@@ -30,8 +30,7 @@ class Architecture:
     by members and lie outside the clipped update.
 
     With ``learned_termination`` the last layer has one output more: times `TERMINATION_GAIN`, the logit of the
-    probability that the step ends the episode. Its weights are weights like all others: clipped, noised and charged
-    with them.
+    probability that the step ends the episode. Its weights are clipped, noised and charged with all others.
     """
 
     observation_size: int
@@ -44,16 +43,9 @@ class Architecture:
 
     @classmethod
     def of(cls, config: ModelConfig) -> Architecture:
-        """The sizes that a stored model states."""
-        return cls(
-            config.observation_size,
-            config.action_size,
-            config.members,
-            config.hidden,
-            config.log_variance_low,
-            config.log_variance_high,
-            config.termination == LEARNED,
-        )
+        """Read the sizes that a stored model states."""
+        sizes = {name: getattr(config, name) for name in cls.__dataclass_fields__ if name != "learned_termination"}
+        return cls(**sizes, learned_termination=config.termination == LEARNED)
 
     @property
     def inputs(self) -> int:
@@ -72,7 +64,7 @@ class Architecture:
 
     @property
     def target_names(self) -> tuple[str, ...]:
-        """What each column of a target row is."""
+        """Names of the columns of a target row."""
         names = (*(f"observation_{i}" for i in range(self.observation_size)), "reward", "termination")
         return names[: self.columns]
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from primorl.dynamics.config import ModelConfig
-from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.pessimism import PessimisticModel
 from primorl.dynamics.seed_generators import SeedGenerators
@@ -246,7 +245,7 @@ def read_facts(
     categories = [at for first, size in public.info.spaces.one_hot for at in range(first, first + size)]
     rollouts = None
     if found.variant != "mopo":
-        ended, longest = with_ends(ensemble, config.ends), int(PublicTrajectories.of(public).length.max())
+        ended, longest = ensemble.with_ends(config.ends), int(PublicTrajectories.of(public).length.max())
         policy, steps = DeterministicPolicy.load(POLICY), min(found.model_value_horizon or longest, 200)
         plain = PessimisticModel(ended, uncertainty=uncertainty, penalty=0.0)
         reward, doubt = _rollouts(plain, policy, starts, steps)

@@ -8,7 +8,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
@@ -61,7 +60,7 @@ def evaluation_problem(
             f"datasets/{info.dataset}.yaml: horizon: not declared, while evaluation.private.discount is 1, so nothing "
             "bounds a return; declare a horizon, or set a discount below 1"
         )
-    ensemble = with_ends(GaussianEnsemble.load(model, torch.device("cpu")), ends)
+    ensemble = GaussianEnsemble.load(model, torch.device("cpu")).with_ends(ends)
     bounds, size = ensemble.bounds, ensemble.architecture.observation_size
     problem = Problem(
         units=manifest.private_units,

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ends import Evidence, evidence
-from primorl.dynamics.ensemble import GaussianEnsemble
+from primorl.dynamics.ensemble import Evidence, GaussianEnsemble, evidence
 from primorl.dynamics.seed_generators import SeedGenerators
 from primorl.dynamics.starts import StartModel
 from primorl.dynamics.termination import LEARNED, NONE

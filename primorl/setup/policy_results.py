@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from primorl.config.params import Params
-from primorl.dynamics.ends import with_ends
 from primorl.dynamics.ensemble import GaussianEnsemble
 from primorl.dynamics.starts import StartModel
 from primorl.evaluation.private.results import PrivateEvaluation
@@ -106,7 +105,7 @@ class Evaluated:
         if recorded is not None:
             survival = recorded.in_rollouts(ends).survival(self.horizon)
         return in_model(
-            with_ends(GaussianEnsemble.load(MODEL, torch.device("cpu")), ends),
+            GaussianEnsemble.load(MODEL, torch.device("cpu")).with_ends(ends),
             self.folders,
             self._first_states(sizes.seed),
             rollouts=sizes.episodes,

@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import embedding
 
 from primorl.dynamics.architecture import Architecture
-from primorl.dynamics.ensemble import Weights, forward, row_losses
+from primorl.dynamics.ensemble import Weights, gaussian, outputs, row_losses
 from primorl.dynamics.normaliser import Normaliser
 from primorl.privacy.audits.bounds import ASSUMPTIONS, Bound, f_dp_bound
 from primorl.privacy.audits.family import Family
@@ -196,8 +196,7 @@ def canary_trajectories(count: int, rows: int, weights: Weights, shape: Architec
     """
     direction = torch.randn(count, shape.inputs)
     far = _RADIUS * direction / direction.norm(dim=1, keepdim=True)
-    known = far.expand(shape.members, -1, -1)
-    predicted, _ = forward(weights, known, shape.log_variance_low, shape.log_variance_high)
+    predicted, _ = gaussian(shape, outputs(weights, far.expand(shape.members, -1, -1)))
     wanted = predicted.mean(0) + _GAP * torch.randn(count, shape.targets).sign()
     inputs = far * normaliser.input_scale + normaliser.input_mean
     targets = wanted * normaliser.target_scale + normaliser.target_mean

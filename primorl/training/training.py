@@ -155,10 +155,7 @@ def answer_queries(
 
 
 def _check(
-    setup: TrainingSetup,
-    source: CohortSource | None,
-    public: tuple[Tensor, Tensor] | None,
-    group: Group | None,
+    setup: TrainingSetup, source: CohortSource | None, public: tuple[Tensor, Tensor] | None, group: Group | None
 ) -> None:
     if source is not None and source.units != len(setup.plan.local_units):
         raise ValueError("the number of private units differs from the one the plan declares")

@@ -14,7 +14,7 @@ ENGINE = (
     "dynamics/starts.py",
     "trajectories/storage/*.py",
 )
-SOURCES = "c982f38eb727884697ca2657ebd0e9af3a8c4f698d3413348c4a95b48a0dbfcb"
+SOURCES = "15fadb4c88e537810fc5d0d89a58a27fbfb89d9fb13eeae33b394a90e64ef6e0"
 
 
 def test_somebody_decided_about_every_edit_of_the_engine() -> None:

@@ -89,10 +89,7 @@ def test_an_empty_cohort_still_moves_the_weights(shape: Architecture, source: Ra
 
 def test_averaging_is_the_unbiased_running_mean() -> None:
     """Iterates 1, 2, 4 with half the weight on the past; with none on it, the last iterate itself."""
-    for past, expected in (
-        (0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]),
-        (0.0, [1.0, 2.0, 4.0]),
-    ):
+    for past, expected in ((0.5, [1.0, (0.5 * 1 + 2) / 1.5, (0.25 * 1 + 0.5 * 2 + 4) / 1.75]), (0.0, [1.0, 2.0, 4.0])):
         state = TrainingState.begin((torch.zeros(1),))
         means = []
         for step in (1.0, 1.0, 2.0):
