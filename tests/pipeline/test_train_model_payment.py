@@ -159,7 +159,7 @@ def test_what_was_lost_or_exchanged_is_refused_before_anything_is_charged(
             patch.setattr(Ledger, "reserve", lambda *_: pytest.fail("a charge was asked for"))
             unopened(patch)
             patch.setattr(optimize_mopo.Released, "read", lambda *_, **__: None)
-            patch.setattr(optimize_mopo.PessimisticModel, "load", lambda *_, **__: None)
+            patch.setattr(optimize_mopo.GaussianEnsemble, "load", lambda *_, **__: None)
             for stage, chosen in ((train_model, params), (train_model, baseline), (optimize_mopo, baseline)):
                 with pytest.raises(PipelineError, match=says) as refused:
                     stage.body(chosen, FakeRun())

@@ -114,7 +114,7 @@ def test_each_cohort_is_summed_whole_and_once_in_the_round_it_was_drawn_for(
 
     monkeypatch.setattr(Plan, "cohort", spying)
     training = rounds_of(shape, marked(7), identity, q=0.3)
-    took_part = participants(monkeypatch, training, shape.initial_weights(0), 60)
+    took_part = participants(monkeypatch, training, shape.initial_weights(0), 250)
     assert [] in took_part, "an empty cohort was among them"
     assert took_part == [sorted(units) for units in drawn]
 
