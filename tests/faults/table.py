@@ -217,7 +217,7 @@ ACCOUNT_FAULTS = [
         f"{ACCOUNTING}.groups",
         "_sampled",
         call("stats.binom.pmf", "stats.binom.pmf(counts, 1, sampling_probability)"),
-        f"{TEST_ACCOUNTING}/test_groups.py::test_a_group_is_what_a_convolution_says",
+        f"{TEST_ACCOUNTING}/test_groups.py::test_a_group_is_what_an_independent_accountant_says",
     ),
     Fault(
         "accounting-selections-once",

@@ -9,7 +9,7 @@ from scipy import stats
 from primorl.privacy.accounting.epsilon import Training, compose
 from primorl.privacy.accounting.figures import FALSE_POSITIVE_RATES, figures, posterior, true_positive_rate
 from primorl.privacy.accounting.groups import grouped
-from tests.privacy.accounting.references import gaussian_delta
+from tests.hostile.fft_accountant import gaussian_delta
 
 MU = 0.25
 GAUSSIAN = Training(1.0, 20.0, 25).event  # μ = 5 / 20

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from primorl.privacy.mechanism import entropy, noise
+from primorl.privacy.mechanism import noise
 from primorl.privacy.mechanism.entropy import Entropy, SeededEntropy, SystemEntropy, integers, uniforms
 from primorl.privacy.mechanism.noise import normals
 
@@ -44,29 +44,6 @@ def _correlation(values: NDArray[np.float64]) -> float:
     return float(2 * stats.norm.sf(np.abs(at_lag).max()) * at_lag.size)
 
 
-class OneDrawTwice:
-    """The first of the four draws is that of the block before."""
-
-    seeded = False
-    kept = slice(0, 2)  # radius and angle
-
-    def __init__(self) -> None:
-        self.previous: NDArray[np.uint64] | None = None
-
-    def fill(self, buffer: memoryview) -> None:
-        SystemEntropy().fill(buffer)
-        words = np.frombuffer(buffer, np.uint64).reshape(-1, 2, 4, noise._TILE)
-        if self.previous is not None:
-            words[:, self.kept, 0] = self.previous[: len(words), self.kept, 0]
-        self.previous = words.copy()
-
-
-class OneRadiusTwice(OneDrawTwice):
-    """The angle is fresh, so only squares correlate."""
-
-    kept = slice(0, 1)
-
-
 def test_normals_are_independent_standard_normals() -> None:
     assert doubts(normals(SystemEntropy(), COUNT).numpy()) == set()
 
@@ -80,25 +57,17 @@ def test_normals_are_independent_standard_normals() -> None:
         (lambda x: x + 0.03, {"mean"}),
         (lambda x: np.where(np.abs(x) > 4, 0.5, x), {"tail"}),
         (lambda x: np.where(np.arange(x.size) == 5 * BLOCK, 30.0, x), {"fourth moment"}),
+        (lambda x: (x + np.roll(x, BLOCK)) / math.sqrt(2), {"correlation"}),  # one of two draws comes again
+        (
+            lambda x: np.copysign(np.repeat(x[: COUNT // 2].reshape(-1, BLOCK), 2, 0).ravel(), x),
+            {"correlation of squares"},
+        ),
     ],
 )
 def test_a_wrong_law_is_told_apart(
     fault: Callable[[NDArray[np.float64]], NDArray[np.float64]], found: set[str]
 ) -> None:
     assert doubts(fault(normals(SystemEntropy(), COUNT).numpy())) >= found
-
-
-@pytest.mark.parametrize(
-    ("source", "found"), [(OneDrawTwice, "correlation"), (OneRadiusTwice, "correlation of squares")]
-)
-def test_bytes_used_twice_are_told_apart(source: type[Entropy], found: str) -> None:
-    assert found in doubts(normals(source(), COUNT).numpy())
-
-
-def test_one_wave_for_both_halves_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: the cosine part is the sine part again."""
-    monkeypatch.setattr(torch, "cos", torch.sin)
-    assert "correlation" in doubts(normals(SystemEntropy(), COUNT).numpy())
 
 
 def slow_normals(seed: int, count: int) -> NDArray[np.float64]:
@@ -120,38 +89,13 @@ def test_normals_are_the_formula(count: int) -> None:
     np.testing.assert_allclose(drawn.numpy(), slow_normals(5, count), rtol=0, atol=1e-13)
 
 
-def test_uniforms_of_single_precision_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The twin: uniforms rounded to float32, whose law no test of the draws would doubt."""
-    exact = noise.cells
-    for module in (entropy, noise):
-        monkeypatch.setattr(module, "cells", lambda words: exact(words).float().clamp_(max=2**53 - 2**29).double())
-    drawn = normals(SeededEntropy(5), COUNT).numpy()
-    assert doubts(drawn) == set()
-    assert np.abs(drawn - slow_normals(5, COUNT)).max() > 1e-9
-    assert not keeps_every_bit(uniforms(SeededEntropy(5), (1000,)), integers(SeededEntropy(5), 1000))
-
-
-def test_the_block_does_not_change_what_a_seed_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    """How much is in work at once is a matter of speed: equal to the last bit, prefixes too."""
-    usual = {count: normals(SeededEntropy(9), count) for count in COUNTS}
-    for block in (1, 3, 50):
-        monkeypatch.setattr(noise, "_BLOCK", block)
-        for count, expected in usual.items():
-            assert torch.equal(normals(SeededEntropy(9), count), expected)
-            assert torch.equal(normals(SeededEntropy(9), COUNTS[-1])[:count], expected)
-
-
-def keeps_every_bit(drawn: torch.Tensor, words: NDArray[np.uint64]) -> bool:
-    """Whether each uniform lies in the cell that the upper 53 bits of its word name."""
-    return bool(np.array_equal(np.floor(drawn.numpy() * 2.0**53).astype(np.uint64), words >> 11))
-
-
 def test_uniforms_are_uniform_and_open() -> None:
     drawn = uniforms(SystemEntropy(), (200_000,))
     assert drawn.min() > 0
     assert drawn.max() < 1
     assert stats.kstest(drawn.numpy(), "uniform").pvalue > DOUBT
-    assert keeps_every_bit(uniforms(SeededEntropy(2), (50, 40)).ravel(), integers(SeededEntropy(2), 2000))
+    cells = np.floor(uniforms(SeededEntropy(2), (50, 40)).ravel().numpy() * 2.0**53).astype(np.uint64)
+    assert np.array_equal(cells, integers(SeededEntropy(2), 2000) >> 11), "all 53 bits are kept"
     assert uniforms(SystemEntropy(), (0, 3)).shape == (0, 3)
 
 

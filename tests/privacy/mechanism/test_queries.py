@@ -22,7 +22,7 @@ from primorl.privacy.mechanism.queries import (
     query_types,
     register_query,
 )
-from tests.privacy.accounting.references import gaussian_delta
+from tests.hostile.fft_accountant import gaussian_delta
 from tests.privacy.mechanism.test_plan import chi_square_tail
 
 each_relation = pytest.mark.parametrize("relation", ["zero_out_one", "replace_one"])
